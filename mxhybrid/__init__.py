@@ -1,0 +1,36 @@
+"""mxhybrid: ``kvstore='hybrid'`` for MXNet 1.9.1 and Gluon.
+
+``import mxhybrid``, pass ``kvstore='hybrid'`` to a standard ``gluon.Trainer`` and start the script with
+``horovodrun``, MXNet's ``launch.py`` or plain ``python``.  row_sparse parameters then live in partitions on
+parameter servers, dense parameters are summed by Horovod allreduce, as in Parallax (Kim et al., EuroSys 2019).
+"""
+import os as _os
+
+# Under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
+# ends and nothing of ours is needed (mxhybrid.agent, which MXNet's server loads, imports what it uses).
+import mxnet as _mx
+
+__version__ = '0.1.0'
+
+if _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
+    from . import hooks as _hooks
+    from .errors import HybridError, InputError, JobError, SettingError
+    from .store import Hybrid
+
+    _hooks.install()
+
+    def create(**settings):
+        """Create a hybrid store; the same as ``mx.kv.create('hybrid')``, with settings.
+
+        Parameters
+        ----------
+        **settings
+            See :class:`Hybrid`.
+
+        Returns
+        -------
+        Hybrid
+        """
+        return Hybrid(**settings)
+
+    __all__ = ['Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'create']

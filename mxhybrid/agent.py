@@ -1,0 +1,270 @@
+"""What runs inside every parameter server: updates of table partitions, and the answers to commands.
+
+The only way to talk to a server of MXNet 1.9.1 is command 0, a pickle that the server loads and installs as
+its optimizer (``python/mxnet/kvstore/kvstore_server.py``).  :class:`Command` pickles to a call of
+:func:`execute`, which carries out the command and returns the one :class:`Agent` of the process, so the same
+channel serves servers that mxhybrid started and stock servers that ``launch.py`` started.
+
+From then on the server calls the agent once for each partition and step with the merged gradient.  What it
+does with it depends on the partition's mode:
+
+========== ================================================================================================
+optimize   update the weights with the table's optimizer
+assign     overwrite the pushed rows; serves for weights and for sums of gradients
+replace    overwrite the pushed rows and zero all others, as a store of MXNet without an optimizer does
+state:N    overwrite the pushed rows of optimizer state N
+capture    only remember where the partition lives
+========== ================================================================================================
+
+Bulk answers travel through a mailbox, one dense key per server that a worker pulls.
+
+In a stock server ``import mxnet`` has not finished when this module is imported: only what is imported before
+``mxnet.kvstore`` (see ``mxnet/__init__.py``) is available, and threads must import nothing.
+"""
+import json
+import os
+import traceback
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from .arrays import allocate_rows, host_view, row_sparse_parts
+from .lifeline import ABORT_STATUS, Lifeline
+from .optimizers import build, is_sparse_kernel, state_arrays
+
+#: Elements of a mailbox, float32: 1 MiB.
+MAILBOX_ELEMENTS = 1 << 18
+
+
+class Command:
+    """A command that executes in a server when the server unpickles it."""
+
+    #: MXNet's ``KVStore.set_optimizer`` looks at it before it sends an optimizer.
+    multi_precision = False
+
+    def __init__(self, name: str, **arguments: Any):
+        self._text = json.dumps([name, arguments])
+
+    def __reduce__(self):
+        return execute, (self._text,)
+
+
+class Partition:
+    """One partition: its stored weights, its mode and its optimizer state."""
+
+    def __init__(self, key: int, table: str, rows: int, width: int, mode: str):
+        self.key = key
+        self.table = table
+        self.shape = (rows, width)
+        self.mode = mode
+        self.stored: Any = None
+        self.state: Any = None
+        self.has_state = False
+        self._dense: Any = None
+
+    @property
+    def view(self) -> np.ndarray:
+        """The stored weights as a writable NumPy array of shape (rows, width)."""
+        ids, rows = row_sparse_parts(self.stored)
+        if rows.shape != self.shape:
+            raise RuntimeError('partition %d of %s holds %d of its %d rows'
+                               % (self.key, self.table, len(ids), self.shape[0]))
+        return rows
+
+    @property
+    def dense(self) -> Any:
+        """The stored weights as a dense MXNet array that shares their memory."""
+        if self._dense is None:
+            self._dense = mx.nd.from_numpy(self.view, zero_copy=True)
+        return self._dense
+
+    def forget_state(self) -> None:
+        """Drop the optimizer state; the next update starts afresh."""
+        self.state, self.has_state = None, False
+
+    def weight(self, optimizer: Any) -> Any:
+        """The array to hand to `optimizer`: row_sparse for MXNet's sparse kernels, else dense."""
+        return self.stored if is_sparse_kernel(optimizer) else self.dense
+
+    def ensure_state(self, optimizer: Any) -> None:
+        """Create the optimizer state unless it exists."""
+        if not self.has_state:
+            self.state = optimizer.create_state_multi_precision(self.key, self.weight(optimizer))
+            self.has_state = True
+
+    def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
+        array = state_arrays(self.state)[slot]
+        width = int(np.prod(array.shape[1:]))
+        if array.stype == 'default':
+            host_view(array).reshape(-1, width)[ids] = rows[:, :width]
+            return
+        held, current = row_sparse_parts(array)
+        if len(held) != self.shape[0]:
+            full, filled = allocate_rows(np.arange(self.shape[0]), array.shape, array.dtype)
+            filled[:] = 0
+            filled[held] = current
+            full.copyto(array)
+            _, current = row_sparse_parts(array)
+        current[ids] = rows[:, :width]
+
+    def read(self, slot: int, start: int, stop: int, optimizer: Any) -> np.ndarray:
+        """Rows ``start:stop`` of optimizer state number `slot`."""
+        self.ensure_state(optimizer)
+        array = state_arrays(self.state)[slot]
+        width = int(np.prod(array.shape[1:]))
+        if array.stype == 'default':
+            return host_view(array).reshape(-1, width)[start:stop]
+        ids, rows = row_sparse_parts(array)
+        full = np.zeros((stop - start, width), array.dtype)
+        inside = (ids >= start) & (ids < stop)
+        full[ids[inside] - start] = rows[inside]
+        return full
+
+
+class Agent(mx.optimizer.Optimizer):
+    """The optimizer that a server of MXNet believes it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aggregate_num = 0
+        self._partitions: Dict[int, Partition] = {}
+        self._optimizers: Dict[str, Any] = {}
+        self._mailbox_keys: List[int] = []
+        self._mailbox: Any = None
+        self._lifeline: Optional[Lifeline] = None
+
+    # -- called by MXNet's Updater, once for every key and step --------------------------------------------
+
+    def create_state_multi_precision(self, index: int, weight: Any) -> None:
+        """The agent keeps state itself."""
+
+    def update_multi_precision(self, index: int, weight: Any, grad: Any, state: Any) -> None:
+        """Take one merged push; an error ends the server, since MXNet would swallow it."""
+        try:
+            self._update(index, grad, weight)
+        except BaseException:
+            self.die('update of key %s' % index)
+
+    def _update(self, key: int, grad: Any, stored: Any) -> None:
+        if key in self._mailbox_keys:
+            self._mailbox = stored
+            return
+        part = self._partitions.get(key)
+        if part is None:
+            raise RuntimeError('push to key %d, which no table has' % key)
+        if part.stored is None:
+            part.stored = stored
+        if part.mode == 'optimize':
+            self._optimize(part, grad)
+            return
+        if part.mode == 'capture':
+            return
+        ids, rows = row_sparse_parts(grad)
+        if part.mode == 'assign':
+            part.view[ids] = rows
+        elif part.mode == 'replace':
+            view = part.view
+            view[:] = 0
+            view[ids] = rows
+        elif part.mode.startswith('state:'):
+            part.ensure_state(self._optimizers[part.table])
+            part.write_state(int(part.mode[len('state:'):]), ids, rows)
+        else:
+            raise RuntimeError('unknown mode %r' % part.mode)
+
+    def _optimize(self, part: Partition, grad: Any) -> None:
+        optimizer = self._optimizers[part.table]
+        part.ensure_state(optimizer)
+        weight = part.weight(optimizer)
+        if not is_sparse_kernel(optimizer):
+            ids, rows = row_sparse_parts(grad)
+            grad = mx.nd.zeros(part.shape, dtype=grad.dtype)
+            host_view(grad)[ids] = rows
+        optimizer.update_multi_precision(part.key, weight, grad, part.state)
+        weight.wait_to_read()
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def do_mailbox(self, keys: List[int]) -> None:
+        """Learn which keys are mailboxes; the server's own is the one it is called for."""
+        self._mailbox_keys = keys
+
+    def do_watch(self, host: str, port: int, timeout: float) -> None:
+        """Connect to the job monitor, unless the process did so when it started."""
+        if self._lifeline is None and 'MXHYBRID_MONITOR' not in os.environ:
+            self._lifeline = Lifeline((host, port), server_name(), -1, timeout)
+
+    def do_table(self, table: str, keys: List[int], rows: List[int], width: int, mode: str) -> None:
+        """Learn a table's partitions."""
+        for key, count in zip(keys, rows):
+            self._partitions[key] = Partition(key, table, count, width, mode)
+
+    def do_mode(self, keys: List[int], mode: str) -> None:
+        """Set the mode of partitions."""
+        for key in keys:
+            self._partitions[key].mode = mode
+
+    def do_optimizer(self, table: str, keys: List[int], name: str, attributes: Dict[str, Any],
+                     count: Optional[int]) -> None:
+        """Set or change a table's optimizer: its registry name, scalar attributes, updates made so far."""
+        optimizer = self._optimizers.get(table)
+        if optimizer is None or type(optimizer).__name__.lower() != name:
+            optimizer = self._optimizers[table] = build(name, attributes)
+            for key in keys:
+                self._partitions[key].forget_state()
+        else:
+            optimizer.__dict__.update(attributes)
+        if count is not None:
+            for key in keys:
+                optimizer._index_update_count[key] = count
+        self.do_mode(keys, 'optimize')
+
+    def do_forget_state(self, table: str, keys: List[int]) -> None:
+        """Drop a table's optimizer and its state."""
+        self._optimizers.pop(table, None)
+        for key in keys:
+            self._partitions[key].forget_state()
+
+    def do_read(self, key: int, slot: int, start: int, stop: int) -> None:
+        """Copy rows of a partition's optimizer state into the mailbox, if the partition lives here."""
+        part = self._partitions[key]
+        if part.stored is None:
+            return
+        rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]))
+        data = rows.reshape(-1).view(np.uint8)
+        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+
+    def die(self, doing: str) -> None:
+        """End this server with the current exception, so that the job ends instead of training wrongly."""
+        text = traceback.format_exc()
+        os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
+        lifeline = self._lifeline or process_lifeline
+        if lifeline is not None:
+            lifeline.fail(text.strip().splitlines()[-1])
+        os._exit(ABORT_STATUS)
+
+
+#: Lifeline that the server's own main program opened, if it did.
+process_lifeline: Optional[Lifeline] = None
+
+_agent: Optional[Agent] = None
+
+
+def server_name() -> str:
+    """How failures name this server."""
+    return 'a parameter server (host %s, pid %d)' % (os.uname().nodename, os.getpid())
+
+
+def execute(text: str) -> Agent:
+    """Carry out a command in this server; returns the agent for the server to install."""
+    global _agent
+    if _agent is None:
+        _agent = Agent()
+    name, arguments = json.loads(text)
+    try:
+        getattr(_agent, 'do_' + name)(**arguments)
+    except BaseException:
+        _agent.die('command %s' % name)
+    return _agent

@@ -1,0 +1,115 @@
+"""NumPy views of MXNet arrays, and row_sparse arrays built without a detour.
+
+MXNet's own ``RowSparseNDArray.data`` and ``row_sparse_array`` copy the rows once or twice.  The stored rows
+of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/mxnet/ndarray.h``), so on the
+CPU a NumPy view of that block serves for reading and writing.
+"""
+import ctypes
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
+
+#: Device types whose memory the host can address: cpu, cpu_pinned, cpu_shared (``include/mxnet/base.h``).
+_HOST_DEVICES = ('cpu', 'cpu_pinned', 'cpu_shared')
+
+#: dtypes that ps-lite servers of MXNet accept (``MSHADOW_REAL_TYPE_SWITCH`` in kvstore_dist_server.h).
+SERVER_DTYPES = (np.float16, np.float32, np.float64)
+
+
+def _pointer_view(array, shape, dtype):
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    count = int(np.prod(shape))
+    if not count or not pointer.value:
+        return np.empty(shape, dtype)
+    raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
+    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+def host_view(array):
+    """View a dense array as NumPy: shared memory on the CPU, a copy from any other device.
+
+    The view is valid while `array` lives and is not resized.  Waits for pending writes.
+    """
+    array.wait_to_read()
+    if array.context.device_type not in _HOST_DEVICES:
+        return array.asnumpy()
+    return _pointer_view(array, array.shape, array.dtype)
+
+
+def row_sparse_parts(array):
+    """Split a row_sparse array into its row ids and rows.
+
+    Returns
+    -------
+    ids : numpy.ndarray of int64, shape (n,)
+        Row numbers as stored (a copy).
+    rows : numpy.ndarray, shape (n, width)
+        The rows, flattened to two dimensions; on the CPU a view of the array's memory.
+    """
+    array.wait_to_read()
+    width = int(np.prod(array.shape[1:]))
+    if array.context.device_type not in _HOST_DEVICES:
+        ids = array.indices.asnumpy().astype(np.int64, copy=False).reshape(-1)
+        return ids, array.data.asnumpy().reshape(len(ids), width) if len(ids) else np.empty((0, width), array.dtype)
+    ids = array.indices
+    if not ids.shape or not ids.shape[0]:
+        return np.empty(0, np.int64), np.empty((0, width), array.dtype)
+    ids = ids.asnumpy().astype(np.int64, copy=False)
+    return ids, _pointer_view(array, (len(ids), width), array.dtype)
+
+
+def allocate_rows(ids, shape, dtype):
+    """Make a row_sparse array on the CPU with its ids set and its rows left to the caller to fill.
+
+    Parameters
+    ----------
+    ids : numpy.ndarray of int64, shape (n,)
+        Sorted and unique row numbers.
+    shape : tuple of int
+        Full shape of the array.
+    dtype : numpy dtype
+
+    Returns
+    -------
+    array : mxnet.ndarray.sparse.RowSparseNDArray
+    rows : numpy.ndarray, shape (n, width)
+        Writable view of the stored rows.  Fill it before handing `array` to the engine.
+    """
+    width = int(np.prod(shape[1:]))
+    if len(ids) == 0:
+        return mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype), np.empty((0, width), dtype)
+    array = RowSparseNDArray(_new_alloc_handle('row_sparse', shape, mx.cpu(), False, dtype,
+                                               [np.int64], [(len(ids),)]))
+    source = mx.nd.from_numpy(np.array(ids, dtype=np.int64), zero_copy=True)
+    check_call(_LIB.MXNDArraySyncCopyFromNDArray(array.handle, source.handle, ctypes.c_int(0)))
+    array.wait_to_read()
+    return array, _pointer_view(array, (len(ids), width), dtype)
+
+
+def make_row_sparse(ids, rows, shape):
+    """Build a row_sparse array on the CPU from ids (sorted, unique) and rows (copied), zero rows kept."""
+    array, view = allocate_rows(ids, shape, rows.dtype)
+    view[:] = rows.reshape(view.shape)
+    return array
+
+
+def sum_row_sparse(parts):
+    """Sum row_sparse contributions: ``[(ids, rows), …]`` to one ``(ids, rows)``, ids sorted and unique.
+
+    Rows are added in the order given, which makes the result reproducible.  Ids within one contribution
+    must be unique.
+    """
+    if len(parts) == 1:
+        ids, rows = parts[0]
+        if len(ids) < 2 or bool(np.all(ids[1:] > ids[:-1])):
+            return ids, rows
+        order = np.argsort(ids, kind='stable')
+        return ids[order], rows[order]
+    union = np.unique(np.concatenate([ids for ids, _ in parts]))
+    total = np.zeros((len(union),) + parts[0][1].shape[1:], parts[0][1].dtype)
+    for ids, rows in parts:
+        total[np.searchsorted(union, ids)] += rows
+    return union, total

@@ -1,0 +1,88 @@
+"""Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
+
+Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
+flight is an error; gathers block.
+"""
+import json
+from typing import Any, List
+
+import mxnet as mx
+import numpy as np
+
+from .arrays import host_view
+from .errors import SettingError
+
+_INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
+            '--no-cache-dir --force-reinstall horovod==0.28.1')
+
+
+def load() -> Any:
+    """Import ``horovod.mxnet``.
+
+    Raises
+    ------
+    SettingError
+        Horovod is missing or was built without MXNet.
+    """
+    try:
+        import horovod.mxnet as hvd
+    except ImportError as error:
+        raise SettingError('Horovod with MXNet support is not installed (%s). Install MXNet first, then run: %s'
+                           % (error, _INSTALL)) from error
+    return hvd
+
+
+class Collective:
+    """The dense half of a job.
+
+    Parameters
+    ----------
+    hvd : module
+        ``horovod.mxnet``, initialised.
+    """
+
+    def __init__(self, hvd: Any):
+        self._hvd = hvd
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+
+    def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is there."""
+        self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+
+    def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
+        """Overwrite a dense array with rank 0's, in place; returns before it is there."""
+        self._hvd.broadcast_(array, root_rank=0, name=name, priority=priority)
+
+    def any(self, flag: bool, name: str) -> bool:
+        """Whether `flag` is true on any worker (blocks)."""
+        array = mx.nd.array([float(flag)])
+        self.allreduce_(array, name)
+        return bool(array.asscalar() > 0)
+
+    def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
+        """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
+
+        Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
+        """
+        # A zero-length array cannot be gathered, so every contribution leads with its count.
+        framed = np.empty(len(values) + 1, dtype)
+        framed[0] = len(values)
+        framed[1:] = values
+        everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
+        gathered, at = [], 0
+        for _ in range(self.size):
+            count = int(everything[at])
+            gathered.append(everything[at + 1:at + 1 + count])
+            at += count + 1
+        return gathered
+
+    def exchange(self, value: Any, name: str) -> List[Any]:
+        """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
+        return [json.loads(part.astype(np.uint8).tobytes().decode())
+                for part in self.gather(text, name)]
+
+    def shutdown(self) -> None:
+        """End Horovod in this process."""
+        self._hvd.shutdown()

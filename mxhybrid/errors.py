@@ -1,0 +1,21 @@
+"""The exceptions that mxhybrid raises; all derive from :class:`HybridError`."""
+
+
+class HybridError(RuntimeError):
+    """Base class: anything that mxhybrid itself found wrong."""
+
+
+class SettingError(HybridError, ValueError):
+    """A setting, an environment or a combination of them that cannot work.
+
+    Raised before the job is joined or anything is sent; the message names the setting, the value and the
+    way out.
+    """
+
+
+class InputError(HybridError, ValueError):
+    """A key, array or optimizer that a call cannot accept; raised before anything of the call is sent."""
+
+
+class JobError(HybridError):
+    """The job cannot go on: another process of it failed, ended too early or never arrived."""

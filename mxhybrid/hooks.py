@@ -1,0 +1,230 @@
+"""Where mxhybrid reaches into MXNet 1.9.1; each hook acts for stores of ours only.
+
+================================  ============================================================================
+hooked                            why
+================================  ============================================================================
+``model._create_kvstore``         with one device, any name without 'dist' silently becomes no store at all
+``Trainer._init_kvstore``         parameter names, for messages, the report and partition patterns
+``Trainer._reset_kvstore``,       new weights in the middle of training: MXNet makes a new store and fills it
+``Parameter.set_data``            from the worker, which holds only some rows of a table
+``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
+``Trainer._update``               together, and before a push updates weights on servers
+``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
+``Trainer.load_states``
+================================  ============================================================================
+"""
+import functools
+import os
+import sys
+import tempfile
+from typing import Any, Callable, List
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import Trainer
+from mxnet.gluon.parameter import Parameter
+
+from . import job, states
+from .arrays import row_sparse_parts
+from .store import Hybrid
+
+#: Modules that imported MXNet's ``_create_kvstore`` by name.
+_CREATE_KVSTORE_USERS = ('mxnet.model', 'mxnet.gluon.trainer', 'mxnet.module.module')
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    if not getattr(original, '_mxhybrid', False):
+        replacement = functools.wraps(original)(make(original))
+        replacement._mxhybrid = True
+        setattr(owner, name, replacement)
+
+
+def install() -> None:
+    """Install all hooks, once."""
+    for module in _CREATE_KVSTORE_USERS:
+        _wrap(sys.modules[module], '_create_kvstore', _create_kvstore)
+    for name, make in (('_init_kvstore', _init_kvstore), ('_reset_kvstore', _reset_kvstore),
+                       ('_allreduce_grads', _allreduce_grads), ('_update', _update),
+                       ('save_states', _save_states), ('load_states', _load_states)):
+        _wrap(Trainer, name, make)
+    _wrap(Parameter, 'set_data', _set_data)
+    sys.excepthook = _excepthook(sys.excepthook)
+
+
+def _create_kvstore(original: Any) -> Any:
+    def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
+        if isinstance(kvstore, str) and kvstore.lower() == 'hybrid':
+            kvstore = mx.kv.create(kvstore)
+        if not isinstance(kvstore, Hybrid):
+            return original(kvstore, num_device, arg_params)
+        # Updating in the worker is cheaper and leaves every feature of the Trainer; MXNet asks for an update on
+        # the store by itself where the weights live there.
+        return kvstore, bool(int(os.environ.get('MXNET_UPDATE_ON_KVSTORE', '0')))
+    return create
+
+
+def _init_kvstore(original: Any) -> Any:
+    def init(self: Any) -> None:
+        original(self)
+        store = self._kvstore
+        if not isinstance(store, Hybrid):
+            return
+        previous = self.__dict__.pop('_mxhybrid_previous', None)
+        if previous is not None:
+            changed = {self._param2idx[name] for name in self.__dict__.pop('_mxhybrid_set')}
+            _carry_over(self, previous, store, changed)
+        store.attach({index: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype, param.grad_req,
+                              list(param.shape or ())] for index, param in enumerate(self._params)},
+                     bool(self._update_on_kvstore))
+    return init
+
+
+def _carry_over(trainer: Any, previous: Hybrid, store: Hybrid, changed: set) -> None:
+    """Keep the rows of tables whose values were not set; in one process they are in the old store only."""
+    if store.num_servers:
+        store.adopt(previous, changed)
+        return
+    for index, param in enumerate(trainer._params):
+        if param._stype != 'default' and index not in changed and not param._deferred_init:
+            rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype)
+            previous.pull(index, rows, ignore_sparse=False)
+            for array in param._check_and_get(param._data, list):
+                rows.copyto(array)
+
+
+def _reset_kvstore(original: Any) -> Any:
+    def reset(self: Any) -> None:
+        if self.__dict__.get('_kv_initialized') and isinstance(self._kvstore, Hybrid):
+            self._mxhybrid_previous = self._kvstore
+            self._mxhybrid_set = set()
+        original(self)
+    return reset
+
+
+def _set_data(original: Any) -> Any:
+    def set_data(self: Any, data: Any) -> None:
+        original(self, data)
+        waiting = getattr(self._trainer, '_mxhybrid_set', None) if self._trainer else None
+        if waiting is not None:
+            waiting.add(self.name)
+    return set_data
+
+
+class _Verdict:
+    """Stands in for a parameter, so that MXNet's LossScaler draws our conclusion and adapts its scale."""
+
+    def __init__(self, overflow: bool):
+        self._grad = [mx.nd.array([float('nan') if overflow else 0.0])]
+
+
+def _overflows(params: List[Any]) -> bool:
+    """Whether any gradient on any device of this worker is not finite."""
+    dense = [grad for param in params if param._grad is not None for grad in param._grad if grad.stype == 'default']
+    sparse = [grad for param in params if param._grad is not None for grad in param._grad if grad.stype != 'default']
+    if any(not np.isfinite(row_sparse_parts(grad)[1]).all() for grad in sparse):
+        return True
+    return any(not bool(mx.nd.multi_all_finite(grad, num_arrays=1).asscalar()) for grad in dense)
+
+
+def _trained(trainer: Any) -> List[Any]:
+    return [param for param in trainer._params if param.grad_req != 'null']
+
+
+def _allreduce_grads(original: Any) -> Any:
+    def allreduce_grads(self: Any) -> None:
+        store = self._kvstore
+        if isinstance(store, Hybrid):
+            if self._update_on_kvstore and getattr(self, '_amp_loss_scaler', None) is not None:
+                self._mxhybrid_overflow = store.any(_overflows(self._params))
+                if self._mxhybrid_overflow:
+                    return
+            if store.num_workers > 1:
+                _silence_stale_gradients(self, store)
+        original(self)
+    return allreduce_grads
+
+
+def _silence_stale_gradients(trainer: Any, store: Hybrid) -> None:
+    """Have gradients that no backward refreshed count as zeros, and let all workers know which are fresh anywhere."""
+    fresh = []
+    for param in _trained(trainer):
+        flags = [bool(array._fresh_grad) for array in param.list_data()] if param._stype == 'default' else [
+            bool(array._fresh_grad) for array in param._check_and_get(param._data, list)]
+        fresh.append(any(flags))
+        for flag, grad in zip(flags, param.list_grad()):
+            if not flag:
+                mx.nd.zeros_like(grad, out=grad)
+    if not trainer._update_on_kvstore:
+        trainer._mxhybrid_fresh = store.sum_flags(fresh)
+
+
+def _update(original: Any) -> Any:
+    def update(self: Any, ignore_stale_grad: bool = False) -> None:
+        if not isinstance(self._kvstore, Hybrid):
+            original(self, ignore_stale_grad)
+            return
+        counts = self.__dict__.pop('_mxhybrid_fresh', None)
+        if ignore_stale_grad and counts is not None:
+            for param, count in zip(_trained(self), counts.asnumpy()):
+                for array in param._check_and_get(param._data, list):
+                    array._fresh_grad = bool(count)
+        overflow = self.__dict__.pop('_mxhybrid_overflow', None)
+        if overflow is None:
+            original(self, ignore_stale_grad)
+        else:
+            scaler = self._amp_loss_scaler
+            scaler.has_overflow = lambda _: type(scaler).has_overflow(scaler, [_Verdict(overflow)])
+            try:
+                original(self, ignore_stale_grad)
+            finally:
+                del scaler.has_overflow
+        if ignore_stale_grad and self._update_on_kvstore:
+            for param in _trained(self):
+                for array in param._check_and_get(param._data, list):
+                    array._fresh_grad = False
+    return update
+
+
+def _start(trainer: Any) -> None:
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+    if trainer._params_to_init:
+        trainer._init_params()
+
+
+def _in_worker(trainer: Any) -> bool:
+    """Whether the state of this Trainer lives in several workers, which all have the same."""
+    return isinstance(trainer._kvstore, Hybrid) and not trainer._update_on_kvstore and trainer._kvstore.num_workers > 1
+
+
+def _save_states(original: Any) -> Any:
+    def save_states(self: Any, fname: str) -> None:
+        _start(self)
+        if not _in_worker(self):
+            original(self, fname)
+        elif self._kvstore.rank == 0:
+            states.write_atomically(fname, self._updaters[0].get_states(dump_optimizer=True))
+    return save_states
+
+
+def _load_states(original: Any) -> Any:
+    def load_states(self: Any, fname: str) -> None:
+        _start(self)
+        if not _in_worker(self):
+            original(self, fname)
+            return
+        with tempfile.NamedTemporaryFile(prefix='mxhybrid-states-') as copy:
+            copy.write(self._kvstore.read_for_all(fname))
+            copy.flush()
+            original(self, copy.name)
+    return load_states
+
+
+def _excepthook(original: Any) -> Any:
+    """End the whole job when this worker's script ends with an exception."""
+    def hook(kind: Any, value: BaseException, traceback: Any) -> None:
+        original(kind, value, traceback)
+        job.fail_current('%s: %s' % (kind.__name__, str(value).strip().split('\n')[0]),
+                         echo=isinstance(value, mx.base.MXNetError))
+    return hook

@@ -1,0 +1,372 @@
+"""Join the job that a launcher started: find rank and peers, start or meet the servers, watch everybody.
+
+==================  ========================================  ===============================================
+launcher            recognised by                             what happens
+==================  ========================================  ===============================================
+``horovodrun``      ``HOROVOD_RANK`` (or an MPI's variables)  Horovod first; rank 0 starts the scheduler and
+                                                              each host's local rank 0 the servers
+``launch.py``       ``DMLC_ROLE=worker``                      native store first; it carries what Horovod
+                                                              needs to find its peers; ranks are the store's
+none                neither                                   one process; MXNet's local store does the work
+==================  ========================================  ===============================================
+
+A process joins once; all its stores share the connection, because a second native store hangs.
+"""
+import atexit
+import json
+import os
+import socket
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+
+from . import log
+from .arrays import host_view
+from .collective import Collective, load
+from .errors import HybridError, JobError, SettingError
+from .lifeline import Lifeline, Monitor, leave
+from .processes import (Children, address_towards, check_host_name, end_processes_of_job, free_port,
+                        interface_address, interface_of)
+from .ps import ParameterServers
+from .settings import Settings, variable
+
+logger = log.get_logger(__name__)
+
+#: Native key over which workers under launch.py exchange what Horovod needs; tables use keys above it.
+_BOOTSTRAP_KEY = 1
+_BOOTSTRAP_BYTES = 1024
+
+#: A bound in elements that never triggers (a C int): MXNet must not cut keys by itself, mxhybrid does.
+_BIGARRAY_BOUND = str(2 ** 31 - 1)
+
+#: Seconds for the native exit barriers after all workers have ended.
+_EXIT_TIMEOUT_S = 30.0
+
+_MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
+
+
+def launcher() -> str:
+    """Name of the launcher that started this process: 'horovodrun', 'launch.py' or 'none'."""
+    if os.environ.get('DMLC_ROLE') == 'worker' and 'DMLC_PS_ROOT_URI' in os.environ:
+        return 'launch.py'
+    if 'HOROVOD_RANK' in os.environ or any(name in os.environ for name in _MPI_VARIABLES):
+        return 'horovodrun'
+    module = sys.modules.get('horovod.mxnet')
+    if module is not None and module.is_initialized() and module.size() > 1:
+        return 'horovodrun'
+    return 'none'
+
+
+class Job:
+    """This process's place in the job.
+
+    Attributes
+    ----------
+    rank, num_workers : int
+        Equal to Horovod's.
+    num_servers : int
+        0 in a job of one process.
+    collective : Collective or None
+    servers : ParameterServers or None
+    lifeline : Lifeline or None
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.rank = 0
+        self.num_workers = 1
+        self.num_servers = 0
+        self.hosts: List[str] = [socket.gethostname()]
+        self.collective: Optional[Collective] = None
+        self.servers: Optional[ParameterServers] = None
+        self.lifeline: Optional[Lifeline] = None
+        self._monitor: Optional[Monitor] = None
+        self._children: Optional[Children] = None
+        self._native: Any = None
+        self._store_count = 0
+        self.launcher = launcher()
+        log.configure(settings.log_level, 'rank 0')
+        if self.launcher == 'none':
+            return
+        self._check_engine()
+        try:
+            if self.launcher == 'launch.py':
+                self._join_launch_py()
+            else:
+                self._join_horovodrun()
+        except HybridError:
+            raise
+        if self.num_servers:
+            atexit.register(self._finish)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are other processes."""
+        return self.num_servers > 0
+
+    def next_store_id(self) -> int:
+        """Number the stores of this process; equal on all workers, since all make the same stores."""
+        self._store_count += 1
+        return self._store_count - 1
+
+    @staticmethod
+    def _check_engine() -> None:
+        if os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine':
+            raise SettingError("MXNET_ENGINE_TYPE='NaiveEngine' deadlocks with Horovod: unset it, or use "
+                               "ThreadedEnginePerDevice")
+
+    def _name(self, host: str) -> str:
+        return 'worker %d (host %s, pid %d)' % (self.rank, host, os.getpid())
+
+    # -- horovodrun ------------------------------------------------------------------------------------------
+
+    def _join_horovodrun(self) -> None:
+        hvd = load()
+        local, size = os.environ.get('HOROVOD_LOCAL_SIZE'), os.environ.get('HOROVOD_SIZE')
+        if local is not None and size is not None and local != size:
+            check_host_name()
+        if not hvd.is_initialized():
+            with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
+                hvd.init()
+        self.collective = Collective(hvd)
+        self.rank, self.num_workers = self.collective.rank, self.collective.size
+        if self.num_workers == 1:
+            return
+        log.configure(self.settings.log_level, 'rank %d' % self.rank)
+        several_hosts = hvd.local_size() != self.num_workers
+        address = self._own_address(several_hosts)
+        peers = self.collective.exchange({'host': socket.gethostname(), 'address': address,
+                                          'local_rank': hvd.local_rank(), 'settings': _shared(self.settings)},
+                                         'mxhybrid.peers')
+        self._agree_on_settings([peer['settings'] for peer in peers])
+        self.hosts = [peer['host'] for peer in peers]
+        hosts = sum(peer['local_rank'] == 0 for peer in peers)
+        num_servers = hosts * self.settings.servers_per_host
+        plan: Dict[str, Any] = {}
+        if self.rank == 0:
+            self._monitor = Monitor(address, self.num_workers, num_servers)
+            plan = {'monitor': self._monitor.address, 'scheduler': [address, free_port(address)]}
+        plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
+        self._connect_lifeline(tuple(plan['monitor']))
+        environment = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
+                       'DMLC_NUM_WORKER': str(self.num_workers), 'DMLC_NUM_SERVER': str(num_servers),
+                       'DMLC_NODE_HOST': address, 'MXHYBRID_MONITOR': '%s:%d' % tuple(plan['monitor']),
+                       variable('timeout'): str(self.settings.timeout)}
+        self._children = Children(environment, self._child_died)
+        if self.rank == 0:
+            self._children.start('scheduler')
+        if hvd.local_rank() == 0:
+            for _ in range(self.settings.servers_per_host):
+                self._children.start('server')
+        self._children.watch()
+        os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
+        self._create_native()
+        self._install(num_servers, plan['monitor'])
+
+    def _own_address(self, several_hosts: bool) -> str:
+        if not several_hosts:
+            return '127.0.0.1'
+        interface = os.environ.get('HOROVOD_GLOO_IFACE')
+        return interface_address(interface) if interface else check_host_name()
+
+    def _agree_on_settings(self, everybody: List[Dict[str, Any]]) -> None:
+        for rank, theirs in enumerate(everybody):
+            for name, value in theirs.items():
+                if value != everybody[0][name]:
+                    raise SettingError('%s is %r on worker 0 but %r on worker %d: give all workers the same value'
+                                       % (variable(name), everybody[0][name], value, rank))
+
+    def _child_died(self, text: str) -> None:
+        assert self.lifeline is not None
+        self.lifeline.fail(text)
+        leave('%s ends, because %s' % (self._name(socket.gethostname()), text))
+
+    # -- launch.py -------------------------------------------------------------------------------------------
+
+    def _join_launch_py(self) -> None:
+        hvd = load()
+        if hvd.is_initialized() and hvd.size() != int(os.environ['DMLC_NUM_WORKER']):
+            raise SettingError('hvd.size() is %d but launch.py started %s workers: create the store (mxhybrid.create() '
+                               'or the Trainer\'s first step) before hvd.init(), which finds its peers through it'
+                               % (hvd.size(), os.environ['DMLC_NUM_WORKER']))
+        self._create_native()
+        self.rank, self.num_workers = self._native.rank, self._native.num_workers
+        num_servers = int(os.environ['DMLC_NUM_SERVER'])
+        log.configure(self.settings.log_level, 'rank %d' % self.rank)
+        scheduler = (os.environ['DMLC_PS_ROOT_URI'], int(os.environ['DMLC_PS_ROOT_PORT']))
+        address = address_towards(*scheduler)
+        mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'settings': _shared(self.settings)}
+        if self.rank == 0:
+            from horovod.runner.http.http_server import RendezvousServer
+
+            self._monitor = Monitor(address, self.num_workers, num_servers)
+            self._monitor.watch_scheduler(scheduler)
+            rendezvous = RendezvousServer()
+            mine.update(monitor=self._monitor.address, rendezvous=rendezvous.start())
+        with _Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
+            peers = self._exchange_natively(mine)
+            slots = _slots([peer['host'] for peer in peers])
+            if self.rank == 0:
+                rendezvous.init(slots)
+            self._native._barrier()
+        self._connect_lifeline(tuple(peers[0]['monitor']))
+        self._agree_on_settings([peer['settings'] for peer in peers])
+        self.hosts = [peer['host'] for peer in peers]
+        if len(set(self.hosts)) > 1:
+            check_host_name()
+        if not hvd.is_initialized():
+            self._configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
+            with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
+                hvd.init()
+        self.collective = Collective(hvd)
+        if (self.collective.size, self.collective.rank) != (self.num_workers, self.rank):
+            raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
+                               'to mxhybrid and unset HOROVOD_* variables' % (self.collective.rank, self.collective.size,
+                                                                             self.rank, self.num_workers))
+        self._install(num_servers, peers[0]['monitor'])
+
+    def _exchange_natively(self, value: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """Give all workers the JSON `value` of all, over the native store: each adds its row to a sum."""
+        shape = (self.num_workers, _BOOTSTRAP_BYTES)
+        text = json.dumps(value).encode().ljust(_BOOTSTRAP_BYTES)
+        if len(text) > _BOOTSTRAP_BYTES:
+            raise JobError('a worker\'s address record has %d bytes, %d fit' % (len(text), _BOOTSTRAP_BYTES))
+        mine = np.zeros(shape, np.float32)
+        mine[self.rank] = np.frombuffer(text, np.uint8)
+        array = mx.nd.array(mine)
+        self._native.init(_BOOTSTRAP_KEY, mx.nd.zeros(shape))
+        self._native.push(_BOOTSTRAP_KEY, array)
+        self._native.pull(_BOOTSTRAP_KEY, out=array)
+        return [json.loads(row.astype(np.uint8).tobytes().decode()) for row in host_view(array)]
+
+    def _configure_horovod(self, slot: Any, root_address: str, rendezvous_port: int, address: str) -> None:
+        interface = interface_of(address)
+        values = {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
+                  'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
+                  'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
+                  'HOROVOD_CONTROLLER': 'gloo', 'HOROVOD_CPU_OPERATIONS': 'gloo',
+                  'HOROVOD_GLOO_RENDEZVOUS_ADDR': root_address, 'HOROVOD_GLOO_RENDEZVOUS_PORT': rendezvous_port}
+        if interface is not None:
+            values['HOROVOD_GLOO_IFACE'] = os.environ.get('HOROVOD_GLOO_IFACE', interface)
+        os.environ.update({name: str(value) for name, value in values.items()})
+
+    # -- both ------------------------------------------------------------------------------------------------
+
+    def _create_native(self) -> None:
+        os.environ['MXNET_KVSTORE_BIGARRAY_BOUND'] = _BIGARRAY_BOUND
+        with _Deadline(self.settings.timeout, 'all workers and servers to reach the scheduler at %s:%s'
+                       % (os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT']), self._cleanup):
+            self._native = mx.kv.create('dist_sync')
+
+    def _connect_lifeline(self, monitor: Tuple[str, int]) -> None:
+        self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout,
+                                 self._cleanup)
+
+    def _install(self, num_servers: int, monitor: Tuple[str, int]) -> None:
+        assert self.collective is not None and self._native is not None
+        if self._native.num_workers != self.collective.size:
+            raise SettingError('hvd.size() is %d but the parameter servers expect %d workers'
+                               % (self.collective.size, self._native.num_workers))
+        native_ranks = self.collective.exchange(self._native.rank, 'mxhybrid.native_ranks')
+        self.num_servers = num_servers
+        self.servers = ParameterServers(self._native, num_servers, self.rank == 0, self._native.rank == 0,
+                                        native_ranks[0] == 0, _BOOTSTRAP_KEY + 1)
+        self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout})
+
+    def _cleanup(self) -> None:
+        """Before leaving on a failure: end what would otherwise wait for ever."""
+        if self.launcher == 'launch.py':
+            end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
+                                 ('scheduler', 'server'))
+
+    def fail(self, text: str, echo: bool) -> None:
+        """Tell the job that this worker fails, and leave without waiting for anybody."""
+        if self.lifeline is not None:
+            self.lifeline.fail(text, echo)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._cleanup()
+        os._exit(1)
+
+    def _finish(self) -> None:
+        """At exit: wait until all workers have ended, then leave the native store and Horovod in step."""
+        assert self.lifeline is not None and self.collective is not None
+        self.lifeline.finish()
+        if self._children is not None:
+            self._children.expect_end()
+        with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
+            mx.nd.waitall()
+            handle, self._native.handle = self._native.handle, type(self._native.handle)()
+            check_call(_LIB.MXKVStoreFree(handle))
+            self.collective.shutdown()
+        if self._children is not None:
+            self._children.farewell()
+
+
+class _Deadline:
+    """Context manager that ends the process when its body, stuck in native code, takes too long."""
+
+    def __init__(self, seconds: float, waiting_for: str, cleanup: Optional[Callable[[], None]] = None):
+        text = ('gave up after %g s waiting for %s: see the other processes\' output for the cause, or raise %s'
+                % (seconds, waiting_for, variable('timeout')))
+        self._timer = threading.Timer(seconds, leave, (text, cleanup))
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self._timer.cancel()
+
+
+def _shared(settings: Settings) -> Dict[str, Any]:
+    """Settings that must be equal on all workers, as JSON values."""
+    return {'partitions': [list(pair) for pair in settings.partitions],
+            'servers_per_host': settings.servers_per_host}
+
+
+def _slots(hosts: List[str]) -> List[Any]:
+    """Horovod's description of every rank, from the host of every rank."""
+    from horovod.runner.common.util.hosts import SlotInfo
+
+    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    order = list(dict.fromkeys(hosts))
+    slots = []
+    for rank, host in enumerate(hosts):
+        peers = [other for other in order if hosts.count(other) > local_ranks[rank]]
+        slots.append(SlotInfo(hostname=host, rank=rank, local_rank=local_ranks[rank], cross_rank=peers.index(host),
+                              size=len(hosts), local_size=hosts.count(host), cross_size=len(peers)))
+    return slots
+
+
+_job: Optional[Job] = None
+
+
+def current() -> Optional[Job]:
+    """The job that this process has joined, if it has."""
+    return _job
+
+
+def fail_current(text: str, echo: bool) -> None:
+    """Tell the job, if this process is part of one, that this worker's script fails with `text`, and leave."""
+    if _job is not None and _job.distributed:
+        _job.fail(text, echo)
+    elif launcher() == 'launch.py':
+        # Not joined yet: scheduler, servers and the other workers would wait for this one for ever.
+        end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
+                             ('scheduler', 'server', 'worker'))
+
+
+def join(settings: Settings) -> Job:
+    """Join the job, once per process."""
+    global _job
+    if _job is None:
+        _job = Job(settings)
+    elif _job.distributed and settings.servers_per_host != _job.settings.servers_per_host:
+        raise SettingError('%s=%d, but this process already runs with %d: servers are started once per job'
+                           % (variable('servers_per_host'), settings.servers_per_host, _job.settings.servers_per_host))
+    return _job

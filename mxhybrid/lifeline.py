@@ -1,0 +1,306 @@
+"""Notice at once when a process of the job dies, and end all the others.
+
+ps-lite never notices a dead node: everyone would hang.  So every worker and server keeps one TCP connection
+to a monitor in rank 0's process.  The kernel closes the connection of a process that dies, however it dies;
+the monitor then tells everybody who failed first, and they leave with a message and exit status 1.
+
+The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
+made and waits until all have ended.  A worker that is past that count could only hang, and is told so.
+
+Messages are JSON objects, one a line.
+"""
+import json
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .errors import JobError
+from .log import get_logger
+
+logger = get_logger(__name__)
+
+#: Exit status of a process that ends because another one of its job failed.
+ABORT_STATUS = 1
+
+#: Seconds that an error which may only be the echo of another process's death waits for the true cause.
+ECHO_DELAY_S = 1.0
+
+#: Seconds between two looks at a scheduler that mxhybrid did not start.
+SCHEDULER_POLL_S = 2.0
+
+
+def _send(sock: socket.socket, message: Dict[str, Any]) -> None:
+    sock.sendall(json.dumps(message).encode() + b'\n')
+
+
+def leave(text: str, cleanup: Optional[Callable[[], None]] = None) -> None:
+    """End this process at once with `text` on stderr; native exit barriers would wait for the dead."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.write('[mxhybrid] %s\n' % text)
+        sys.stderr.flush()
+        if cleanup is not None:
+            cleanup()
+    finally:
+        os._exit(ABORT_STATUS)
+
+
+class Monitor:
+    """The listening end, one thread in rank 0's process.
+
+    Parameters
+    ----------
+    host : str
+        Address to listen on.
+    workers, servers : int
+        Processes that will connect.
+    """
+
+    def __init__(self, host: str, workers: int, servers: int):
+        self._listener = socket.create_server((host, 0), backlog=workers + servers + 8)
+        self.address: Tuple[str, int] = self._listener.getsockname()[:2]
+        self._workers = workers
+        self._servers = servers
+        self._selector = selectors.DefaultSelector()
+        self._peers: Dict[socket.socket, Dict[str, Any]] = {}
+        self._buffers: Dict[socket.socket, bytes] = {}
+        self._first_failure: Optional[str] = None
+        self._finished: Dict[int, int] = {}
+        self._released = False
+        self._lock = threading.Lock()
+        self._scheduler: Optional[Tuple[str, int]] = None
+        self._scheduler_seen = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread.start()
+
+    def watch_scheduler(self, address: Tuple[str, int]) -> None:
+        """Also look every few seconds whether the scheduler at `address` still listens."""
+        self._scheduler = address
+
+    def report_failure(self, text: str) -> None:
+        """Record `text` as the job's failure, unless one was recorded before, and tell everybody."""
+        with self._lock:
+            if self._first_failure is not None or self._released:
+                return
+            self._first_failure = text
+            peers = list(self._peers)
+        for peer in peers:
+            self._try_send(peer, {'abort': text})
+
+    def _try_send(self, peer: socket.socket, message: Dict[str, Any]) -> None:
+        try:
+            _send(peer, message)
+        except OSError:
+            pass
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=0.5):
+                if key.fileobj is self._listener:
+                    peer, _ = self._listener.accept()
+                    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._buffers[peer] = b''
+                    self._selector.register(peer, selectors.EVENT_READ)
+                else:
+                    self._read(key.fileobj)  # type: ignore[arg-type]
+            self._look_at_scheduler()
+
+    def _read(self, peer: socket.socket) -> None:
+        try:
+            data = peer.recv(65536)
+        except OSError:
+            data = b''
+        if not data:
+            self._selector.unregister(peer)
+            self._buffers.pop(peer, None)
+            who = self._peers.pop(peer, None)
+            peer.close()
+            if who is not None and not who.get('bye'):
+                self.report_failure('%s died without a word (killed, or crashed in native code)' % who['name'])
+            return
+        lines = (self._buffers[peer] + data).split(b'\n')
+        self._buffers[peer] = lines.pop()
+        for line in lines:
+            try:
+                message = json.loads(line.decode())
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                self._handle(peer, message)
+
+    def _handle(self, peer: socket.socket, message: Dict[str, Any]) -> None:
+        if 'hello' in message:
+            with self._lock:
+                self._peers[peer] = message['hello']
+                failure = self._first_failure
+            if failure is not None:
+                self._try_send(peer, {'abort': failure})
+            return
+        who = self._peers.get(peer)
+        if who is None:
+            return
+        if 'fail' in message:
+            who['bye'] = True
+            self.report_failure('%s failed: %s' % (who['name'], message['fail']))
+        elif 'done' in message:
+            rank = who['rank']
+            self._finished[rank] = message['done']
+            for other in list(self._peers):
+                self._try_send(other, {'finished': rank, 'calls': message['done']})
+            if len(self._finished) == self._workers:
+                self._release()
+        elif 'bye' in message:
+            who['bye'] = True
+
+    def _release(self) -> None:
+        with self._lock:
+            self._released = True
+            peers = list(self._peers.items())
+        for peer, who in peers:
+            who['bye'] = True
+            self._try_send(peer, {'release': True})
+
+    def _look_at_scheduler(self) -> None:
+        if self._scheduler is None or self._released:
+            return
+        now = time.monotonic()
+        if now - self._scheduler_seen < SCHEDULER_POLL_S:
+            return
+        self._scheduler_seen = now
+        try:
+            socket.create_connection(self._scheduler, timeout=5).close()
+        except ConnectionRefusedError:
+            self.report_failure('the scheduler at %s:%d died' % self._scheduler)
+        except OSError:
+            pass
+
+
+class Lifeline:
+    """The connecting end in a worker or server.
+
+    Parameters
+    ----------
+    address : (str, int)
+        The monitor.
+    name : str
+        How failures name this process, for example ``'worker 2 (host a, pid 71)'``.
+    rank : int
+        Rank of the worker, or -1 for a server.
+    timeout : float
+        Seconds to wait for the connection.
+    on_abort : callable, optional
+        Called just before the process leaves.
+    """
+
+    def __init__(self, address: Tuple[str, int], name: str, rank: int, timeout: float,
+                 on_abort: Optional[Callable[[], None]] = None):
+        self._sock = self._connect(address, timeout)
+        self._name = name
+        self._rank = rank
+        self._on_abort = on_abort
+        self._released = threading.Event()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._ended: Dict[int, int] = {}
+        _send(self._sock, {'hello': {'name': name, 'rank': rank}})
+        self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _connect(address: Tuple[str, int], timeout: float) -> socket.socket:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                sock = socket.create_connection(address, timeout=max(0.1, deadline - time.monotonic()))
+                break
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise JobError('no connection to the job monitor at %s:%d within %g s: %s'
+                                   % (address[0], address[1], timeout, error))
+                time.sleep(0.05)
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def count_call(self) -> None:
+        """Count one collective call; raises JobError when a worker that already ended cannot take part."""
+        with self._lock:
+            self._calls += 1
+            late = self._behind()
+        if late is not None:
+            raise JobError(late)
+
+    def _behind(self) -> Optional[str]:
+        for rank, calls in self._ended.items():
+            if self._calls > calls:
+                return ('worker %d ended its script after %d collective calls, this worker is at number %d: '
+                        'give every worker the same number of steps' % (rank, calls, self._calls))
+        return None
+
+    def fail(self, text: str, echo: bool = False) -> None:
+        """Tell everybody that this process fails with `text`.
+
+        With `echo`, first wait a moment for the cause: a death elsewhere surfaces here as a native error.
+        """
+        if echo:
+            time.sleep(ECHO_DELAY_S)
+        try:
+            _send(self._sock, {'fail': text})
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def finish(self, cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Say that this worker's script has ended and wait until all have; True when all did."""
+        with self._lock:
+            calls = self._calls
+        try:
+            _send(self._sock, {'done': calls})
+        except OSError:
+            return False
+        while not self._released.wait(0.5):
+            if cancelled():
+                return False
+        return True
+
+    def _run(self) -> None:
+        buffer = b''
+        while True:
+            try:
+                data = self._sock.recv(65536)
+            except OSError:
+                data = b''
+            if not data:
+                if not self._released.is_set() and not self._stopping:
+                    self._abort('worker 0, which watches the job, died without a word')
+                return
+            lines: List[bytes] = (buffer + data).split(b'\n')
+            buffer = lines.pop()
+            for line in lines:
+                self._handle(json.loads(line.decode()))
+
+    def _handle(self, message: Dict[str, Any]) -> None:
+        if 'abort' in message:
+            self._abort(message['abort'])
+        elif 'finished' in message:
+            with self._lock:
+                self._ended[message['finished']] = message['calls']
+                late = self._behind()
+            if late is not None:
+                text = '%s cannot go on: %s' % (self._name, late)
+                self.fail(text)
+                self._abort(late)
+        elif 'release' in message:
+            self._released.set()
+
+    def _abort(self, text: str) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        leave('%s ends, because %s' % (self._name, text), self._on_abort)

@@ -1,0 +1,44 @@
+"""One logger per module below ``mxhybrid``, with the worker's rank in front of every message."""
+import logging
+
+_ROOT = 'mxhybrid'
+
+
+class _RankFilter(logging.Filter):
+    """Puts the rank, once known, in front of messages."""
+
+    label = ''
+
+    def filter(self, record):
+        record.mxhybrid = self.label
+        return True
+
+
+_rank_filter = _RankFilter()
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Logger of module `name`; messages carry the rank once :func:`set_label` was called."""
+    logger = logging.getLogger(name)
+    return logger
+
+
+def configure(level: str, label: str) -> None:
+    """Set the level of all mxhybrid loggers and, where the program set up no logging, write to stderr.
+
+    Parameters
+    ----------
+    level : str
+        Name of a logging level.
+    label : str
+        Who speaks, for example ``'rank 0'`` or ``'server 1'``.
+    """
+    root = logging.getLogger(_ROOT)
+    root.setLevel(level)
+    _rank_filter.label = label
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter('[mxhybrid %(mxhybrid)s] %(message)s'))
+        handler.addFilter(_rank_filter)
+        root.addHandler(handler)
+        root.propagate = False

@@ -1,0 +1,147 @@
+"""How a table is cut into partitions and where each partition lives: arithmetic only, no communication.
+
+Rows are dealt out round robin: row r is local row ``r // P`` of partition ``r % P``.  A frequency-sorted
+vocabulary, whose hot rows are its first ones, so loads all partitions evenly, where contiguous ranges would
+put all hot rows on one server.
+
+A partition is one ps-lite key.  MXNet sends a key whose size stays below ``MXNET_KVSTORE_BIGARRAY_BOUND`` to
+server ``(key * 9973) % num_servers`` (``EncodeRowSparseKey`` in ``src/kvstore/kvstore_dist.h``), so a
+partition is placed by choosing its key.
+"""
+from dataclasses import dataclass
+from typing import List, Tuple
+
+import numpy as np
+
+#: ps-lite keeps sizes in C ints: neither the rows nor the 8-byte row keys of one ps-lite key may reach 2 GiB.
+MAX_KEY_BYTES = 2 ** 31 - 1
+
+#: Bytes on the wire per row besides its values: 8 for the row key, 4 for its length.
+ROW_OVERHEAD_BYTES = 12
+
+#: MXNet's placement rule, and the largest key whose product with it fits a C int.
+_PLACEMENT_PRIME = 9973
+MAX_KEY = (2 ** 31 - 1) // _PLACEMENT_PRIME
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """A table of `rows` x `width` elements dealt out over ``len(keys)`` partitions.
+
+    Attributes
+    ----------
+    rows, width : int
+        Shape of the table, trailing dimensions flattened into `width`.
+    keys : tuple of int
+        ps-lite key of each partition.
+    servers : tuple of int
+        Server that holds each partition.
+    """
+
+    rows: int
+    width: int
+    keys: Tuple[int, ...]
+    servers: Tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of partitions."""
+        return len(self.keys)
+
+    def shape(self, part: int) -> Tuple[int, int]:
+        """Rows and width of partition `part`."""
+        return rows_in_partition(self.rows, self.count, part), self.width
+
+    def split(self, ids: np.ndarray) -> List[np.ndarray]:
+        """Positions in `ids` (sorted, unique, int64) that belong to each partition, in ascending order."""
+        if self.count == 1:
+            return [np.arange(len(ids))]
+        parts = ids % self.count
+        order = np.argsort(parts, kind='stable')
+        bounds = np.searchsorted(parts[order], np.arange(1, self.count))
+        return np.split(order, bounds)
+
+    def local(self, ids: np.ndarray) -> np.ndarray:
+        """Row numbers inside their partitions of global rows `ids`."""
+        return ids // self.count
+
+    def members(self, part: int) -> np.ndarray:
+        """Global ids of all rows of partition `part`, in local order."""
+        return np.arange(part, self.rows, self.count, dtype=np.int64)
+
+
+def rows_in_partition(rows: int, count: int, part: int) -> int:
+    """Rows that round robin gives to partition `part` of `count`."""
+    return (rows - part + count - 1) // count
+
+
+def partition_count(rows: int, width: int, itemsize: int, wanted: int, max_bytes: int = MAX_KEY_BYTES) -> int:
+    """Number of partitions for a table: `wanted`, at most one a row, and more where a key would grow too big.
+
+    Parameters
+    ----------
+    rows, width : int
+        Shape of the table.
+    itemsize : int
+        Bytes per element.
+    wanted : int
+        Partitions asked for, at least 1.
+    max_bytes : int
+        Largest size of one ps-lite key in bytes.
+
+    Returns
+    -------
+    int
+    """
+    per_row = max(width * itemsize, 8)
+    rows_per_key = max(1, max_bytes // per_row - 1)
+    needed = -(-rows // rows_per_key)
+    return max(min(wanted, rows), needed)
+
+
+class Placement:
+    """Chooses servers and keys for partitions, least loaded server by bytes first.
+
+    All workers make the same calls in the same order and so reach the same choices.
+
+    Parameters
+    ----------
+    num_servers : int
+    first_key : int
+        Keys below it are never chosen.
+    """
+
+    def __init__(self, num_servers: int, first_key: int = 1):
+        self.num_servers = num_servers
+        self.bytes_on = [0] * num_servers
+        self._next_key = [self._first(server, first_key) for server in range(num_servers)]
+
+    def _first(self, server: int, start: int) -> int:
+        key = start
+        while (key * _PLACEMENT_PRIME) % self.num_servers != server:
+            key += 1
+        return key
+
+    def key_on(self, server: int) -> int:
+        """Take the next free key that MXNet sends to `server`.
+
+        Raises
+        ------
+        OverflowError
+            When the server's keys are used up.
+        """
+        key = self._next_key[server]
+        if key > MAX_KEY:
+            raise OverflowError('server %d has no key left below %d' % (server, MAX_KEY))
+        self._next_key[server] = self._first(server, key + 1)
+        return key
+
+    def place(self, rows: int, width: int, itemsize: int, count: int) -> Partitioning:
+        """Place the `count` partitions of a table."""
+        keys, servers = [], []
+        for part in range(count):
+            server = min(range(self.num_servers), key=lambda s: (self.bytes_on[s], s))
+            self.bytes_on[server] += rows_in_partition(rows, count, part) * width * itemsize
+            servers.append(server)
+            keys.append(self.key_on(server))
+        return Partitioning(rows, width, tuple(keys), tuple(servers))

@@ -1,0 +1,272 @@
+"""Tables on MXNet's native ``dist_sync`` parameter servers, cut into partitions.
+
+The native store moves the bytes; :mod:`mxhybrid.agent` decides in the servers what they mean.  Rules of the
+native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server.h``):
+
+* every worker pushes every key once per step, so a partition without touched rows is pushed empty;
+* row ids of a push are sorted and unique; a table is initialised with all its rows, by native rank 0;
+* a command overtakes pushes that are still under way, so rank 0 waits for its own before it sends one.
+"""
+import pickle
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from .agent import MAILBOX_ELEMENTS, Command
+from .arrays import allocate_rows, host_view, row_sparse_parts
+from .errors import InputError, JobError
+from .optimizers import name_of, scalars
+from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
+
+#: Bytes of rows that travel in one push while a table is assigned.
+ASSIGN_CHUNK_BYTES = 32 << 20
+
+
+class ParameterServers:
+    """The sparse half of a job: the native store and the tables on its servers.
+
+    Parameters
+    ----------
+    native : mxnet.kvstore.KVStore
+        A ``dist_sync`` store.
+    num_servers : int
+    is_root : bool
+        Whether this worker is rank 0, the only one that sends commands and whose values count.
+    initialises : bool
+        Whether this worker is the native rank 0, whose pushes initialise keys.
+    root_initialises : bool
+        Whether those two are the same worker.
+    first_key : int
+        Smallest key that is free.
+    """
+
+    def __init__(self, native: Any, num_servers: int, is_root: bool, initialises: bool, root_initialises: bool,
+                 first_key: int):
+        self.native = native
+        self.is_root = is_root
+        self.initialises = initialises
+        self.root_initialises = root_initialises
+        self.placement = Placement(num_servers, first_key)
+        self.num_servers = num_servers
+        self._mailboxes = [self.placement.key_on(server) for server in range(num_servers)]
+
+    def install(self, watch: Dict[str, Any]) -> None:
+        """Put the agent into every server and connect it to the job monitor (collective)."""
+        zeros = mx.nd.zeros(MAILBOX_ELEMENTS)
+        self.native.init(self._mailboxes, [zeros] * self.num_servers)
+        self.command('mailbox', keys=self._mailboxes)
+        self.command('watch', **watch)
+        for key in self._mailboxes:
+            self.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
+        mx.nd.waitall()
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Have all servers carry out a command of :class:`mxhybrid.agent.Agent`; a no-op but on rank 0."""
+        if not self.is_root:
+            return
+        mx.nd.waitall()
+        body = pickle.dumps(Command(name, **arguments), 0).decode('ascii')
+        self.native._send_command_to_servers(0, body)
+
+    def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
+        """The first `count` elements that a command left in a server's mailbox."""
+        out = mx.nd.empty(MAILBOX_ELEMENTS)
+        self.native.pull(self._mailboxes[server], out=out)
+        nbytes = count * np.dtype(dtype).itemsize
+        return np.array(host_view(out).view(np.uint8)[:nbytes]).view(dtype)
+
+    def create_table(self, name: str, shape: tuple, dtype: Any, wanted: int, mode: str,
+                     values: Optional[Callable[[np.ndarray], np.ndarray]] = None) -> 'Table':
+        """Create a table (collective).
+
+        Parameters
+        ----------
+        name : str
+            Unique name.
+        shape : tuple of int
+        dtype : numpy dtype
+        wanted : int
+            Partitions asked for.
+        mode : str
+            What the servers do with a push, see :mod:`mxhybrid.agent`.
+        values : callable, optional
+            Gives rows for ids; called on the worker that initialises. Zeros by default.
+        """
+        dtype = np.dtype(dtype)
+        rows, width = shape[0], int(np.prod(shape[1:]))
+        count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
+        partitioning = self.placement.place(rows, width, dtype.itemsize, count)
+        self.command('table', table=name, keys=partitioning.keys, width=width, mode='capture',
+                     rows=[partitioning.shape(part)[0] for part in range(count)])
+        table = Table(self, name, partitioning, dtype)
+        for part, key in enumerate(partitioning.keys):
+            if self.initialises:
+                local = np.arange(partitioning.shape(part)[0], dtype=np.int64)
+                value, view = allocate_rows(local, partitioning.shape(part), dtype)
+                view[:] = 0 if values is None else values(partitioning.members(part))
+            else:
+                value = table.empty(part)
+            self.native.init(key, value)
+        table.push_nothing()
+        table.set_mode(mode)
+        return table
+
+
+class Table:
+    """One table on the servers.  Row ids are global; partitions do not show."""
+
+    def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype):
+        self._servers = servers
+        self._native = servers.native
+        self.name = name
+        self.partitioning = partitioning
+        self.dtype = dtype
+        self._empty: List[Any] = [None] * partitioning.count
+        self._sent_optimizer: Any = None
+        self._sent_count = 0
+        self.mode = 'capture'
+
+    def empty(self, part: int) -> Any:
+        """A row_sparse array without rows in the shape of a partition."""
+        if self._empty[part] is None:
+            self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part), dtype=self.dtype)
+        return self._empty[part]
+
+    def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Push rows (collective); returns before the servers answer.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64, shape (n,)
+            Sorted and unique.
+        rows : numpy.ndarray, shape (n, width)
+        priority : int
+        """
+        partitioning = self.partitioning
+        values = []
+        for part, positions in enumerate(partitioning.split(ids)):
+            if not len(positions):
+                values.append(self.empty(part))
+                continue
+            value, view = allocate_rows(partitioning.local(ids[positions]), partitioning.shape(part), self.dtype)
+            np.take(rows, positions, axis=0, out=view)
+            values.append(value)
+        self._native.push(list(partitioning.keys), values, priority)
+
+    def push_nothing(self) -> None:
+        """Take part in a push without rows (collective)."""
+        self.push(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
+
+    def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """Write rows of the table into `result`, after all earlier pushes of this worker (blocks; not collective).
+
+        Parameters
+        ----------
+        ids : numpy.ndarray of int64, shape (n,)
+            Sorted and unique.
+        result : numpy.ndarray, shape (n, width)
+        priority : int
+        """
+        partitioning = self.partitioning
+        keys, outs, wanted, places = [], [], [], []
+        for part, positions in enumerate(partitioning.split(ids)):
+            if not len(positions):
+                continue
+            keys.append(partitioning.keys[part])
+            outs.append(mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=self.dtype))
+            wanted.append(mx.nd.from_numpy(partitioning.local(ids[positions])))
+            places.append(positions)
+        if not keys:
+            return
+        self._native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
+        for out, positions in zip(outs, places):
+            held, rows = row_sparse_parts(out)
+            if len(held) != len(positions):
+                raise JobError('%s: a server answered a pull of %d rows with %d' % (self.name, len(positions), len(held)))
+            result[positions] = rows
+
+    def set_mode(self, mode: str) -> None:
+        """Tell the servers what pushes to this table mean from now on."""
+        self.mode = mode
+        self._servers.command('mode', keys=self.partitioning.keys, mode=mode)
+
+    def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
+        """Bring the servers' optimizer for this table up to date, if anything changed.
+
+        Parameters
+        ----------
+        optimizer : mxnet.optimizer.Optimizer
+            The live optimizer of the Trainer.
+        lr, wd : float
+            Effective learning rate and weight decay of this table, multipliers and schedule applied.
+        count : int
+            Updates made to this table before the one to come.
+        """
+        attributes = dict(scalars(optimizer), lr=lr, wd=wd)
+        current = (name_of(optimizer), attributes)
+        if current != self._sent_optimizer or count != self._sent_count:
+            if self._sent_optimizer is not None and self._sent_optimizer[0] == current[0]:
+                old = self._sent_optimizer[1]
+                attributes = {name: value for name, value in attributes.items() if old.get(name, old) != value}
+            self._servers.command('optimizer', table=self.name, keys=self.partitioning.keys, name=current[0],
+                                  attributes=attributes, count=None if count == self._sent_count else count)
+            self._sent_optimizer = current
+            self.mode = 'optimize'
+        self._sent_count = count + 1
+
+    def expect_count(self, count: int) -> None:
+        """Correct the number of updates that the servers have made."""
+        self._sent_count = count
+
+    def forget_optimizer(self) -> None:
+        """Drop optimizer and state on the servers."""
+        self._servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
+        self._sent_optimizer, self._sent_count = None, 0
+
+    def _chunks(self) -> Iterator[np.ndarray]:
+        row_bytes = max(1, self.partitioning.width * self.dtype.itemsize)
+        step = max(1, ASSIGN_CHUNK_BYTES // row_bytes)
+        for start in range(0, self.partitioning.rows, step):
+            yield np.arange(start, min(start + step, self.partitioning.rows), dtype=np.int64)
+
+    def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
+        """Overwrite the weights, or optimizer state `slot`, with rank 0's values (collective).
+
+        Parameters
+        ----------
+        values : callable
+            Gives rows for ids; called on rank 0 only.
+        """
+        before = self.mode
+        self.set_mode('assign' if slot < 0 else 'state:%d' % slot)
+        for ids in self._chunks():
+            if self._servers.is_root:
+                self.push(ids, values(ids))
+            else:
+                self.push_nothing()
+            mx.nd.waitall()
+        self.set_mode(before)
+
+    def read(self, slot: int, width: int) -> np.ndarray:
+        """All rows of optimizer state `slot`, each of `width` elements (rank 0 only; not collective).
+
+        Raises
+        ------
+        InputError
+            A row does not fit into a mailbox.
+        """
+        partitioning = self.partitioning
+        step = MAILBOX_ELEMENTS * 4 // (width * self.dtype.itemsize)
+        if not step:
+            raise InputError('%s: rows of %d elements are too wide to read optimizer state from the servers, '
+                             'at most %d' % (self.name, width, MAILBOX_ELEMENTS * 4 // self.dtype.itemsize))
+        result = np.empty((partitioning.rows, width), self.dtype)
+        for part, (key, server) in enumerate(zip(partitioning.keys, partitioning.servers)):
+            members = partitioning.members(part)
+            for start in range(0, len(members), step):
+                stop = min(start + step, len(members))
+                self._servers.command('read', key=key, slot=slot, start=start, stop=stop)
+                data = self._servers.read_mailbox(server, self.dtype, (stop - start) * width)
+                result[members[start:stop]] = data.reshape(stop - start, width)
+        return result

@@ -1,0 +1,80 @@
+"""The plan table: which way every parameter goes and what that moves."""
+from dataclasses import dataclass
+from typing import Any, List
+
+#: Steps after which rank 0 prints the plan, once.
+PRINT_AFTER_STEPS = 3
+
+
+@dataclass
+class Traffic:
+    """What one parameter has moved on this worker.
+
+    Attributes
+    ----------
+    steps : int
+        Pushes so far.
+    rows : int
+        Rows in those pushes.
+    pushed, pulled : int
+        Bytes sent and received, for tables with 12 bytes of ps-lite overhead a row, for allreduce as a ring
+        moves them: 2 (N - 1) / N times the size.
+    """
+
+    steps: int = 0
+    rows: int = 0
+    pushed: int = 0
+    pulled: int = 0
+
+    def add(self, steps: int = 1, rows: int = 0, pushed: int = 0, pulled: int = 0) -> None:
+        """Count one call."""
+        self.steps += steps
+        self.rows += rows
+        self.pushed += pushed
+        self.pulled += pulled
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of 1000."""
+    for unit in ('B', 'kB', 'MB', 'GB'):
+        if count < 1000 or unit == 'GB':
+            return '%.0f %s' % (count, unit) if unit == 'B' else '%.1f %s' % (count, unit)
+        count /= 1000.0
+    raise AssertionError
+
+
+def table(head: List[str], rows: List[List[str]]) -> str:
+    """Align columns: the first left, numbers right."""
+    widths = [max(len(line[column]) for line in [head] + rows) for column in range(len(head))]
+    lines = []
+    for line in [head, ['-' * width for width in widths]] + rows:
+        cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
+        lines.append('  '.join(cells).rstrip())
+    return '\n'.join(lines)
+
+
+def plan(job: Any, routes: List[Any]) -> str:
+    """The table that :meth:`Hybrid.report` gives.
+
+    Parameters
+    ----------
+    job : Job
+    routes : list of Route
+    """
+    rows = []
+    for route in routes:
+        traffic = route.traffic
+        steps = max(1, traffic.steps)
+        held = route.table.partitioning if route.table is not None else None
+        rows.append([route.name, 'x'.join(map(str, route.shape)), route.kind,
+                     str(held.count) if held else '-',
+                     ','.join(map(str, sorted(set(held.servers)))) if held else '-',
+                     '%.0f' % (traffic.rows / steps) if held else 'all',
+                     size(traffic.pushed / steps), size(traffic.pulled / steps)])
+    steps = max([route.traffic.steps for route in routes] or [0])
+    hosts = len(set(job.hosts))
+    title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
+             % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
+                job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
+    head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
+    return title + '\n' + table(head, rows)

@@ -1,0 +1,210 @@
+"""The ways a parameter takes through the job; one object per key of a store.
+
+======================  ==================================  ==================================================
+route                   for                                 how
+======================  ==================================  ==================================================
+:class:`Dense`          dense weight                        gradients summed by Horovod; an updater on the
+                                                            store works in this process
+ with row_sparse        dense weight, row_sparse gradient   servers sum the rows, workers pull the rows that
+ gradients                                                  anyone touched and update them
+:class:`Sparse`         row_sparse weight                   servers hold rows and optimizer state, workers pull
+                                                            the rows they ask for
+======================  ==================================  ==================================================
+"""
+from typing import Any, Callable, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .arrays import allocate_rows, make_row_sparse, row_sparse_parts, sum_row_sparse
+from .collective import Collective
+from .partition import ROW_OVERHEAD_BYTES
+from .ps import ParameterServers, Table
+from .report import Traffic
+
+
+class Route:
+    """What all routes share: identity, shape and traffic of a key.
+
+    Parameters
+    ----------
+    key : int or str
+        The user's key.
+    name : str
+        Name for messages and the report.
+    array : NDArray
+        Gives shape and dtype.
+    """
+
+    kind = ''
+
+    def __init__(self, key: Any, name: str, array: Any):
+        self.key = key
+        self.name = name
+        self.shape = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype)
+        self.traffic = Traffic()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the parameter."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def table(self) -> Optional[Table]:
+        """The table on the servers, if this route has one."""
+        return None
+
+
+def merge(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
+    """Sum the row_sparse arrays of this worker's devices to ids (sorted, unique) and rows."""
+    return sum_row_sparse([row_sparse_parts(array) for array in arrays])
+
+
+def deliver(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, dtype: Any, outs: List[Any]) -> None:
+    """Build a row_sparse array, let `fill` write its rows, and copy it to `outs`."""
+    array, rows = allocate_rows(ids, shape, dtype)
+    fill(rows)
+    for out in outs:
+        array.copyto(out)
+
+
+class Dense(Route):
+    """A dense parameter: Horovod allreduce."""
+
+    kind = 'allreduce'
+
+    def __init__(self, key: Any, name: str, array: Any, prefix: str, collective: Collective):
+        super().__init__(key, name, array)
+        self._tag = '%s.%s' % (prefix, name)
+        self._collective = collective
+        self.stored: Any = None
+        self._scratch: Any = None
+        self._sums: Optional[Table] = None
+        self._touched: Optional[np.ndarray] = None
+
+    @property
+    def table(self) -> Optional[Table]:
+        """The table in which servers sum row_sparse gradients, once one was pushed."""
+        return self._sums
+
+    def broadcast(self, value: Any, outs: List[Any], keep: bool, priority: int) -> None:
+        """Give all workers rank 0's value, in `outs` and, with `keep`, in the store."""
+        if keep:
+            self.stored = value.copy()
+        target = self.stored if keep else outs[0]
+        if not keep:
+            _copy(value, [target])
+        self._collective.broadcast_(target, self._tag + '.init', priority)
+        _copy(target, outs)
+
+    def sum_into(self, target: Any, values: List[Any], priority: int) -> None:
+        """Sum dense values over devices and workers into `target`."""
+        if len(values) > 1:
+            same_place = [value.as_in_context(target.context) for value in values]
+            mx.nd.add_n(*same_place, out=target)
+        else:
+            _copy(values[0], [target])
+        self._collective.allreduce_(target, self._tag, priority)
+        workers = self._collective.size
+        ring_bytes = 2 * (workers - 1) * int(np.prod(self.shape)) * self.dtype.itemsize // workers
+        self.traffic.add(rows=self.rows, pushed=ring_bytes, pulled=ring_bytes)
+
+    def scratch(self, like: Any) -> Any:
+        """An array of this parameter's shape on the device of `like`, reused from call to call."""
+        if self._scratch is None or self._scratch.context != like.context:
+            self._scratch = mx.nd.empty(self.shape, ctx=like.context, dtype=self.dtype)
+        return self._scratch
+
+    def push_rows(self, values: List[Any], servers: ParameterServers, wanted: int, prefix: str, priority: int) -> None:
+        """Sum row_sparse gradients over devices and workers on the servers."""
+        if self._sums is None:
+            self.kind = 'server gradients'
+            self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
+                                              'assign')
+        ids, rows = merge(values)
+        self._sums.push(ids, rows, priority)
+        wire = np.int32 if self.rows < 2 ** 31 else np.int64
+        everyone = self._collective.gather(ids, self._tag + '.rows', wire)
+        self._touched = np.unique(np.concatenate(everyone))
+        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+
+    def summed_rows(self, outs: Optional[List[Any]] = None, priority: int = 0) -> Any:
+        """The summed row_sparse gradient of the last push, written to `outs` or returned as an array."""
+        assert self._sums is not None and self._touched is not None
+        outs = [mx.nd.sparse.zeros('row_sparse', self.shape, dtype=self.dtype)] if outs is None else outs
+        touched, sums = self._touched, self._sums
+        deliver(touched, lambda rows: sums.pull(touched, rows, priority), self.shape, self.dtype, outs)
+        self.traffic.add(steps=0, pulled=len(touched) * (sums.partitioning.width * self.dtype.itemsize
+                                                         + ROW_OVERHEAD_BYTES))
+        return outs[0]
+
+
+class Sparse(Route):
+    """A row_sparse parameter: its rows live on the servers."""
+
+    kind = 'server weights'
+
+    def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, prefix: str, wanted: int):
+        super().__init__(key, name, array)
+        self._table = servers.create_table('%s.%s' % (prefix, name), self.shape, self.dtype, wanted, 'replace',
+                                           rows_of(array))
+        if not servers.root_initialises:
+            self._table.assign(rows_of(array))
+
+    @property
+    def table(self) -> Table:
+        """The table on the servers."""
+        return self._table
+
+    def restart(self, value: Optional[Any]) -> None:
+        """Drop the optimizer state and, with a `value`, overwrite all rows by rank 0's (collective)."""
+        self._table.forget_optimizer()
+        if value is not None:
+            self._table.assign(rows_of(value))
+
+    def push(self, values: List[Any], priority: int) -> None:
+        """Push the gradients of this worker's devices."""
+        ids, rows = merge(values)
+        self._table.push(ids, rows, priority)
+        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+
+    def pull(self, ids: np.ndarray, outs: List[Any], priority: int) -> None:
+        """Write the rows `ids` (sorted, unique) into `outs`."""
+        deliver(ids, lambda rows: self._table.pull(ids, rows, priority), self.shape, self.dtype, outs)
+        self.traffic.add(steps=0, pulled=len(ids) * (self._table.partitioning.width * self.dtype.itemsize
+                                                     + ROW_OVERHEAD_BYTES))
+
+    def pull_each(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write other rows into every output, pulling each row once."""
+        union = np.unique(np.concatenate(wanted))
+        rows = np.empty((len(union), self._table.partitioning.width), self.dtype)
+        self._table.pull(union, rows, priority)
+        for ids, out in zip(wanted, outs):
+            make_row_sparse(ids, rows[np.searchsorted(union, ids)], self.shape).copyto(out)
+        self.traffic.add(steps=0, pulled=_wire_bytes(len(union), rows))
+
+
+def rows_of(array: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that gives rows of a row_sparse array by id, zeros where it stores none."""
+    held, stored = merge([array])
+
+    def values(ids: np.ndarray) -> np.ndarray:
+        if not len(held):
+            return np.zeros((len(ids), stored.shape[1]), stored.dtype)
+        at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
+        rows = stored[at]
+        rows[held[at] != ids] = 0
+        return rows
+
+    return values
+
+
+def _wire_bytes(count: int, rows: np.ndarray) -> int:
+    return count * (rows.shape[1] * rows.dtype.itemsize + ROW_OVERHEAD_BYTES)
+
+
+def _copy(source: Any, targets: List[Any]) -> None:
+    for target in targets:
+        if target is not source:
+            source.copyto(target)

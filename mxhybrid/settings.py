@@ -1,0 +1,131 @@
+"""Every setting, its environment variable, its default and its check, in one place.
+
+A keyword of :func:`mxhybrid.create` wins over the environment variable, which wins over the default.
+"""
+import fnmatch
+import logging
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Optional, Tuple
+
+from .errors import SettingError
+
+#: Seconds that starting a job may take before a worker gives up waiting for the others.
+DEFAULT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Validated settings of one store.
+
+    Attributes
+    ----------
+    partitions : tuple of (str, int)
+        Name pattern and partition count, first match wins; no match means one partition per server.
+    servers_per_host : int
+        Parameter server processes that ``horovodrun`` jobs start on each host.
+    timeout : float
+        Seconds to wait for the other processes while a job starts.
+    log_level : str
+        Level of the ``mxhybrid`` logger.
+    """
+
+    partitions: Tuple[Tuple[str, int], ...] = ()
+    servers_per_host: int = 1
+    timeout: float = DEFAULT_TIMEOUT_S
+    log_level: str = 'INFO'
+
+    def partitions_for(self, name: str) -> Optional[int]:
+        """Partition count asked for the table `name`, or None for the default."""
+        for pattern, count in self.partitions:
+            if fnmatch.fnmatchcase(name, pattern):
+                return count
+        return None
+
+
+def _count(setting: str, value: Any) -> int:
+    if isinstance(value, bool) or not (isinstance(value, int) or str(value).strip().lstrip('+-').isdigit()):
+        raise SettingError('%s=%r is not a whole number: give a count of at least 1, for example %s=4'
+                           % (setting, value, setting))
+    count = int(value)
+    if count < 1:
+        raise SettingError('%s=%r is too small: give a count of at least 1, or leave it out for the default'
+                           % (setting, value))
+    return count
+
+
+def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    elif isinstance(value, str) and '=' in value:
+        pairs = [tuple(item.rsplit('=', 1)) for item in value.split(',') if item.strip()]  # type: ignore[misc]
+        if any(len(pair) != 2 for pair in pairs):
+            raise SettingError("%s=%r: every entry must read pattern=count, for example 'embed*=8,*=2'"
+                               % (setting, value))
+    else:
+        pairs = [('*', value)]
+    checked = []
+    for pattern, count in pairs:
+        if not isinstance(pattern, str) or not pattern.strip():
+            raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
+                               % (setting, value, pattern))
+        label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
+        checked.append((pattern.strip(), _count(label, count)))
+    return tuple(checked)
+
+
+def _seconds(setting: str, value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 < seconds < float('inf'):
+        raise SettingError('%s=%r is not a number of seconds above 0, for example %s=120' % (setting, value, setting))
+    return seconds
+
+
+def _level(setting: str, value: Any) -> str:
+    level = str(value).upper()
+    if not isinstance(logging.getLevelName(level), int):
+        raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
+    return level
+
+
+_CHECKS = {'partitions': _partitions, 'servers_per_host': _count, 'timeout': _seconds, 'log_level': _level}
+
+
+def variable(name: str) -> str:
+    """Environment variable of the setting `name`."""
+    return 'MXHYBRID_' + name.upper()
+
+
+def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Optional[Dict[str, str]] = None) -> Settings:
+    """Merge keywords, environment and defaults into checked :class:`Settings`.
+
+    Parameters
+    ----------
+    keywords : dict, optional
+        Settings given in code; None values count as not given.
+    environ : dict, optional
+        Environment to read, ``os.environ`` by default.
+
+    Raises
+    ------
+    SettingError
+        Unknown setting or a value that cannot work.
+    """
+    keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
+    environ = os.environ if environ is None else environ  # type: ignore[assignment]
+    assert environ is not None
+    known = [field.name for field in fields(Settings)]
+    for name in keywords:
+        if name not in known:
+            raise SettingError('unknown setting %r: the settings are %s' % (name, ', '.join(known)))
+    values = {}
+    for name in known:
+        text = environ.get(variable(name))
+        if name in keywords:
+            values[name] = _CHECKS[name](name, keywords[name])
+        elif text is not None and text.strip():
+            values[name] = _CHECKS[name](variable(name), text)
+    return Settings(**values)

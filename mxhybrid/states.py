@@ -1,0 +1,157 @@
+"""Optimizer state in one ordinary MXNet states file, wherever the state lives.
+
+The file is what ``mxnet.optimizer.Updater.get_states`` makes: a pickle of ``{index: state}``, with the optimizer
+if asked for.  So it can be loaded onto any number of workers, servers and partitions, and in one process.
+"""
+import os
+import pickle
+from typing import Any, Dict, List
+
+import mxnet as mx
+import numpy as np
+
+from .arrays import host_view, make_row_sparse, row_sparse_parts
+from .collective import Collective
+from .errors import InputError
+from .optimizers import replace_arrays, state_arrays
+
+
+def _template(route: Any, optimizer: Any) -> Any:
+    """The state that `optimizer` keeps for a table, all zeros, as one process would."""
+    return optimizer.create_state_multi_precision(route.key, mx.nd.sparse.zeros('row_sparse', route.shape,
+                                                                                dtype=route.dtype))
+
+
+def _read(route: Any, optimizer: Any) -> Any:
+    """Fetch the state of a table from the servers."""
+    template = _template(route, optimizer)
+    fetched = []
+    for slot, array in enumerate(state_arrays(template)):
+        rows = route.table.read(slot, int(np.prod(array.shape[1:])))
+        if array.stype == 'row_sparse':
+            fetched.append(make_row_sparse(np.arange(array.shape[0], dtype=np.int64), rows, array.shape))
+        else:
+            fetched.append(mx.nd.array(rows.reshape(array.shape), dtype=array.dtype))
+    return replace_arrays(template, fetched)
+
+
+def write_atomically(fname: str, data: bytes) -> None:
+    """Write a file aside and move it into place, so that nobody ever reads half of it."""
+    aside = '%s.%d.part' % (fname, os.getpid())
+    try:
+        with open(aside, 'wb') as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(aside, fname)
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)
+
+
+def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> None:
+    """Write the state of `updater` and of the tables `routes` (rank 0 only)."""
+    optimizer = updater.optimizer
+    states: Dict[Any, Any] = dict(updater.states)
+    for route in routes:
+        if route.key in optimizer._index_update_count:
+            states[route.key] = _read(route, optimizer)
+    write_atomically(fname, pickle.dumps((states, optimizer) if dump_optimizer else states))
+
+
+def broadcast_bytes(data: bytes, collective: Collective, tag: str) -> bytes:
+    """Give all workers rank 0's bytes."""
+    length = collective.gather(np.array([len(data)], np.int64), tag + '.length', np.int64)[0][0]
+    array = mx.nd.zeros(max(1, int(length)), dtype=np.uint8)
+    if collective.rank == 0 and length:
+        host_view(array)[:] = np.frombuffer(data, np.uint8)
+    collective.broadcast_(array, tag)
+    return host_view(array)[:length].tobytes()
+
+
+def read_on_root(fname: str, collective: Collective, tag: str) -> bytes:
+    """Read a file on rank 0; an error there is raised on every rank.
+
+    Returns
+    -------
+    bytes
+        The contents on rank 0, nothing on the others.
+    """
+    data, problem = b'', ''
+    if collective.rank == 0:
+        try:
+            with open(fname, 'rb') as handle:
+                data = handle.read()
+        except OSError as error:
+            problem = str(error)
+    problem = collective.exchange(problem, tag + '.problem')[0]
+    if problem:
+        raise InputError('load_states: worker 0 cannot read %r: %s' % (fname, problem))
+    return data
+
+
+def load(fname: str, updater: Any, routes: List[Any], collective: Collective, prefix: str) -> None:
+    """Read a states file on rank 0 and spread it (collective).
+
+    Raises
+    ------
+    InputError
+        On every rank, when rank 0 cannot read the file or a state in it does not fit its table.
+    """
+    tag = prefix + '.states'
+    data = read_on_root(fname, collective, tag)
+    tables: Dict[Any, Any] = {}
+    problem = ''
+    if collective.rank == 0:
+        try:
+            content = pickle.loads(data)
+            states = content[0] if isinstance(content, tuple) else content
+            tables = {route.key: states.pop(route.key) for route in routes if route.key in states}
+            optimizer = content[1] if isinstance(content, tuple) else updater.optimizer
+            problem = _misfit(tables, routes, optimizer)
+            data = pickle.dumps(content)
+        except Exception as error:  # pickle raises anything on a damaged file
+            problem = '%s: %s' % (type(error).__name__, error)
+    problem = collective.exchange(problem, tag + '.problem')[0]
+    if problem:
+        raise InputError('load_states: %r is not a states file for this model: %s' % (fname, problem))
+    updater.set_states(broadcast_bytes(data, collective, tag))
+    filled = collective.exchange([route.key in tables for route in routes], tag + '.tables')[0]
+    for route, has_state in zip(routes, filled):
+        route.table.forget_optimizer()
+        if not has_state:
+            continue
+        optimizer = updater.optimizer
+        count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
+        route.table.set_optimizer(optimizer, optimizer.learning_rate, optimizer.wd, count)
+        route.table.expect_count(count)
+        arrays = state_arrays(tables[route.key]) if collective.rank == 0 else []
+        for slot in range(len(state_arrays(_template(route, optimizer)))):
+            route.table.assign(_padded_rows(arrays[slot], route) if arrays else _nothing, slot)
+
+
+def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
+    for route in routes:
+        if route.key in tables:
+            wanted = [tuple(array.shape) for array in state_arrays(_template(route, optimizer))]
+            found = [tuple(array.shape) for array in state_arrays(tables[route.key])]
+            if wanted != found:
+                return 'the state of %s has shapes %s, not %s' % (route.name, found, wanted)
+    return ''
+
+
+def _nothing(ids: np.ndarray) -> np.ndarray:
+    raise AssertionError('only rank 0 gives values')
+
+
+def _padded_rows(array: Any, route: Any) -> Any:
+    """Give rows of a state array, as wide as the rows of its table."""
+    width = int(np.prod(route.shape[1:]))
+    full = np.zeros((route.rows, width), route.dtype)
+    if array.stype == 'row_sparse':
+        held, rows = row_sparse_parts(array)
+        full[held, :rows.shape[1]] = rows
+    else:
+        rows = host_view(array).reshape(route.rows, -1)
+        full[:, :rows.shape[1]] = rows
+    return lambda ids: full[ids]
