@@ -43,7 +43,7 @@ class Command:
     #: MXNet's ``KVStore.set_optimizer`` looks at it before it sends an optimizer.
     multi_precision = False
 
-    def __init__(self, name: str, **arguments: Any):
+    def __init__(self, name: str, /, **arguments: Any):
         self._text = json.dumps([name, arguments])
 
     def __reduce__(self):

@@ -25,13 +25,14 @@ def _pointer_view(array, shape, dtype):
     if not count or not pointer.value:
         return np.empty(shape, dtype)
     raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
+    raw.owner = array  # keeps the memory: the view holds `raw`
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
 def host_view(array):
     """View a dense array as NumPy: shared memory on the CPU, a copy from any other device.
 
-    The view is valid while `array` lives and is not resized.  Waits for pending writes.
+    The view keeps the memory alive and is valid until `array` is resized.  Waits for pending writes.
     """
     array.wait_to_read()
     if array.context.device_type not in _HOST_DEVICES:

@@ -27,7 +27,7 @@ from mxnet.base import _LIB, check_call
 from . import log
 from .arrays import host_view
 from .collective import Collective, load
-from .errors import HybridError, JobError, SettingError
+from .errors import JobError, SettingError
 from .lifeline import Lifeline, Monitor, leave
 from .processes import (Children, address_towards, check_host_name, end_processes_of_job, free_port,
                         interface_address, interface_of)
@@ -98,7 +98,9 @@ class Job:
                 self._join_launch_py()
             else:
                 self._join_horovodrun()
-        except HybridError:
+        except BaseException as error:
+            if self.lifeline is not None:
+                self.lifeline.fail('%s: %s' % (type(error).__name__, error))
             raise
         if self.num_servers:
             atexit.register(self._finish)
@@ -164,6 +166,7 @@ class Job:
                 self._children.start('server')
         self._children.watch()
         os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
+        os.environ['DMLC_ROLE'] = 'worker'
         self._create_native()
         self._install(num_servers, plan['monitor'])
 
@@ -295,14 +298,17 @@ class Job:
     def _finish(self) -> None:
         """At exit: wait until all workers have ended, then leave the native store and Horovod in step."""
         assert self.lifeline is not None and self.collective is not None
-        self.lifeline.finish()
-        if self._children is not None:
-            self._children.expect_end()
-        with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
+        try:
             mx.nd.waitall()
-            handle, self._native.handle = self._native.handle, type(self._native.handle)()
-            check_call(_LIB.MXKVStoreFree(handle))
-            self.collective.shutdown()
+            self.lifeline.finish()
+            if self._children is not None:
+                self._children.expect_end()
+            with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
+                handle, self._native.handle = self._native.handle, type(self._native.handle)()
+                check_call(_LIB.MXKVStoreFree(handle))
+                self.collective.shutdown()
+        except Exception as error:
+            self.fail('%s at exit: %s' % (type(error).__name__, error), echo=isinstance(error, mx.base.MXNetError))
         if self._children is not None:
             self._children.farewell()
 

@@ -61,7 +61,7 @@ class ParameterServers:
             self.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
 
-    def command(self, name: str, **arguments: Any) -> None:
+    def command(self, name: str, /, **arguments: Any) -> None:
         """Have all servers carry out a command of :class:`mxhybrid.agent.Agent`; a no-op but on rank 0."""
         if not self.is_root:
             return

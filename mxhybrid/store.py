@@ -1,4 +1,5 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys and checks here, transport in :mod:`mxhybrid.routes`."""
+import functools
 import hashlib
 import itertools
 from typing import Any, Callable, Dict, List, Optional
@@ -17,6 +18,15 @@ from .routes import Dense, Route, Sparse
 from .settings import resolve
 
 logger = get_logger(__name__)
+
+
+def _unrecorded(method: Callable) -> Callable:
+    """Keep a call's copies out of autograd: row_sparse layers call the store inside ``autograd.record()``."""
+    @functools.wraps(method)
+    def call(*args: Any, **keywords: Any) -> Any:
+        with mx.autograd.pause():
+            return method(*args, **keywords)
+    return call
 
 
 class Local(Route):
@@ -72,6 +82,7 @@ class Hybrid(KVStore):
         self._keeps_dense = True
         self._reinitialise: Dict[Any, bool] = {}
         self._agreed: Dict[Any, tuple] = {}
+        self._flags: Any = None
         self._reported = False
         self._is_p3 = False
 
@@ -162,11 +173,13 @@ class Hybrid(KVStore):
 
     # -- initial values ------------------------------------------------------------------------------------------
 
+    @_unrecorded
     def init(self, key: Any, value: Any) -> None:
         """Set the initial value of keys to worker 0's (collective, once per key)."""
         for one_key, arrays in checks.pairs('init', key, value):
             self._init('init', one_key, arrays[0], [], 0)
 
+    @_unrecorded
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Set the initial value of keys to worker 0's and write it to `out` on all workers (collective)."""
         outs = dict(checks.pairs('broadcast', key, out))
@@ -214,6 +227,7 @@ class Hybrid(KVStore):
 
     # -- gradients and weights -------------------------------------------------------------------------------------
 
+    @_unrecorded
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Sum `value` over devices and workers into the keys, by the optimizer if one is set (collective)."""
         work: List[Callable[[], None]] = []
@@ -271,6 +285,7 @@ class Hybrid(KVStore):
             raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast' % route.name)
         return route.stored
 
+    @_unrecorded
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Write the keys' values to `out`, after this worker's earlier pushes.
 
@@ -298,6 +313,7 @@ class Hybrid(KVStore):
         if self._local is not None:
             self._local.pull(key, out, priority, ignore_sparse)
 
+    @_unrecorded
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push dense values and pull the result into `out`, or back into `value` (collective)."""
         outs = dict(checks.pairs('pushpull', key, value if out is None else out))
@@ -329,6 +345,7 @@ class Hybrid(KVStore):
             if array is not source:
                 source.copyto(array)
 
+    @_unrecorded
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Write the rows `row_ids` of row_sparse keys to `out`, after this worker's earlier pushes.
 
@@ -393,6 +410,7 @@ class Hybrid(KVStore):
         elif self.rank == 0:
             states.save(fname, self._own_updater, self._sparse_routes(), dump_optimizer)
 
+    @_unrecorded
     def load_optimizer_states(self, fname: str) -> None:
         """Read optimizer state on worker 0 and give it to all workers and servers (collective)."""
         self._need_updater('load_optimizer_states')
@@ -448,9 +466,12 @@ class Hybrid(KVStore):
 
     def sum_flags(self, flags: List[bool]) -> Any:
         """How many workers have each flag set, as an array that is filled later (collective)."""
-        array = mx.nd.array(np.array(flags, np.float32))
-        self._collective.allreduce_(array, self._prefix + '.flags')
-        return array
+        if self._flags is None or len(self._flags) != len(flags):
+            self._flags = mx.nd.zeros(len(flags))
+        # One array for all calls: Horovod refuses a name that is still in flight, the engine makes it wait.
+        self._flags[:] = np.array(flags, np.float32)
+        self._collective.allreduce_(self._flags, self._prefix + '.flags')
+        return self._flags
 
     def read_for_all(self, fname: str) -> bytes:
         """Contents of a file on worker 0, given to all workers (collective)."""
