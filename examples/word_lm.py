@@ -1,0 +1,270 @@
+"""Word-level LSTM language model with sampled softmax over row_sparse tables.
+
+The two big tables, input embedding and output softmax, have row_sparse weights: with ``kvstore='hybrid'`` they
+live on parameter servers and a worker moves only the rows that its batch touches, while the LSTM is dense and
+goes through Horovod's allreduce. Run it with any of ::
+
+    python examples/word_lm.py                                              # one process, no servers
+    horovodrun -np 2 --gloo python examples/word_lm.py                      # servers start by themselves
+    scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py # MXNet's way
+
+With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. To compare::
+
+    python examples/word_lm.py --kvstore local
+    scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py --kvstore dist_sync
+
+``--batch-size`` counts the samples of all workers together: the text is cut into that many columns, each worker
+trains on its own adjacent columns, and all draw the same negative candidates. So N workers compute what one
+process computes with the same flags, up to float rounding.
+
+The default takes 2 to 3 minutes on 2 cores. ``--corpus news --vocab 30000`` is larger. The first run downloads
+the text, see ``_data.py``. The last line is ``final test perplexity X``; the unigram perplexity printed at the
+start is what a model that ignores the context reaches.
+
+Training loss is the sampled one; perplexities are exact, over the full vocabulary. Sampling follows Jozefowicz et
+al., "Exploring the Limits of Language Modeling" (2016), section 3.1: distinct candidates from a log-uniform
+distribution, logits corrected by the log of the expected counts, candidates that equal the label masked out.
+"""
+import argparse
+import math
+import time
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon, nd
+from tqdm import tqdm
+
+import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
+from _cli import add_common_arguments, make_store, positive, print_report, share
+from _data import load_corpus
+
+EVAL_COLUMNS = 16
+MASKED = -1e9  # added to the logit of a candidate that is the label itself
+
+
+class LogUniformSampler:
+    """Draw distinct word ids with probability p(k) = log((k + 2) / (k + 1)) / log(vocab + 1), k = 0, 1, ...
+
+    Ids must be sorted by falling frequency. The generator depends on the seed only, so that all workers draw the
+    same candidates.
+
+    Parameters
+    ----------
+    vocab : int
+        Number of ids.
+    num : int
+        Ids per draw, below `vocab`.
+    seed : int
+    """
+
+    def __init__(self, vocab, num, seed):
+        if not 0 < num < vocab:
+            raise ValueError('--samples {} must be at least 1 and less than the vocabulary of {} words'.format(
+                num, vocab))
+        self.vocab, self.num = vocab, num
+        self._random = np.random.RandomState(seed)
+
+    def probability(self, ids):
+        """Return p(k) of each id, float64."""
+        return np.log1p(1.0 / (np.asarray(ids, dtype=np.float64) + 1)) / math.log(self.vocab + 1)
+
+    def draw(self):
+        """Return `num` distinct ids (int32, sorted) and how many tries it took to find them."""
+        drawn = np.empty(0, dtype=np.int64)
+        while True:
+            uniform = self._random.random_sample(2 * self.num)
+            more = np.exp(uniform * math.log(self.vocab + 1)).astype(np.int64) - 1
+            drawn = np.concatenate([drawn, np.minimum(more, self.vocab - 1)])  # exp may round up to vocab + 1
+            ids, first = np.unique(drawn, return_index=True)
+            if len(ids) >= self.num:
+                earliest = np.argsort(first)[:self.num]
+                return np.sort(ids[earliest]).astype(np.int32), int(first[earliest[-1]]) + 1
+
+    def log_expected_count(self, ids, tries):
+        """Return log(1 - (1 - p)^tries), the log of the chance that an id is among the candidates."""
+        return np.log(-np.expm1(tries * np.log1p(-self.probability(ids)))).astype(np.float32)
+
+
+class SampledSoftmax(gluon.Block):
+    """Output layer over a large vocabulary, with row_sparse weight and bias tables.
+
+    Parameters
+    ----------
+    vocab, units : int
+        Number of classes; width of the input.
+    """
+
+    def __init__(self, vocab, units, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.weight = gluon.contrib.nn.SparseEmbedding(vocab, units, prefix='out_')
+            self.bias = gluon.contrib.nn.SparseEmbedding(vocab, 1, prefix='out_bias_')
+        self._vocab = vocab
+
+    def forward(self, hidden, labels, candidates, label_log_count, candidate_log_count):
+        """Return the sampled cross entropy per token.
+
+        Parameters
+        ----------
+        hidden : NDArray, shape (tokens, units)
+        labels : NDArray, shape (tokens,)
+        candidates : NDArray, shape (samples,)
+            Classes to contrast with.
+        label_log_count, candidate_log_count : NDArray, shapes (tokens,) and (samples,)
+            Log expected counts under the sampling distribution.
+
+        Returns
+        -------
+        NDArray, shape (tokens,)
+        """
+        rows = nd.concat(candidates, labels, dim=0)  # one lookup, so one pull from the store
+        num = candidates.shape[0]
+        weight, bias = self.weight(rows), self.bias(rows).reshape((-1,))
+        true = (hidden * weight[num:]).sum(axis=1) + bias[num:] - label_log_count
+        negative = nd.FullyConnected(hidden, weight[:num], bias[:num] - candidate_log_count, num_hidden=num)
+        hits = nd.broadcast_equal(labels.reshape((-1, 1)), candidates.reshape((1, -1))).astype('float32')
+        logits = nd.concat(true.reshape((-1, 1)), negative + hits * MASKED, dim=1)
+        return -nd.log_softmax(logits)[:, 0]
+
+    def tables(self):
+        """Pull the whole weight (vocab, units) and bias (vocab,) once, dense, for the full softmax."""
+        every = nd.arange(self._vocab, dtype='int64')
+        return (self.weight.weight.row_sparse_data(every).tostype('default'),
+                self.bias.weight.row_sparse_data(every).tostype('default').reshape((-1,)))
+
+
+class WordLM(gluon.Block):
+    """Embedding, LSTM, and the hidden states that :class:`SampledSoftmax` takes."""
+
+    def __init__(self, vocab, embed, hidden, layers, dropout, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.embedding = gluon.contrib.nn.SparseEmbedding(vocab, embed, prefix='in_')
+            self.lstm = gluon.rnn.LSTM(hidden, layers, dropout=dropout, input_size=embed, prefix='lstm_')
+            self.dropout = gluon.nn.Dropout(dropout)
+            self.softmax = SampledSoftmax(vocab, hidden, prefix='')
+
+    def forward(self, words, state):
+        """Map words (time, batch) to hidden states (time * batch, units) and the LSTM's next state."""
+        output, state = self.lstm(self.dropout(self.embedding(words)), state)
+        return self.dropout(output).reshape((-1, output.shape[-1])), state
+
+
+def batchify(tokens, columns):
+    """Cut a text into equal adjacent columns: (tokens,) to (time, columns). The rest is dropped."""
+    rows = len(tokens) // columns
+    return np.ascontiguousarray(tokens[:rows * columns].reshape(columns, rows).T)
+
+
+def unigram_perplexity(counts, tokens):
+    """Return the perplexity of word frequencies (add-one smoothed) on a text: the baseline without context."""
+    log_p = np.log(counts + 1.0) - math.log(counts.sum() + len(counts))
+    return math.exp(-log_p[tokens].mean())
+
+
+def evaluate(model, tokens, bptt, hidden_rows_per_step=EVAL_COLUMNS):
+    """Return the exact perplexity of a text.
+
+    Every worker evaluates the whole text: all then pull the same rows at the same time, and no sum over workers
+    is needed, which differs from store to store.
+    """
+    data = batchify(tokens, hidden_rows_per_step)
+    weight, bias = model.softmax.tables()
+    state = model.lstm.begin_state(batch_size=data.shape[1])
+    total = nd.zeros(1)
+    for start in range(0, len(data) - 1, bptt):
+        words = nd.array(data[start:start + bptt + 1], dtype='int32')
+        hidden, state = model(words[:-1], state)
+        logits = nd.FullyConnected(hidden, weight, bias, num_hidden=weight.shape[0])
+        total = total - nd.pick(nd.log_softmax(logits), words[1:].reshape((-1,))).sum()
+        total.wait_to_read()  # bounds the memory of the logits in flight
+    return math.exp(total.asscalar() / ((len(data) - 1) * data.shape[1]))
+
+
+def train_epoch(model, trainer, sampler, data, args, bar):
+    """Train on this worker's columns (time, local batch) and return the mean sampled loss per token."""
+    state = model.lstm.begin_state(batch_size=data.shape[1])
+    total, steps = nd.zeros(1), (len(data) - 1) // args.bptt
+    for step in range(steps):
+        chunk = data[step * args.bptt:(step + 1) * args.bptt + 1]
+        labels = chunk[1:].reshape(-1)
+        candidates, tries = sampler.draw()
+        counts = [nd.array(sampler.log_expected_count(ids, tries)) for ids in (labels, candidates)]
+        state = [array.detach() for array in state]
+        with autograd.record():
+            hidden, state = model(nd.array(chunk[:-1], dtype='int32'), state)
+            loss = model.softmax(hidden, nd.array(labels, dtype='int32'), nd.array(candidates, dtype='int32'), *counts)
+            loss = loss.reshape((args.bptt, -1)).mean(axis=0)  # one value per column: a sample is a column
+        loss.backward()
+        trainer.step(args.batch_size)  # workers' gradients are summed, so divide by the global size
+        total = total + loss.mean()
+        if step % 20 == 19:
+            bar.set_postfix(loss='{:.3f}'.format(total.asscalar() / (step + 1)), refresh=False)
+        bar.update()
+    return total.asscalar() / steps
+
+
+def parse_arguments():
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common_arguments(parser, epochs=3, batch_size=64, lr=0.05)
+    parser.add_argument('--corpus', choices=['shakespeare', 'news'], default='shakespeare')
+    parser.add_argument('--vocab', type=positive, default=20000, help='words kept (default %(default)s)')
+    parser.add_argument('--samples', type=positive, default=512, help='candidates per step (default %(default)s)')
+    parser.add_argument('--bptt', type=positive, default=35, help='words per column and step (default %(default)s)')
+    parser.add_argument('--embed', type=positive, default=128, help='width of the input table (default %(default)s)')
+    parser.add_argument('--hidden', type=positive, default=128, help='width of LSTM and output table (%(default)s)')
+    parser.add_argument('--layers', type=positive, default=1, help='of the LSTM (default %(default)s)')
+    parser.add_argument('--dropout', type=float, default=0.0, help='default %(default)s: comparable between stores')
+    parser.add_argument('--clip', type=float, default=None,
+                        help='clip each element of the summed gradient to +-CLIP (default: no clipping)')
+    parser.add_argument('--max-tokens', type=positive, default=None, help='use only the start of the text')
+    return parser.parse_args()
+
+
+def main():
+    """Train, and print the test perplexity."""
+    args = parse_arguments()
+    corpus = load_corpus(args.corpus, args.vocab, args.data_dir, args.max_tokens)
+    vocab = len(corpus.words)
+    sampler = LogUniformSampler(vocab, args.samples, args.seed)
+    store = make_store(args)
+    first = store.rank == 0
+    data = batchify(corpus.train, args.batch_size)
+    steps = (len(data) - 1) // args.bptt
+    if steps < 1:
+        raise SystemExit('{} training tokens are too few for --batch-size {} and --bptt {}'.format(
+            len(corpus.train), args.batch_size, args.bptt))
+    mine = data[:, share(args.batch_size, store.rank, store.num_workers)]
+    if first:
+        print('{}: {:,} training tokens, {:,} words; {} worker(s), kvstore {}, {} steps per epoch'.format(
+            args.corpus, len(corpus.train), vocab, store.num_workers, args.kvstore, steps))
+        print('unigram test perplexity {:.1f}'.format(unigram_perplexity(corpus.counts, corpus.test)), flush=True)
+
+    mx.random.seed(args.seed)
+    model = WordLM(vocab, args.embed, args.hidden, args.layers, args.dropout)
+    model.initialize(mx.init.Uniform(0.05))
+    options = {'learning_rate': args.lr}
+    if args.clip is not None:
+        options['clip_gradient'] = args.clip
+    trainer = gluon.Trainer(model.collect_params(), 'adagrad', options, kvstore=store)
+
+    for epoch in range(args.epochs):
+        started = time.time()
+        with tqdm(total=steps, desc='epoch {}'.format(epoch + 1), unit='step', leave=False,
+                  disable=None if first else True) as bar:  # None: silent when not a terminal
+            loss = train_epoch(model, trainer, sampler, mine, args, bar)
+        speed = steps * args.bptt * args.batch_size / (time.time() - started)
+        if epoch == 0:
+            print_report(store)
+        perplexity = evaluate(model, corpus.valid, args.bptt)
+        if first:
+            print('epoch {}: train loss {:.3f} (sampled), validation perplexity {:.1f}, {:,.0f} words/s'.format(
+                epoch + 1, loss, perplexity, speed), flush=True)
+    perplexity = evaluate(model, corpus.test, args.bptt)
+    if first:
+        print('final test perplexity {:.1f}'.format(perplexity), flush=True)
+
+
+if __name__ == '__main__':
+    main()

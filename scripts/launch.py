@@ -1,0 +1,455 @@
+#!/usr/bin/env python
+"""MXNet's launch.py for CPython 3.8 to 3.11, which ends the whole job when one process of it fails.
+
+The command line, the launchers (local, ssh, mpi, sge, yarn) and the protocol are those of ``mxnet/tools/launch.py``,
+which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel installs::
+
+    python scripts/launch.py -n 4 -s 2 --launcher local python train.py --epochs 3
+
+As there, the command is joined with spaces and run by a shell, and options that the launcher knows are taken from
+behind the command, too; a ``--`` before the command keeps them in the command.
+
+What differs:
+
+- Every process that the tracker starts is watched. The first worker, server or scheduler that fails is named, the
+  others are ended (SIGTERM, then SIGKILL) and its exit status is the launcher's: 128 + n for signal n.
+- When all workers ended with 0, servers and the scheduler have ``LINGER_S`` to follow. Those that do not are ended,
+  with a warning: the workers' results are complete.
+- SIGINT, SIGTERM and SIGHUP end the whole job. So does SIGKILL of the launcher: a guardian process outlives it
+  for that.
+- ``--launcher local`` has the system choose the scheduler's port, so that jobs can start at the same time.
+- ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
+  and takes the others for words of the command.
+- ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
+
+``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
+``sge`` and ``yarn`` hand the job to a queue: only the scheduler, which runs here, and the submission are watched (as
+shipped with MXNet 1.9.1, ``sge`` fails on an attribute that it lacks and ``yarn`` needs a dmlc-yarn.jar).
+"""
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+from typing import Any, Counter, List, NoReturn, Optional
+
+TERM_S = 4.0  # from SIGTERM to SIGKILL
+LINGER_S = 20.0  # for servers and the scheduler after the last worker
+
+# Starts in every remote shell ahead of the command. Nothing is ever written to the connection's input, so it ends
+# when the ssh client does, for whatever reason; then the remote process group (sshd makes one per command) ends too.
+REMOTE_WATCH = ('exec 9<&0 </dev/null; ( trap "" TERM HUP; cat <&9; kill -TERM 0; sleep %g; kill -KILL 0 ) '
+                '>/dev/null 2>&1 & exec 9<&-; ' % TERM_S)
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+log = logging.getLogger('launch.py')
+
+
+class Task:
+    """One process that the tracker started, and its status once it ended.
+
+    Attributes
+    ----------
+    role : str
+        'worker', 'server', 'scheduler', or 'submission' for what only hands the job on.
+    status : int or None
+        Exit status, or -n for signal n. The process is not reaped before the job ends: until then nobody else can be
+        given its process id, which is also that of its process group.
+    """
+
+    def __init__(self, process, role, label):
+        self.process = process
+        self.role = role
+        self.label = '%s, pid %d' % (label, process.pid)
+        self.status: Optional[int] = None
+        self.ended = threading.Event()
+
+    def wait(self):
+        """Block until the process ends; returns its status."""
+        info = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        assert info is not None  # only with WNOHANG
+        self.status = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        self.ended.set()
+        return self.status
+
+    def ask_to_end(self):
+        """Close the connection of an ssh client, which ends the remote side first; SIGTERM for all others."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        else:
+            self.signal(signal.SIGTERM)
+
+    def signal(self, number):
+        """Send a signal to the process and all its descendants that stayed in its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+class Job:
+    """All processes of one job, from their start until none is left. A context manager: the job ends with the block.
+
+    Parameters
+    ----------
+    expected : dict of str to int
+        How many processes of each role have to end with 0 until the job is done, the scheduler aside.
+    role_env : dict of str to dict
+        Environment variables that only processes of a role get.
+    remote : bool
+        Whether processes other than the scheduler are ssh clients.
+    """
+
+    def __init__(self, expected, role_env, remote):
+        self._expected = Counter(expected, scheduler=1)
+        self._role_env = role_env
+        self._remote = remote
+        self._tasks: List[Task] = []
+        self._ends: 'queue.Queue[Task]' = queue.Queue()
+        self._lock = threading.Lock()  # for all that starting and ending tasks change
+        self._failed = False
+        self._ending = False
+        self._pid = os.getpid()
+        self._guardian, self._guardian_pipe = start_guardian()
+
+    def __enter__(self):
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a job in a script's background
+                signal.signal(number, self._stop)
+        return self
+
+    def __exit__(self, *exc_info):
+        self.end()
+
+    def _stop(self, number, frame):
+        ignore_signals()
+        log.error('%s: ending the job', signal.Signals(number).name)
+        sys.exit(128 + number)
+
+    def run(self, command, env=None, **kwargs):
+        """Stand in for subprocess.call and check_call in the tracker: start a process, wait for its end.
+
+        The tracker calls this in a thread for each process. A failure is logged here, if it is the first, and ends
+        the thread by SystemExit, without the tracker's traceback; `wait` then ends the launcher.
+        """
+        if os.getpid() != self._pid:  # in a fork: ssh copies the working directory with a process pool
+            return subprocess.check_call(command, env=env, **kwargs)
+        task = self._start(command, env, kwargs)
+        status = task.wait()
+        with self._lock:
+            if status != 0 and not self._failed and not self._ending:
+                self._failed = True
+                others = sum(not other.ended.is_set() for other in self._tasks)
+                log.error('%s failed first: %s; ending the other %d', task.label,
+                          describe_status(status, by_ssh=task.process.stdin is not None), others)
+            self._ends.put(task)
+        if status != 0:
+            sys.exit(exit_status(status))
+        return 0
+
+    def _start(self, command, env, kwargs):
+        env = dict(os.environ if env is None else env)
+        role, label = describe_command(command, env)
+        env.update(self._role_env.get(role, {}))
+        stdin = subprocess.PIPE if self._remote and role != 'scheduler' else subprocess.DEVNULL
+        with self._lock:
+            if self._ending:
+                sys.exit(1)
+            process = subprocess.Popen(command, env=env, stdin=stdin, start_new_session=True, **kwargs)
+            os.write(self._guardian_pipe, b'%d\n' % process.pid)
+            task = Task(process, role, label)
+            self._tasks.append(task)
+        return task
+
+    def wait(self):
+        """Block until all expected processes ended with 0, or exit with the status of the first that failed."""
+        done: Counter[str] = Counter()
+        deadline: Optional[float] = None
+        while done & self._expected != self._expected:
+            try:
+                task = self._ends.get(timeout=deadline and max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                lingering = [task.label for task in self._tasks if not task.ended.is_set()]
+                log.warning('all workers ended with 0, but %s still run %g s later: ending them',
+                            ', '.join(lingering), LINGER_S)
+                return
+            if task.status != 0:
+                sys.exit(exit_status(task.status))
+            done[task.role] += 1
+            if deadline is None and 0 < self._expected['worker'] == done['worker']:
+                deadline = time.monotonic() + LINGER_S
+
+    def end(self):
+        """End what still runs, SIGTERM first, and whatever processes left behind in their groups."""
+        ignore_signals()
+        with self._lock:
+            self._ending = True
+        for task in self._tasks:
+            task.ask_to_end()
+        # An ssh client waits for its remote side, which has TERM_S itself.
+        deadline = time.monotonic() + TERM_S + (2.0 if self._remote else 0.0)
+        for task in self._tasks:
+            task.ended.wait(max(0.0, deadline - time.monotonic()))
+        for task in self._tasks:
+            task.signal(signal.SIGKILL)
+        for task in self._tasks:
+            task.ended.wait(1.0)
+            task.process.poll()
+        os.kill(self._guardian, signal.SIGKILL)
+        os.waitpid(self._guardian, 0)
+
+
+def ignore_signals():
+    """Let nothing but SIGKILL interrupt the end of the job."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def start_guardian():
+    """Fork a process that ends the job if this one is killed without a chance to do so.
+
+    Returns
+    -------
+    pid : int
+    pipe : int
+        File descriptor that takes the process groups of the job, one number a line. Its end is the sign to act.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid != 0:
+        os.close(reader)
+        return pid, writer
+    try:
+        os.setsid()
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            groups = [int(line) for line in pipe]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + TERM_S
+            for group in groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, number)
+            while groups and time.monotonic() < deadline:
+                groups = [group for group in groups if group_exists(group)]
+                time.sleep(0.05)
+    finally:
+        os._exit(0)  # never back into the launcher's code
+
+
+def group_exists(group):
+    """bool: whether a process group has members, zombies included."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def describe_command(command, env):
+    """Tell from a command of the tracker what it runs.
+
+    Parameters
+    ----------
+    command : str
+    env : dict
+
+    Returns
+    -------
+    role : {'worker', 'server', 'scheduler', 'submission'}
+        The last is what only hands a job to a queue.
+    label : str
+        For messages.
+    """
+    # Under ssh and mpi the role travels in the command line, elsewhere in the environment.
+    match = re.search(r'DMLC_ROLE[= ](\w+)', command)
+    role = match.group(1) if match else env.get('DMLC_ROLE', 'submission')
+    host = re.search(r'DMLC_NODE_HOST=([^;\s]+)', command)
+    if host:
+        return role, '%s on %s' % (role, host.group(1))
+    if 'DMLC_TASK_ID' in env:
+        return role, '%s with DMLC_TASK_ID=%s' % (role, env['DMLC_TASK_ID'])
+    return role, role
+
+
+def describe_status(status, by_ssh=False):
+    """str: a status of `Task`, in words."""
+    if by_ssh and status == 255:
+        return 'exit status 255 (ssh: no connection, or killed by a signal)'
+    number = status - 128 if status > 128 else -status  # a shell says 128 + n for signal n
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return 'exit status %d' % status
+    return 'killed by %s' % name if status < 0 else 'exit status %d (%s)' % (status, name)
+
+
+def exit_status(status):
+    """int: what a shell would report for a status of `Task`."""
+    return status if status >= 0 else 128 - status
+
+
+def refuse(message: str, *args: Any) -> NoReturn:
+    """Exit for a wrong command line."""
+    log.error(message, *args)
+    sys.exit(2)
+
+
+def check_options(options):
+    """Refuse what the tracker would answer with a traceback or an endless wait."""
+    if options.num_workers < 1:
+        refuse('-n/--num-workers is %d, and has to be at least 1', options.num_workers)
+    if options.num_servers < 0:
+        refuse('-s/--num-servers is %d, and cannot be negative', options.num_servers)
+    if options.num_servers == 0 and (options.num_workers > 1 or options.launcher != 'local'):
+        refuse('-s/--num-servers is 0: a distributed KVStore needs at least one server (-s 1); only '
+               'one local worker can do without (-n 1 -s 0 --launcher local)')
+    needs_hosts = options.launcher in ('ssh', 'mpi')
+    if needs_hosts and options.hostfile is None:
+        refuse('--launcher %s needs -H/--hostfile, a file with one host a line', options.launcher)
+    if options.hostfile is not None and not needs_hosts:
+        refuse('-H/--hostfile is for --launcher ssh and mpi; --launcher %s takes none', options.launcher)
+    if options.hostfile is not None and not os.path.isfile(options.hostfile):
+        refuse('-H/--hostfile %s is not a file', options.hostfile)
+
+
+def read_env(settings, option):
+    """dict: environment variables from NAME:VALUE, or NAME for the value that it has here."""
+    values = {}
+    for setting in settings:
+        name, colon, value = setting.partition(':')
+        if colon:
+            values[name] = value
+        elif name in os.environ:
+            values[name] = os.environ[name]
+        else:
+            log.warning('%s %s: not set here, so it is not passed on', option, name)
+    return values
+
+
+def in_shell(value):
+    """str: a value with each special character escaped; also inside the single quotes that ssh's command stands in."""
+    value = str(value)
+    if "'" in value or '\n' in value:
+        refuse('--env %r: a single quote or a new line cannot be passed to other hosts', value)
+    return re.sub(r'([^\w@%+=:,./-])', r'\\\1', value)
+
+
+def host_address(stock):
+    """Wrap the tracker's get_host_ip for one machine: on one without a network, the loopback address will do."""
+    def get_host_ip(*args):
+        try:
+            return stock(*args)
+        except OSError:
+            os.environ['DMLC_NODE_HOST'] = '127.0.0.1'  # else ps-lite looks for another interface, and aborts
+            return '127.0.0.1'
+    return get_host_ip
+
+
+def supervise(job, launcher, env, role_env):
+    """Have `dmlc_tracker` start its processes in `job`.
+
+    Parameters
+    ----------
+    job : Job
+    launcher : str
+        The module of dmlc_tracker that will be used.
+    env : dict of str to str
+        Environment variables for all processes on other hosts.
+    role_env : dict of str to dict
+        The same, by role.
+    """
+    if not hasattr(threading.Thread, 'isAlive'):  # until CPython 3.8; the tracker calls it
+        threading.Thread.isAlive = threading.Thread.is_alive  # type: ignore
+    tracker: Any = importlib.import_module('dmlc_tracker.tracker')
+    module: Any = importlib.import_module('dmlc_tracker.' + launcher)
+    tracker.subprocess = module.subprocess = types.SimpleNamespace(
+        call=job.run, check_call=job.run, Popen=subprocess.Popen, PIPE=subprocess.PIPE)
+
+    class Tracker(tracker.PSTracker):
+        """The tracker's own, which starts the scheduler, but waits for the whole job."""
+
+        def __init__(self, hostIP, cmd, envs):
+            if launcher != 'local':  # a firewall may let the tracker's ports pass, from 9091 on
+                super().__init__(hostIP, cmd, envs=envs)
+                return
+            with socket.socket() as probe:
+                probe.bind(('', 0))
+                port = probe.getsockname()[1]
+            super().__init__(hostIP, cmd, port=port, port_end=port + 1, envs=envs)
+            # Keeps the system from giving the port away until the scheduler, which reuses addresses, binds it.
+            self._reservation = socket.socket()
+            self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._reservation.bind(('', port))
+
+        def join(self):
+            job.wait()
+
+    tracker.PSTracker = Tracker
+
+    def complete(pass_envs):
+        envs = dict(pass_envs, **env)
+        envs.update(role_env.get(pass_envs['DMLC_ROLE'], {}))
+        return {name: in_shell(value) for name, value in envs.items()}
+
+    if launcher == 'local':
+        tracker.get_host_ip = host_address(tracker.get_host_ip)
+    elif launcher == 'ssh':
+        get_env = module.get_env
+        module.get_env = lambda pass_envs: REMOTE_WATCH + get_env(complete(pass_envs))
+    elif launcher == 'mpi':
+        get_mpi_env = module.get_mpi_env
+        module.get_mpi_env = lambda pass_envs: get_mpi_env(complete(pass_envs))
+
+
+def load_stock():
+    """Load MXNet's launch.py as a module, without importing mxnet."""
+    mxnet = importlib.util.find_spec('mxnet')
+    if mxnet is None or mxnet.origin is None:
+        refuse('mxnet is not installed for %s', sys.executable)
+    path = os.path.join(os.path.dirname(mxnet.origin), 'tools', 'launch.py')
+    return importlib.machinery.SourceFileLoader('mxnet_launch', path).load_module('mxnet_launch')
+
+
+def main():
+    """Run MXNet's launch.py, with its processes in a `Job`."""
+    logging.basicConfig(format='%(name)s: %(message)s', level=logging.INFO)
+    for name in ('DMLC_ROLE', 'DMLC_TASK_ID'):  # what processes of this job get must not come from another job
+        os.environ.pop(name, None)
+    stock = load_stock()
+    convert = stock.dmlc_opts
+
+    with contextlib.ExitStack() as stack:
+        def prepare(options):
+            """Take the place of dmlc_opts, which turns launch.py's options into the tracker's."""
+            check_options(options)
+            env = read_env(options.env, '--env')
+            role_env = {'worker': read_env(options.env_worker, '--env-worker'),
+                        'server': read_env(options.env_server, '--env-server')}
+            os.environ.update(env)
+            if options.num_servers == 0:
+                os.environ.update(role_env['worker'])
+                os.execvp('bash', ['bash', '-c', ' '.join(options.command)])
+            counts = {'worker': options.num_workers, 'server': options.num_servers}
+            expected = {'local': counts, 'ssh': counts, 'mpi': {'worker': 1, 'server': 1}}.get(options.launcher, {})
+            job = stack.enter_context(Job(expected, role_env, remote=options.launcher == 'ssh'))
+            supervise(job, options.launcher, env, role_env)
+            # The tracker's parser does not know these two, and would take its own options out of the command.
+            options.env_worker, options.env_server = [], []
+            options.command = ['--'] + options.command
+            return convert(options)
+
+        stock.dmlc_opts = prepare
+        stock.main()
+
+
+if __name__ == '__main__':
+    main()

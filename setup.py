@@ -1,0 +1,24 @@
+"""Packaging of mxhybrid."""
+from setuptools import find_packages, setup
+
+setup(
+    name='mxhybrid',
+    version='0.1.0',
+    description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones by Horovod allreduce',
+    license='Apache-2.0',
+    packages=find_packages(include=['mxhybrid*']),
+    python_requires='>=3.8,<3.12',
+    # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
+    # (see scripts/install): neither can be a requirement here.
+    install_requires=['numpy<1.24', 'tqdm'],
+    extras_require={'test': ['pytest', 'pytest-timeout', 'hypothesis', 'psutil', 'ruff', 'mypy']},
+    classifiers=[
+        'License :: OSI Approved :: Apache Software License',
+        'Operating System :: POSIX :: Linux',
+        'Programming Language :: Python :: 3.8',
+        'Programming Language :: Python :: 3.9',
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    ],
+)
