@@ -1,5 +1,6 @@
 """What the examples share: common flags, the choice of the store, and a worker's share of a batch."""
 import mxnet as mx
+
 import mxhybrid
 
 
@@ -46,15 +47,13 @@ def share(total, rank, num_workers):
         `total` is not a multiple of the number of workers.
     """
     if total % num_workers:
-        raise ValueError('--batch-size {} is not a multiple of the {} workers; use {} or {}'.format(
-            total, num_workers, total - total % num_workers or num_workers, total + -total % num_workers))
+        raise ValueError('--batch-size {} is not a multiple of the {} workers; use {}'.format(
+            total, num_workers, total + -total % num_workers))
     local = total // num_workers
     return slice(rank * local, (rank + 1) * local)
 
 
 def print_report(store):
     """Print on rank 0 what the store has moved so far and which way, where the store can tell."""
-    if store.num_workers > 1 and hasattr(store, 'report'):
-        text = store.report()
-        if store.rank == 0:
-            print(text, flush=True)
+    if store.rank == 0 and store.num_workers > 1 and hasattr(store, 'report'):
+        print(store.report(), flush=True)

@@ -122,7 +122,7 @@ def _locked(path, timeout):
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise DataError('another process has held {} for {:.0f} s; end it, or use another '
+                    raise DataError('another process has held {} for {:g} s; end it, or use another '
                                     '--data-dir'.format(path, timeout)) from None
                 time.sleep(0.1)
         yield
@@ -141,7 +141,7 @@ def _download(source, into, home, timeout):
                               universal_newlines=True, timeout=timeout)
         code, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired:
-        code, output = 'no answer', 'pip was stopped after {:.0f} s'.format(timeout)
+        code, output = 'no answer', 'pip was stopped after {:g} s'.format(timeout)
     found = re.search(r'Got\s+([0-9a-f]{64})', output)
     if code and found:
         raise _digest_error(source.archive, source.sha256, found.group(1), 'the package index served another file')

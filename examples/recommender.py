@@ -18,7 +18,8 @@ batch: N workers compute what one process computes with the same flags, up to fl
 
 The ratings are split 80/10/10 by a fixed random order into training, validation and test, whatever ``--seed``
 says. The last line is ``final test RMSE X``, in stars; the RMSE of a model that knows only the mean rating is
-printed at the start. The first run downloads the ratings, see ``_data.py``. The default takes well under a minute.
+printed at the start. Training errors are those of rank 0's share. The first run downloads the ratings, see
+``_data.py``. The default takes well under a minute.
 
 The L2 penalty is part of the loss, on the rows of the batch only: weight decay in the optimizer would touch every
 row of a table in every step, and MXNet's sparse adagrad rejects it.
@@ -29,12 +30,12 @@ import time
 
 import mxnet as mx
 import numpy as np
+from _cli import add_common_arguments, make_store, positive, print_report, share
+from _data import load_ratings
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
 
 import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
-from _cli import add_common_arguments, make_store, positive, print_report, share
-from _data import load_ratings
 
 SPLIT_SEED = 0  # fixed, so that test errors of different runs are comparable
 EVAL_BATCH = 5000
@@ -115,9 +116,9 @@ def train_epoch(model, trainer, ratings, batches, mine, args, bar):
         with autograd.record():
             predicted, norm = model(*as_input(ratings, batch))
             error = (predicted - stars) ** 2
-            loss = error + args.l2 * norm
+            loss = (error + args.l2 * norm).sum() / args.batch_size  # this worker's part of the mean over all
         loss.backward()
-        trainer.step(args.batch_size)  # workers' gradients are summed, so divide by the global size
+        trainer.step(1)  # sums over workers; not batch_size, which dist_sync wants to know before the first pull
         total = total + error.mean()
         if step % 20 == 19:
             bar.set_postfix(mse='{:.3f}'.format(total.asscalar() / (step + 1)), refresh=False)
@@ -142,12 +143,12 @@ def main():
     ratings = load_ratings(args.data_dir)
     train, valid, test = split(min(len(ratings.stars), args.max_samples or len(ratings.stars)))
     mean = float(ratings.stars[train].mean())
-    store = make_store(args)
-    first = store.rank == 0
-    mine = share(args.batch_size, store.rank, store.num_workers)
     steps = len(train) // args.batch_size
     if steps < 1:
         raise SystemExit('{} training ratings are too few for --batch-size {}'.format(len(train), args.batch_size))
+    store = make_store(args)
+    first = store.rank == 0
+    mine = share(args.batch_size, store.rank, store.num_workers)
     if first:
         print('MovieLens: {:,} training ratings, {:,} users, {:,} movies; {} worker(s), kvstore {}, {} steps per '
               'epoch'.format(len(train), ratings.num_users, ratings.num_items, store.num_workers, args.kvstore, steps))

@@ -21,9 +21,10 @@ The default takes 2 to 3 minutes on 2 cores. ``--corpus news --vocab 30000`` is 
 the text, see ``_data.py``. The last line is ``final test perplexity X``; the unigram perplexity printed at the
 start is what a model that ignores the context reaches.
 
-Training loss is the sampled one; perplexities are exact, over the full vocabulary. Sampling follows Jozefowicz et
-al., "Exploring the Limits of Language Modeling" (2016), section 3.1: distinct candidates from a log-uniform
-distribution, logits corrected by the log of the expected counts, candidates that equal the label masked out.
+Training loss is the sampled one, on rank 0's share; perplexities are exact, over the full vocabulary. Sampling
+follows Jozefowicz et al., "Exploring the Limits of Language Modeling" (2016), section 3.1: distinct candidates from
+a log-uniform distribution, logits corrected by the log of the expected counts, candidates that equal the label
+masked out.
 """
 import argparse
 import math
@@ -31,14 +32,14 @@ import time
 
 import mxnet as mx
 import numpy as np
+from _cli import add_common_arguments, make_store, positive, print_report, share
+from _data import load_corpus
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
 
 import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
-from _cli import add_common_arguments, make_store, positive, print_report, share
-from _data import load_corpus
 
-EVAL_COLUMNS = 16
+EVAL_COLUMNS = 16  # of held-out text, whatever the batch size
 MASKED = -1e9  # added to the logit of a candidate that is the label itself
 
 
@@ -162,13 +163,13 @@ def unigram_perplexity(counts, tokens):
     return math.exp(-log_p[tokens].mean())
 
 
-def evaluate(model, tokens, bptt, hidden_rows_per_step=EVAL_COLUMNS):
+def evaluate(model, tokens, bptt):
     """Return the exact perplexity of a text.
 
     Every worker evaluates the whole text: all then pull the same rows at the same time, and no sum over workers
     is needed, which differs from store to store.
     """
-    data = batchify(tokens, hidden_rows_per_step)
+    data = batchify(tokens, EVAL_COLUMNS)
     weight, bias = model.softmax.tables()
     state = model.lstm.begin_state(batch_size=data.shape[1])
     total = nd.zeros(1)
@@ -182,7 +183,7 @@ def evaluate(model, tokens, bptt, hidden_rows_per_step=EVAL_COLUMNS):
 
 
 def train_epoch(model, trainer, sampler, data, args, bar):
-    """Train on this worker's columns (time, local batch) and return the mean sampled loss per token."""
+    """Train on this worker's columns (time, local batch) and return their mean sampled loss per token."""
     state = model.lstm.begin_state(batch_size=data.shape[1])
     total, steps = nd.zeros(1), (len(data) - 1) // args.bptt
     for step in range(steps):
@@ -194,10 +195,10 @@ def train_epoch(model, trainer, sampler, data, args, bar):
         with autograd.record():
             hidden, state = model(nd.array(chunk[:-1], dtype='int32'), state)
             loss = model.softmax(hidden, nd.array(labels, dtype='int32'), nd.array(candidates, dtype='int32'), *counts)
-            loss = loss.reshape((args.bptt, -1)).mean(axis=0)  # one value per column: a sample is a column
+            loss = loss.sum() / (args.bptt * args.batch_size)  # this worker's part of the mean over all workers
         loss.backward()
-        trainer.step(args.batch_size)  # workers' gradients are summed, so divide by the global size
-        total = total + loss.mean()
+        trainer.step(1)  # sums over workers; not batch_size, which dist_sync wants to know before the first pull
+        total = total + loss * (args.batch_size / data.shape[1])
         if step % 20 == 19:
             bar.set_postfix(loss='{:.3f}'.format(total.asscalar() / (step + 1)), refresh=False)
         bar.update()
@@ -228,13 +229,13 @@ def main():
     corpus = load_corpus(args.corpus, args.vocab, args.data_dir, args.max_tokens)
     vocab = len(corpus.words)
     sampler = LogUniformSampler(vocab, args.samples, args.seed)
-    store = make_store(args)
-    first = store.rank == 0
     data = batchify(corpus.train, args.batch_size)
     steps = (len(data) - 1) // args.bptt
     if steps < 1:
         raise SystemExit('{} training tokens are too few for --batch-size {} and --bptt {}'.format(
             len(corpus.train), args.batch_size, args.bptt))
+    store = make_store(args)
+    first = store.rank == 0
     mine = data[:, share(args.batch_size, store.rank, store.num_workers)]
     if first:
         print('{}: {:,} training tokens, {:,} words; {} worker(s), kvstore {}, {} steps per epoch'.format(

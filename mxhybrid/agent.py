@@ -26,8 +26,9 @@ import os
 import traceback
 from typing import Any, Dict, List, Optional
 
-import mxnet as mx
 import numpy as np
+from mxnet import ndarray as nd
+from mxnet.optimizer import Optimizer
 
 from .arrays import allocate_rows, host_view, row_sparse_parts
 from .lifeline import ABORT_STATUS, Lifeline
@@ -76,7 +77,7 @@ class Partition:
     def dense(self) -> Any:
         """The stored weights as a dense MXNet array that shares their memory."""
         if self._dense is None:
-            self._dense = mx.nd.from_numpy(self.view, zero_copy=True)
+            self._dense = nd.from_numpy(self.view, zero_copy=True)
         return self._dense
 
     def forget_state(self) -> None:
@@ -123,7 +124,7 @@ class Partition:
         return full
 
 
-class Agent(mx.optimizer.Optimizer):
+class Agent(Optimizer):
     """The optimizer that a server of MXNet believes it has."""
 
     def __init__(self) -> None:
@@ -180,7 +181,7 @@ class Agent(mx.optimizer.Optimizer):
         weight = part.weight(optimizer)
         if not is_sparse_kernel(optimizer):
             ids, rows = row_sparse_parts(grad)
-            grad = mx.nd.zeros(part.shape, dtype=grad.dtype)
+            grad = nd.zeros(part.shape, dtype=grad.dtype)
             host_view(grad)[ids] = rows
         optimizer.update_multi_precision(part.key, weight, grad, part.state)
         weight.wait_to_read()

@@ -6,9 +6,10 @@ CPU a NumPy view of that block serves for reading and writing.
 """
 import ctypes
 
-import mxnet as mx
 import numpy as np
+from mxnet import ndarray as nd
 from mxnet.base import _LIB, check_call
+from mxnet.context import cpu
 from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
 
 #: Device types whose memory the host can address: cpu, cpu_pinned, cpu_shared (``include/mxnet/base.h``).
@@ -81,10 +82,10 @@ def allocate_rows(ids, shape, dtype):
     """
     width = int(np.prod(shape[1:]))
     if len(ids) == 0:
-        return mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype), np.empty((0, width), dtype)
-    array = RowSparseNDArray(_new_alloc_handle('row_sparse', shape, mx.cpu(), False, dtype,
+        return nd.sparse.zeros('row_sparse', shape, dtype=dtype), np.empty((0, width), dtype)
+    array = RowSparseNDArray(_new_alloc_handle('row_sparse', shape, cpu(), False, dtype,
                                                [np.int64], [(len(ids),)]))
-    source = mx.nd.from_numpy(np.array(ids, dtype=np.int64), zero_copy=True)
+    source = nd.from_numpy(np.array(ids, dtype=np.int64), zero_copy=True)
     check_call(_LIB.MXNDArraySyncCopyFromNDArray(array.handle, source.handle, ctypes.c_int(0)))
     array.wait_to_read()
     return array, _pointer_view(array, (len(ids), width), dtype)

@@ -290,6 +290,9 @@ class Job:
         """Tell the job that this worker fails, and leave without waiting for anybody."""
         if self.lifeline is not None:
             self.lifeline.fail(text, echo)
+        if self._monitor is not None:
+            # The monitor's thread ends with this process, perhaps before it reads what was sent.
+            self._monitor.report_failure('%s failed: %s' % (self._name(socket.gethostname()), text))
         sys.stdout.flush()
         sys.stderr.flush()
         self._cleanup()

@@ -13,8 +13,8 @@ or state for untouched rows without a listed equality test (adamax, ftml, signum
 import inspect
 from typing import Any, Dict, List
 
-import mxnet as mx
 import numpy as np
+from mxnet.optimizer import Optimizer
 
 from .errors import InputError
 
@@ -48,7 +48,7 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
         Naming the table, the optimizer and those that work.
     """
     name = name_of(optimizer)
-    registered = mx.optimizer.Optimizer.opt_registry.get(name)
+    registered = Optimizer.opt_registry.get(name)
     if name not in SPARSE_KERNELS + ELEMENTWISE or registered is not type(optimizer):
         raise InputError(
             "optimizer %r cannot update %s, whose row_sparse weight lives in partitions on the servers: its result "
@@ -73,10 +73,10 @@ def scalars(optimizer: Any) -> Dict[str, Any]:
 def build(name: str, attributes: Dict[str, Any]) -> Any:
     """Create the optimizer `name` with the attributes that :func:`scalars` and the worker sent."""
     arguments = {}
-    for parameter in inspect.signature(mx.optimizer.Optimizer.opt_registry[name].__init__).parameters.values():
+    for parameter in inspect.signature(Optimizer.opt_registry[name].__init__).parameters.values():
         if parameter.default is inspect.Parameter.empty and parameter.name in attributes:
             arguments[parameter.name] = attributes[parameter.name]
-    optimizer = mx.optimizer.Optimizer.opt_registry[name](**arguments)
+    optimizer = Optimizer.opt_registry[name](**arguments)
     optimizer.__dict__.update(attributes)
     return optimizer
 

@@ -9,12 +9,13 @@ import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
 
 from . import checks, states
+from .arrays import make_row_sparse
 from .errors import InputError
 from .job import Job, join
 from .log import get_logger
 from .optimizers import check_for_table
 from .report import PRINT_AFTER_STEPS, plan
-from .routes import Dense, Route, Sparse
+from .routes import Dense, Route, Sparse, rows_of
 from .settings import resolve
 
 logger = get_logger(__name__)
@@ -199,6 +200,10 @@ class Hybrid(KVStore):
                 check_for_table(self._optimizer, name, value.dtype, self._optimizer._get_wd(key))
         if self._local is not None:
             self._routes[key] = Local(key, name, value)
+            if value.stype == 'row_sparse':
+                # MXNet's sparse optimizers want every row stored, also those of zeros that tostype left out.
+                everything = np.arange(value.shape[0], dtype=np.int64)
+                value = make_row_sparse(everything, rows_of(value)(everything), value.shape)
             if outs:
                 self._local.broadcast(key, value, outs, priority)
             else:

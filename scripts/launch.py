@@ -45,6 +45,7 @@ from typing import Any, Counter, List, NoReturn, Optional
 
 TERM_S = 4.0  # from SIGTERM to SIGKILL
 LINGER_S = 20.0  # for servers and the scheduler after the last worker
+ECHO_S = 3.0  # between a process that was sent SIGTERM and the one that sent it
 
 # Starts in every remote shell ahead of the command. Nothing is ever written to the connection's input, so it ends
 # when the ssh client does, for whatever reason; then the remote process group (sshd makes one per command) ends too.
@@ -115,8 +116,7 @@ class Job:
         self._remote = remote
         self._tasks: List[Task] = []
         self._ends: 'queue.Queue[Task]' = queue.Queue()
-        self._lock = threading.Lock()  # for all that starting and ending tasks change
-        self._failed = False
+        self._lock = threading.Lock()  # no task starts once the job is ending
         self._ending = False
         self._pid = os.getpid()
         self._guardian, self._guardian_pipe = start_guardian()
@@ -138,22 +138,18 @@ class Job:
     def run(self, command, env=None, **kwargs):
         """Stand in for subprocess.call and check_call in the tracker: start a process, wait for its end.
 
-        The tracker calls this in a thread for each process. A failure is logged here, if it is the first, and ends
-        the thread by SystemExit, without the tracker's traceback; `wait` then ends the launcher.
+        The tracker calls this in a thread for each process. After a failure the thread ends by SystemExit, without
+        the tracker's traceback: `wait` says what happened.
         """
         if os.getpid() != self._pid:  # in a fork: ssh copies the working directory with a process pool
             return subprocess.check_call(command, env=env, **kwargs)
         task = self._start(command, env, kwargs)
         status = task.wait()
-        with self._lock:
-            if status != 0 and not self._failed and not self._ending:
-                self._failed = True
-                others = sum(not other.ended.is_set() for other in self._tasks)
-                log.error('%s failed first: %s; ending the other %d', task.label,
-                          describe_status(status, by_ssh=task.process.stdin is not None), others)
-            self._ends.put(task)
+        self._ends.put(task)
         if status != 0:
-            sys.exit(exit_status(status))
+            if task.role == 'submission':  # in the main thread: there will be nothing to wait for
+                raise subprocess.CalledProcessError(status, command)
+            sys.exit(1)
         return 0
 
     def _start(self, command, env, kwargs):
@@ -183,10 +179,27 @@ class Job:
                             ', '.join(lingering), LINGER_S)
                 return
             if task.status != 0:
-                sys.exit(exit_status(task.status))
+                self._fail(self._cause(task))
             done[task.role] += 1
             if deadline is None and 0 < self._expected['worker'] == done['worker']:
                 deadline = time.monotonic() + LINGER_S
+
+    def _cause(self, task):
+        """Task: the one that failed by itself. A dying worker may send SIGTERM to the others (mxhybrid does)."""
+        deadline = time.monotonic() + ECHO_S
+        later = task
+        with contextlib.suppress(queue.Empty):
+            while later.status in (0, -signal.SIGTERM):
+                later = self._ends.get(timeout=max(0.0, deadline - time.monotonic()))
+            return later
+        return task
+
+    def _fail(self, task):
+        status = task.status
+        others = sum(not other.ended.is_set() for other in self._tasks)
+        log.error('%s failed first: %s; ending the other %d', task.label,
+                  describe_status(status, by_ssh=task.process.stdin is not None), others)
+        sys.exit(exit_status(status))
 
     def end(self):
         """End what still runs, SIGTERM first, and whatever processes left behind in their groups."""

@@ -56,6 +56,12 @@ def test_first_failure_is_named_and_its_status_kept(role, how, status):
     result.failed(who, 'failed first: ' + ('killed by SIGKILL' if how == 'kill' else 'exit status %d' % status))
 
 
+def test_worker_that_ends_its_servers_is_the_one_that_failed():
+    result = run_job(BODY, 'launch.py', args=['--die', 'tell', '--task', '1'], timeout=20)
+    assert result.returncode == 7
+    result.failed('worker with DMLC_TASK_ID=1', 'failed first: exit status 7')
+
+
 @pytest.mark.parametrize('role', ['worker', 'server', 'scheduler'])
 def test_killed_process_ends_running_job(role):
     with running_job() as job:
@@ -65,7 +71,7 @@ def test_killed_process_ends_running_job(role):
         result = job.wait(timeout=10)
     assert time.monotonic() - killed < 10
     assert result.returncode == 137
-    result.failed('%s' % role, 'pid %d failed first: killed by SIGKILL; ending the other 3' % victim.pid)
+    result.failed(role, 'pid %d failed first: killed by SIGKILL; ending the other 3' % victim.pid)
 
 
 def test_processes_deaf_to_sigterm_are_killed():

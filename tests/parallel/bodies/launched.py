@@ -2,7 +2,8 @@
 
     launched.py [--die HOW --role ROLE --task ID] [--stay SECONDS] [--deaf] [--leave-child] [--no-store]
 
-The process with that role (and DMLC_TASK_ID) dies in that way instead of working: 'raise', 'exit7', or 'kill'.
+The process with that role (and DMLC_TASK_ID) dies in that way instead of working: 'raise', 'exit7', or 'kill';
+'tell': it first sends SIGTERM to the scheduler and to the servers, as a dying worker of mxhybrid does.
 """
 import argparse
 import os
@@ -11,10 +12,10 @@ import subprocess
 import sys
 import time
 
-from jobs import report
+from jobs import MARKER, find_processes, report
 
 parser = argparse.ArgumentParser()
-parser.add_argument('--die', choices=['raise', 'exit7', 'kill'])
+parser.add_argument('--die', choices=['raise', 'exit7', 'kill', 'tell'])
 parser.add_argument('--role', default='worker')
 parser.add_argument('--task', default=None)
 parser.add_argument('--stay', type=float, default=0.0, help='seconds that a worker stays before it pushes')
@@ -29,6 +30,12 @@ if args.deaf:
 if args.leave_child:
     subprocess.Popen(['sleep', '600'])
 if args.die and role == args.role and args.task in (None, os.environ.get('DMLC_TASK_ID')):
+    if args.die == 'tell':
+        for process in find_processes(os.environ[MARKER]):
+            if process.role in ('server', 'scheduler'):
+                os.kill(process.pid, signal.SIGTERM)
+        time.sleep(1)
+        sys.exit(7)
     if args.die == 'raise':
         raise RuntimeError('told to fail')
     if args.die == 'exit7':

@@ -1,0 +1,304 @@
+"""Train small models, each case by itself, on this worker's share of a joint batch; report all final weights.
+
+With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
+"""
+import argparse
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+
+ROWS, BATCH, STEPS = 40, 12, 20
+
+OPTIMIZERS = {
+    'sgd': {'learning_rate': 0.5}, 'sgd-momentum': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01},
+    'sgd-notlazy': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01, 'lazy_update': False},
+    'adam': {'learning_rate': 0.02}, 'adagrad': {'learning_rate': 0.1}, 'rmsprop': {'learning_rate': 0.01},
+    'rmsprop-centered': {'learning_rate': 0.01, 'centered': True}, 'ftrl': {'learning_rate': 0.1},
+    'nag': {'learning_rate': 0.2, 'momentum': 0.9}, 'adadelta': {'rho': 0.9}, 'groupadagrad': {'learning_rate': 0.1},
+}
+
+
+def batches(seed=5, width=3):
+    """Token ids, frequent ones small, and targets, for all steps."""
+    random = np.random.RandomState(seed)
+    ids = np.minimum(random.zipf(1.3, (STEPS, BATCH, width)) - 1, ROWS - 1)
+    return ids.astype('f4'), random.rand(STEPS, BATCH, 2).astype('f4')
+
+
+def fill(params, dtype='float32'):
+    """Give every parameter values that depend on its place only, so that all processes start alike."""
+    for index, param in enumerate(params.values()):
+        random = np.random.RandomState(100 + index)
+        values = random.normal(scale=0.3, size=param.shape).astype(dtype)
+        if param._stype == 'row_sparse':
+            values[3] = 0  # an all-zero row must survive
+        param.initialize(force_reinit=True, ctx=param.list_ctx() if param._data else mx.cpu(),
+                         init=mx.init.Constant(0))
+        if param._stype == 'row_sparse':
+            param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape))
+        else:
+            param.set_data(mx.nd.array(values, dtype=dtype))
+
+
+class Model(gluon.Block):
+    """Embeddings of one kind, concatenated, below a dense layer."""
+
+    def __init__(self, kind, widths=(4,), use_bias=True):
+        super().__init__()
+        with self.name_scope():
+            self.tables = nn.HybridSequential() if kind != 'weight' else nn.Sequential()
+            for width in widths:
+                self.tables.add(SparseEmbedding(ROWS, width) if kind == 'weight' else
+                                nn.Embedding(ROWS, width, sparse_grad=kind == 'gradient'))
+            self.out = nn.Dense(2, in_units=3 * sum(widths), use_bias=use_bias)
+
+    def forward(self, ids):
+        """Concatenate what all tables give."""
+        parts = [table(ids).reshape((ids.shape[0], -1)) for table in self.tables]
+        return self.out(mx.nd.concat(*parts, dim=1))
+
+
+class Worker:
+    """This worker's rank, its share of a batch, and its stores."""
+
+    def __init__(self, kvstore, partitions):
+        self.hybrid = kvstore == 'hybrid'
+        self.partitions = partitions
+        store = self.store()
+        self.rank, self.size = (store.rank, store.num_workers) if self.hybrid else (0, 1)
+
+    def store(self):
+        """A fresh store."""
+        return mxhybrid.create(partitions=self.partitions) if self.hybrid else mx.kv.create('device')
+
+    def share(self, batch):
+        """Rows of a joint batch that are this worker's."""
+        return mx.nd.array(batch[self.rank::self.size], dtype=batch.dtype)
+
+
+def weights(net):
+    """All parameters as NumPy arrays by position."""
+    return {'%02d' % index: param._reduce().tostype('default').asnumpy()
+            for index, param in enumerate(net.collect_params().values())}
+
+
+def fit(worker, net, trainer, seed=5, steps=STEPS, before=None):
+    """Make `steps` steps; ``before(step, trainer)`` may meddle."""
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches(seed)
+    for step in range(steps):
+        if before is not None:
+            before(step, trainer)
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+        output.backward()
+        trainer.step(BATCH)
+    return weights(net)
+
+
+def embedding(worker, kind, optimizer, widths=(4,), **options):
+    """One model with tables of one kind."""
+    net = Model(kind, widths, use_bias=optimizer != 'groupadagrad')  # which takes matrices only
+    fill(net.collect_params())
+    if options.pop('hybridize', False):
+        net.tables.hybridize(**options.pop('static', {}))
+    name = optimizer.split('-')[0]
+    trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
+                            kvstore=worker.store(), **options)
+    return fit(worker, net, trainer)
+
+
+def dense(worker, optimizer='adam', **options):
+    """Dense layers only, with deferred shapes."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(8, activation='tanh'), nn.Dense(2))
+    net.initialize(mx.init.Constant(0.1))
+    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer]),
+                            kvstore=worker.store(), **options)
+    return fit(worker, net, trainer)
+
+
+def contexts(worker, kind, **options):
+    """Two devices in every worker."""
+    net = Model(kind) if kind else nn.Dense(2, in_units=3)
+    devices = [mx.cpu(0), mx.cpu(1)]
+    for param in net.collect_params().values():
+        param.initialize(ctx=devices, init=mx.init.Constant(0))
+    fill(net.collect_params())
+    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    for step in range(STEPS):
+        x, y = worker.share(ids[step]), worker.share(targets[step])
+        xs, ys = gluon.utils.split_and_load(x, devices, even_split=False), gluon.utils.split_and_load(
+            y, devices, even_split=False)
+        with autograd.record():
+            losses = [loss(net(a), b) for a, b in zip(xs, ys)]
+        autograd.backward(losses)
+        trainer.step(BATCH)
+    return weights(net)
+
+
+class Half(gluon.Block):
+    """float16 parameters; arithmetic in float32, since MXNet has no float16 layers on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.weight = self.params.get('weight', shape=(2, 3), dtype='float16')
+
+    def forward(self, ids):
+        """A dense layer by hand."""
+        return mx.nd.dot(ids / ROWS, self.weight.data().astype('float32'), transpose_b=True)
+
+
+def half(worker):
+    """float16 dense parameters with a float32 copy in the optimizer."""
+    net = Half()
+    fill(net.collect_params(), 'float16')
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9,
+                                                          'multi_precision': True}, kvstore=worker.store())
+    return fit(worker, net, trainer)
+
+
+def shared(worker):
+    """One sparse table used twice in a model, and a dense embedding tied to an output layer."""
+    class Twice(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.left = nn.Embedding(ROWS, 4, sparse_grad=True)
+                self.right = nn.Embedding(ROWS, 4, sparse_grad=True, params=self.left.params)
+                self.word = nn.Embedding(ROWS, 4)
+                self.back = nn.Dense(ROWS, use_bias=False, in_units=4, flatten=False, params=self.word.params)
+                self.out = nn.Dense(2, in_units=3)
+
+        def forward(self, ids):
+            pair = self.left(ids) * self.right((ids + 1) % ROWS) + self.back(self.word(ids)).slice_axis(
+                axis=2, begin=0, end=4)
+            return self.out(pair.sum(axis=2))
+
+    net = Twice()
+    fill(net.collect_params())
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=worker.store())
+    return fit(worker, net, trainer)
+
+
+def frozen(worker, kind):
+    """A table and a bias that do not train."""
+    net = Model(kind, (4, 3))
+    fill(net.collect_params())
+    net.tables[1].weight.grad_req = 'null'
+    net.out.bias.grad_req = 'null'
+    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store())
+    return fit(worker, net, trainer)
+
+
+def accumulate(worker, update_on_kvstore):
+    """grad_req='add': two backwards a step."""
+    net = Model('dense')
+    fill(net.collect_params())
+    for param in net.collect_params().values():
+        param.grad_req = 'add'
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=worker.store(),
+                            update_on_kvstore=update_on_kvstore)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    for step in range(0, STEPS, 2):
+        for part in (step, step + 1):
+            with autograd.record():
+                output = loss(net(worker.share(ids[part])), worker.share(targets[part]))
+            output.backward()
+        trainer.step(2 * BATCH)
+        net.collect_params().zero_grad()
+    return weights(net)
+
+
+def stale(worker, kind):
+    """Two branches; rank 0's rows take one, or the other, or both: some gradients are stale on some workers."""
+    left, right = Model(kind), Model(kind)
+    both = gluon.nn.Sequential()
+    both.add(left, right)
+    fill(both.collect_params())
+    # An update on the store would apply stale gradients again, in one process too.
+    trainer = gluon.Trainer(both.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(),
+                            update_on_kvstore=False)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    for step in range(STEPS):
+        # Sample i of the joint batch belongs to worker i % size, so choose by sample: half the workers go right.
+        goes_right = (np.arange(BATCH) % 2 == 0) & (step % 3 > 0)
+        outputs = []
+        with autograd.record():
+            for net, rows in ((left, ~goes_right), (right, goes_right)):
+                mine = np.arange(BATCH) % worker.size == worker.rank
+                if (mine & rows).any():
+                    outputs.append(loss(net(mx.nd.array(ids[step][mine & rows])),
+                                        mx.nd.array(targets[step][mine & rows])).sum())
+        autograd.backward(outputs)
+        trainer.step(BATCH, ignore_stale_grad=True)
+    return weights(both)
+
+
+def trainers(worker):
+    """Two Trainers with other optimizers in one process, steps interleaved."""
+    nets = [Model('weight', (4, 2)), Model('gradient', (3,))]
+    made = []
+    for net, name in zip(nets, ('adagrad', 'adam')):
+        fill(net.collect_params())
+        made.append(gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.05}, kvstore=worker.store()))
+    loss = gluon.loss.L2Loss()
+    for step in range(STEPS):
+        for seed, (net, trainer) in enumerate(zip(nets, made)):
+            ids, targets = batches(seed)
+            with autograd.record():
+                output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+            output.backward()
+            trainer.step(BATCH)
+    return {'%d-%s' % (index, name): value for index, net in enumerate(nets) for name, value in weights(net).items()}
+
+
+CASES = {
+    'dense': lambda w: dense(w), 'dense-on-store': lambda w: dense(w, update_on_kvstore=True),
+    'dense-momentum': lambda w: dense(w, 'sgd-momentum', update_on_kvstore=False),
+    'half': half, 'shared': shared, 'trainers': trainers,
+    'contexts-dense': lambda w: contexts(w, ''), 'contexts-dense-on-store': lambda w: contexts(
+        w, '', update_on_kvstore=True),
+    'contexts-gradient': lambda w: contexts(w, 'gradient'), 'frozen-weight': lambda w: frozen(w, 'weight'),
+    'frozen-gradient': lambda w: frozen(w, 'gradient'), 'stale-gradient': lambda w: stale(w, 'gradient'),
+    'stale-dense': lambda w: stale(w, 'dense'), 'add': lambda w: accumulate(w, False),
+    'add-on-store': lambda w: accumulate(w, True),
+    'widths': lambda w: embedding(w, 'weight', 'adagrad', (1, 5, 16)),
+    'gradient-hybrid': lambda w: embedding(w, 'gradient', 'adagrad', hybridize=True),
+    'gradient-static': lambda w: embedding(w, 'gradient', 'adagrad', hybridize=True,
+                                           static={'static_alloc': True, 'static_shape': True}),
+    'gradient-on-store': lambda w: embedding(w, 'gradient', 'adam', update_on_kvstore=True),
+    'gradient-lamb': lambda w: embedding(w, 'gradient', 'lamb', extra={}),
+}
+OPTIMIZERS['lamb'] = {'learning_rate': 0.01}
+for _name in OPTIMIZERS:
+    if _name != 'lamb':
+        CASES['weight-' + _name] = lambda w, _name=_name: embedding(w, 'weight', _name)
+    CASES['gradient-' + _name] = lambda w, _name=_name: embedding(w, 'gradient', _name)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--cases', default=','.join(CASES))
+    arguments = parser.parse_args()
+    worker = Worker(arguments.kvstore, arguments.partitions)
+    for case in arguments.cases.split(','):
+        report(worker.rank, **{case: CASES[case](worker)})
+    report(worker.rank, seen=(worker.rank, worker.size))
+
+
+if __name__ == '__main__':
+    main()
