@@ -34,8 +34,8 @@ from .arrays import allocate_rows, host_view, row_sparse_parts
 from .lifeline import ABORT_STATUS, Lifeline
 from .optimizers import build, is_sparse_kernel, state_arrays
 
-#: Elements of a mailbox, float32: 1 MiB.
-MAILBOX_ELEMENTS = 1 << 18
+#: Elements of a mailbox, float32: 256 KiB.
+MAILBOX_ELEMENTS = 1 << 16
 
 
 class Command:

@@ -7,6 +7,7 @@ hooked                            why
 ``Trainer._init_kvstore``         parameter names, for messages, the report and partition patterns
 ``Trainer._reset_kvstore``,       new weights in the middle of training: MXNet makes a new store and fills it
 ``Parameter.set_data``            from the worker, which holds only some rows of a table
+``Trainer._row_sparse_pull``      before the first step a parameter can be saved from what the worker holds
 ``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
 ``Trainer._update``               together, and before a push updates weights on servers
 ``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
@@ -45,6 +46,7 @@ def install() -> None:
     for module in _CREATE_KVSTORE_USERS:
         _wrap(sys.modules[module], '_create_kvstore', _create_kvstore)
     for name, make in (('_init_kvstore', _init_kvstore), ('_reset_kvstore', _reset_kvstore),
+                       ('_row_sparse_pull', _row_sparse_pull),
                        ('_allreduce_grads', _allreduce_grads), ('_update', _update),
                        ('save_states', _save_states), ('load_states', _load_states)):
         _wrap(Trainer, name, make)
@@ -100,6 +102,22 @@ def _reset_kvstore(original: Any) -> Any:
             self._mxhybrid_set = set()
         original(self)
     return reset
+
+
+def _row_sparse_pull(original: Any) -> Any:
+    def pull(self: Any, parameter: Any, out: Any, row_id: Any, full_idx: bool = False) -> None:
+        store = self._kvstore_params['kvstore']
+        ours = isinstance(store, Hybrid) or isinstance(store, str) and store.lower() == 'hybrid'
+        if not (ours and full_idx) or self._kv_initialized:
+            original(self, parameter, out, row_id, full_idx)
+            return
+        # Saving must not need the other workers: no store yet, or none since new values were set.
+        previous = self.__dict__.get('_mxhybrid_previous')
+        if previous is None or parameter.name in self._mxhybrid_set:
+            parameter._check_and_get(parameter._data, list)[0].copyto(out)
+        else:
+            previous.pull(self._param2idx[parameter.name], out, ignore_sparse=False)
+    return pull
 
 
 def _set_data(original: Any) -> Any:

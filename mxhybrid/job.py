@@ -368,6 +368,9 @@ def fail_current(text: str, echo: bool) -> None:
         # Not joined yet: scheduler, servers and the other workers would wait for this one for ever.
         end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
                              ('scheduler', 'server', 'worker'))
+        # A native store that the script made by itself would wait for the others at exit.
+        sys.stdout.flush()
+        os._exit(1)
 
 
 def join(settings: Settings) -> Job:

@@ -70,12 +70,20 @@ class Worker:
     def __init__(self, kvstore, partitions):
         self.hybrid = kvstore == 'hybrid'
         self.partitions = partitions
-        store = self.store()
+        store = self._first = mxhybrid.create() if self.hybrid else None
         self.rank, self.size = (store.rank, store.num_workers) if self.hybrid else (0, 1)
 
-    def store(self):
-        """A fresh store."""
-        return mxhybrid.create(partitions=self.partitions) if self.hybrid else mx.kv.create('device')
+    def store(self, **options):
+        """A store, or its name, for a Trainer with `options`."""
+        if self.hybrid:
+            return mxhybrid.create(partitions=self.partitions) if self.partitions else 'hybrid'
+        # MXNet alone makes no store for one device; the hybrid one hands a single process an MXNet store.
+        return 'hybrid' if options.get('update_on_kvstore') else 'device'
+
+    def barrier(self):
+        """Wait for the other workers."""
+        if self.hybrid:
+            self._first._barrier()
 
     def share(self, batch):
         """Rows of a joint batch that are this worker's."""
@@ -110,7 +118,7 @@ def embedding(worker, kind, optimizer, widths=(4,), **options):
         net.tables.hybridize(**options.pop('static', {}))
     name = optimizer.split('-')[0]
     trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
-                            kvstore=worker.store(), **options)
+                            kvstore=worker.store(**options), **options)
     return fit(worker, net, trainer)
 
 
@@ -120,7 +128,7 @@ def dense(worker, optimizer='adam', **options):
     net.add(nn.Dense(8, activation='tanh'), nn.Dense(2))
     net.initialize(mx.init.Constant(0.1))
     trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer]),
-                            kvstore=worker.store(), **options)
+                            kvstore=worker.store(**options), **options)
     return fit(worker, net, trainer)
 
 
@@ -131,7 +139,7 @@ def contexts(worker, kind, **options):
     for param in net.collect_params().values():
         param.initialize(ctx=devices, init=mx.init.Constant(0))
     fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(), **options)
+    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(**options), **options)
     loss = gluon.loss.L2Loss()
     ids, targets = batches()
     for step in range(STEPS):
@@ -206,8 +214,8 @@ def accumulate(worker, update_on_kvstore):
     fill(net.collect_params())
     for param in net.collect_params().values():
         param.grad_req = 'add'
-    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, kvstore=worker.store(),
-                            update_on_kvstore=update_on_kvstore)
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.02}, update_on_kvstore=update_on_kvstore,
+                            kvstore=worker.store(update_on_kvstore=update_on_kvstore))
     loss = gluon.loss.L2Loss()
     ids, targets = batches()
     for step in range(0, STEPS, 2):

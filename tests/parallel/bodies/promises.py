@@ -1,0 +1,235 @@
+"""What a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``."""
+import argparse
+import os
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import autograd, gluon
+from mxnet.contrib import amp
+from train import BATCH, OPTIMIZERS, STEPS, Model, Worker, batches, fill, fit, weights
+
+
+def make(worker, kind, optimizer='sgd-momentum', prefix=None, **options):
+    """A filled model and its Trainer."""
+    net = Model(kind, (4, 3))
+    fill(net.collect_params())
+    name = optimizer.split('-')[0]
+    trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
+                            kvstore=worker.store(**options), **options)
+    return net, trainer
+
+
+def learning_rate(worker, kind, **options):
+    """set_learning_rate in the middle, momentum kept."""
+    net, trainer = make(worker, kind, **options)
+
+    def slow_down(step, trainer):
+        if step in (5, 12):
+            trainer.set_learning_rate(trainer.learning_rate * 0.3)
+
+    return fit(worker, net, trainer, before=slow_down)
+
+
+def scheduler(worker, kind, **options):
+    """A schedule, with warm-up, that changes the rate at most steps."""
+    schedule = mx.lr_scheduler.FactorScheduler(step=3, factor=0.7, base_lr=0.3, warmup_steps=4)
+    net, trainer = make(worker, kind, extra={'lr_scheduler': schedule}, **options)
+    result = fit(worker, net, trainer)
+    result['rate'] = np.array([trainer.learning_rate])
+    return result
+
+
+def batch_size(worker, kind, **options):
+    """Every third batch is a partial one."""
+    net, trainer = make(worker, kind, **options)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    for step in range(STEPS):
+        size = BATCH // 2 if step % 3 == 2 else BATCH
+        with autograd.record():
+            output = loss(net(worker.share(ids[step][:size])), worker.share(targets[step][:size]))
+        output.backward()
+        trainer.step(size)
+    return weights(net)
+
+
+def multipliers(worker, kind, **options):
+    """lr_mult and wd_mult of a table, one changed on the way."""
+    net, trainer = make(worker, kind, **options)
+    net.tables[0].weight.lr_mult = 0.2
+    net.tables[1].weight.wd_mult = 3.0
+    net.out.bias.wd_mult = 0.0
+
+    def change(step, trainer):
+        if step == 10:
+            net.tables[1].weight.lr_mult = 0.5
+
+    return fit(worker, net, trainer, before=change)
+
+
+def clip(worker, kind):
+    """allreduce_grads, clipping by the global norm, update."""
+    net, trainer = make(worker, kind, update_on_kvstore=False)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    norms = []
+    for step in range(STEPS):
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+        output.backward()
+        trainer.allreduce_grads()
+        norms.append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.5))
+        trainer.update(1)
+    return dict(weights(net), norms=np.array(norms))
+
+
+def parameters(worker, kind, directory, **options):
+    """Save before training and in the middle; go back to the first, whole and in part; train on."""
+    net, trainer = make(worker, kind, **options)
+    first, middle = (os.path.join(directory, '%s-%s.params' % (kind, name)) for name in ('first', 'middle'))
+    _save(worker, net, first)
+    fit(worker, net, trainer, steps=5)
+    _save(worker, net, middle)
+    fit(worker, net, trainer, steps=5, seed=6)
+    net.load_parameters(first)
+    result = {'first-%s' % name: value for name, value in weights(net).items()}
+    fit(worker, net, trainer, steps=5, seed=7)
+    net.load_parameters(middle)
+    result.update({'middle-%s' % name: value for name, value in weights(net).items()})
+    result.update(fit(worker, net, trainer, steps=5, seed=8))
+    return result
+
+
+def _save(worker, net, path):
+    if worker.rank == 0:
+        net.save_parameters(path + '.part')
+        os.replace(path + '.part', path)
+    worker.barrier()
+
+
+def one_parameter(worker, kind):
+    """Set one dense parameter in the middle of training; the tables keep what they have learned."""
+    net, trainer = make(worker, kind, 'adagrad')
+    fit(worker, net, trainer, steps=5)
+    before = weights(net)
+    net.out.bias.set_data(mx.nd.array([1.0, -1.0]))
+    after = weights(net)
+    fit(worker, net, trainer, steps=1, seed=6)
+    last = list(before)[-1]
+    return {'kept': np.array([np.array_equal(before[name], after[name]) for name in before if name != last]),
+            'moved': np.array([np.abs(weights(net)[name] - before[name]).max() < 0.5 for name in before
+                               if name != last])}
+
+
+def save(worker, kind, optimizer, directory, **options):
+    """Train, save parameters and states on the way, train on."""
+    net, trainer = make(worker, kind, optimizer, **options)
+    fit(worker, net, trainer, steps=8)
+    path = os.path.join(directory, '%s-%s' % (kind, optimizer))
+    _save(worker, net, path + '.params')
+    trainer.save_states(path + '.states')
+    worker.barrier()
+    return fit(worker, net, trainer, seed=6, steps=8)
+
+
+def resume(worker, kind, optimizer, directory, **options):
+    """Go on from what `save` left."""
+    net, trainer = make(worker, kind, optimizer, **options)
+    path = os.path.join(directory, '%s-%s' % (kind, optimizer))
+    net.load_parameters(path + '.params')
+    trainer.load_states(path + '.states')
+    return fit(worker, net, trainer, seed=6, steps=8)
+
+
+def back(worker, kind, optimizer, directory, **options):
+    """Save states, train on, load them again in the same Trainer, together with the parameters."""
+    net, trainer = make(worker, kind, optimizer, **options)
+    fit(worker, net, trainer, steps=4)
+    path = os.path.join(directory, 'back-%s-%s' % (kind, optimizer))
+    _save(worker, net, path + '.params')
+    trainer.save_states(path + '.states')
+    worker.barrier()
+    fit(worker, net, trainer, seed=9, steps=3)
+    net.load_parameters(path + '.params')
+    trainer.load_states(path + '.states')
+    return fit(worker, net, trainer, seed=6, steps=8)
+
+
+def overflow(worker, kind, **options):
+    """AMP's loss scaler: in two steps one sample, so one worker, overflows."""
+    amp.amp._amp_initialized = True  # amp.init would switch to float16 layers, which the CPU lacks
+    net, trainer = make(worker, kind, 'sgd-momentum', **options)
+    amp.init_trainer(trainer)
+    trainer._amp_loss_scaler = amp.loss_scaler.LossScaler()
+    trainer._amp_loss_scaler._scale_seq_len = 6
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    scales = []
+    for step in range(STEPS):
+        wanted = targets[step].copy()
+        if step in (4, 11):
+            wanted[1] = np.inf
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(wanted))
+            with amp.scale_loss(output, trainer) as scaled:
+                autograd.backward(scaled)
+        trainer.step(BATCH)
+        scales.append(trainer._amp_loss_scaler.loss_scale)
+    return dict(weights(net), scales=np.array(scales))
+
+
+def rows_held(worker):
+    """A worker holds and pulls only the rows that it asks for."""
+    net, trainer = make(worker, 'weight', 'adagrad')
+    fit(worker, net, trainer, steps=2)
+    ids = mx.nd.array([7, 2, 2, 30])
+    held = net.tables[0].weight.row_sparse_data(ids)
+    return {'ids': held.indices.asnumpy(), 'rows': held.data.asnumpy()}
+
+
+STATEFUL = (('weight', 'adam'), ('weight', 'adagrad'), ('weight', 'ftrl'), ('weight', 'rmsprop-centered'),
+            ('weight', 'sgd-momentum'), ('weight', 'nag'), ('gradient', 'adam'), ('dense', 'sgd-momentum'))
+
+CASES = {}
+for _kind in ('weight', 'gradient', 'dense'):
+    for _function in (learning_rate, scheduler, batch_size, multipliers):
+        CASES['%s/%s' % (_function.__name__, _kind)] = lambda w, d, f=_function, k=_kind: f(w, k)
+    CASES['parameters/' + _kind] = lambda w, d, k=_kind: parameters(w, k, d)
+CASES.update({
+    'learning_rate/dense-on-store': lambda w, d: learning_rate(w, 'dense', update_on_kvstore=True),
+    'learning_rate/gradient-on-store': lambda w, d: learning_rate(w, 'gradient', update_on_kvstore=True),
+    'parameters/dense-on-store': lambda w, d: parameters(w, 'dense', d, update_on_kvstore=True),
+    'clip/gradient': lambda w, d: clip(w, 'gradient'), 'clip/dense': lambda w, d: clip(w, 'dense'),
+    'one_parameter/weight': lambda w, d: one_parameter(w, 'weight'),
+    'overflow/weight': lambda w, d: overflow(w, 'weight'), 'overflow/gradient': lambda w, d: overflow(w, 'gradient'),
+    'overflow/dense': lambda w, d: overflow(w, 'dense'),
+    'overflow/gradient-on-store': lambda w, d: overflow(w, 'gradient', update_on_kvstore=True),
+    'rows_held/weight': lambda w, d: rows_held(w),
+    'save/dense-on-store': lambda w, d: save(w, 'dense', 'adam', d, update_on_kvstore=True),
+    'resume/dense-on-store': lambda w, d: resume(w, 'dense', 'adam', d, update_on_kvstore=True),
+})
+for _kind, _optimizer in STATEFUL:
+    for _function in (save, resume, back):
+        CASES['%s/%s/%s' % (_function.__name__, _kind, _optimizer)] = (
+            lambda w, d, f=_function, k=_kind, o=_optimizer: f(w, k, o, d))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--cases')
+    parser.add_argument('--directory')
+    arguments = parser.parse_args()
+    chosen = [case for case in CASES
+              if not arguments.cases or {case, case.split('/')[0]} & set(arguments.cases.split(','))]
+    worker = Worker(arguments.kvstore, arguments.partitions)
+    if not worker.hybrid:  # MXNet alone loses all rows but those last pulled
+        chosen.remove('one_parameter/weight')
+    for case in chosen:
+        report(worker.rank, **{case: CASES[case](worker, arguments.directory)})
+
+
+if __name__ == '__main__':
+    main()
