@@ -5,6 +5,7 @@ of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/m
 CPU a NumPy view of that block serves for reading and writing.
 """
 import ctypes
+from typing import Any
 
 import numpy as np
 from mxnet import ndarray as nd
@@ -25,7 +26,7 @@ def _pointer_view(array, shape, dtype):
     count = int(np.prod(shape))
     if not count or not pointer.value:
         return np.empty(shape, dtype)
-    raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
+    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
     raw.owner = array  # keeps the memory: the view holds `raw`
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 

@@ -84,3 +84,17 @@ def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
         raise InputError('%s: row_ids of %s must be whole numbers' % (call, name))
     row_ids(call, name, result, rows)
     return result
+
+
+def gradient(route: Any, arrays: List[Any]) -> None:
+    """Refuse values that cannot be pushed to a key."""
+    if route.sparse:
+        stypes('push', route.name, arrays, ('row_sparse',),
+               "its weight is row_sparse; convert the gradient with tostype('row_sparse')")
+        return
+    stypes('push', route.name, arrays, ('default', 'row_sparse'), 'convert it with tostype')
+    if len({array.stype for array in arrays}) > 1:
+        raise InputError('push: %s gets dense and row_sparse values from different devices: use one storage type'
+                         % route.name)
+    if arrays[0].stype == 'row_sparse':
+        server_dtype('push', route.name, arrays[0].dtype)

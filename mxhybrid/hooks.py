@@ -27,6 +27,7 @@ from mxnet.gluon.parameter import Parameter
 
 from . import job, states
 from .arrays import row_sparse_parts
+from .distributed import Distributed
 from .store import Hybrid
 
 #: Modules that imported MXNet's ``_create_kvstore`` by name.
@@ -36,7 +37,7 @@ _CREATE_KVSTORE_USERS = ('mxnet.model', 'mxnet.gluon.trainer', 'mxnet.module.mod
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
     if not getattr(original, '_mxhybrid', False):
-        replacement = functools.wraps(original)(make(original))
+        replacement: Any = functools.wraps(original)(make(original))
         replacement._mxhybrid = True
         setattr(owner, name, replacement)
 
@@ -84,14 +85,14 @@ def _init_kvstore(original: Any) -> Any:
 
 def _carry_over(trainer: Any, previous: Hybrid, store: Hybrid, changed: set) -> None:
     """Keep the rows of tables whose values were not set; in one process they are in the old store only."""
-    if store.num_servers:
-        store.adopt(previous, changed)
+    store.adopt(previous, changed)
+    if isinstance(store.backend, Distributed):
         return
     for index, param in enumerate(trainer._params):
         if param._stype != 'default' and index not in changed and not param._deferred_init:
             rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype)
             previous.pull(index, rows, ignore_sparse=False)
-            for array in param._check_and_get(param._data, list):
+            for array in _arrays(param):
                 rows.copyto(array)
 
 
@@ -114,7 +115,7 @@ def _row_sparse_pull(original: Any) -> Any:
         # Saving must not need the other workers: no store yet, or none since new values were set.
         previous = self.__dict__.get('_mxhybrid_previous')
         if previous is None or parameter.name in self._mxhybrid_set:
-            parameter._check_and_get(parameter._data, list)[0].copyto(out)
+            _arrays(parameter)[0].copyto(out)
         else:
             previous.pull(self._param2idx[parameter.name], out, ignore_sparse=False)
     return pull
@@ -145,6 +146,11 @@ def _overflows(params: List[Any]) -> bool:
     return any(not bool(mx.nd.multi_all_finite(grad, num_arrays=1).asscalar()) for grad in dense)
 
 
+def _arrays(param: Any) -> List[Any]:
+    """A parameter's arrays on all devices, whatever their storage type."""
+    return param._check_and_get(param._data, list)
+
+
 def _trained(trainer: Any) -> List[Any]:
     return [param for param in trainer._params if param.grad_req != 'null']
 
@@ -154,27 +160,26 @@ def _allreduce_grads(original: Any) -> Any:
         store = self._kvstore
         if isinstance(store, Hybrid):
             if self._update_on_kvstore and getattr(self, '_amp_loss_scaler', None) is not None:
-                self._mxhybrid_overflow = store.any(_overflows(self._params))
+                self._mxhybrid_overflow = store.backend.any(_overflows(self._params))
                 if self._mxhybrid_overflow:
                     return
-            if store.num_workers > 1:
-                _silence_stale_gradients(self, store)
+            if isinstance(store.backend, Distributed):
+                _silence_stale_gradients(self, store.backend)
         original(self)
     return allreduce_grads
 
 
-def _silence_stale_gradients(trainer: Any, store: Hybrid) -> None:
+def _silence_stale_gradients(trainer: Any, backend: Distributed) -> None:
     """Have gradients that no backward refreshed count as zeros, and let all workers know which are fresh anywhere."""
     fresh = []
     for param in _trained(trainer):
-        flags = [bool(array._fresh_grad) for array in param.list_data()] if param._stype == 'default' else [
-            bool(array._fresh_grad) for array in param._check_and_get(param._data, list)]
+        flags = [bool(array._fresh_grad) for array in _arrays(param)]
         fresh.append(any(flags))
         for flag, grad in zip(flags, param.list_grad()):
             if not flag:
                 mx.nd.zeros_like(grad, out=grad)
     if not trainer._update_on_kvstore:
-        trainer._mxhybrid_fresh = store.sum_flags(fresh)
+        trainer._mxhybrid_fresh = backend.sum_flags(fresh)
 
 
 def _update(original: Any) -> Any:
@@ -185,7 +190,7 @@ def _update(original: Any) -> Any:
         counts = self.__dict__.pop('_mxhybrid_fresh', None)
         if ignore_stale_grad and counts is not None:
             for param, count in zip(_trained(self), counts.asnumpy()):
-                for array in param._check_and_get(param._data, list):
+                for array in _arrays(param):
                     array._fresh_grad = bool(count)
         overflow = self.__dict__.pop('_mxhybrid_overflow', None)
         if overflow is None:
@@ -199,7 +204,7 @@ def _update(original: Any) -> Any:
                 del scaler.has_overflow
         if ignore_stale_grad and self._update_on_kvstore:
             for param in _trained(self):
-                for array in param._check_and_get(param._data, list):
+                for array in _arrays(param):
                     array._fresh_grad = False
     return update
 
@@ -211,15 +216,16 @@ def _start(trainer: Any) -> None:
         trainer._init_params()
 
 
-def _in_worker(trainer: Any) -> bool:
-    """Whether the state of this Trainer lives in several workers, which all have the same."""
-    return isinstance(trainer._kvstore, Hybrid) and not trainer._update_on_kvstore and trainer._kvstore.num_workers > 1
+def _in_workers(trainer: Any) -> bool:
+    """Whether the optimizer state of this Trainer lives in several workers, which all have the same."""
+    store = trainer._kvstore
+    return isinstance(store, Hybrid) and isinstance(store.backend, Distributed) and not trainer._update_on_kvstore
 
 
 def _save_states(original: Any) -> Any:
     def save_states(self: Any, fname: str) -> None:
         _start(self)
-        if not _in_worker(self):
+        if not _in_workers(self):
             original(self, fname)
         elif self._kvstore.rank == 0:
             states.write_atomically(fname, self._updaters[0].get_states(dump_optimizer=True))
@@ -229,11 +235,11 @@ def _save_states(original: Any) -> Any:
 def _load_states(original: Any) -> Any:
     def load_states(self: Any, fname: str) -> None:
         _start(self)
-        if not _in_worker(self):
+        if not _in_workers(self):
             original(self, fname)
             return
         with tempfile.NamedTemporaryFile(prefix='mxhybrid-states-') as copy:
-            copy.write(self._kvstore.read_for_all(fname))
+            copy.write(self._kvstore.backend.read_for_all(fname))
             copy.flush()
             original(self, copy.name)
     return load_states

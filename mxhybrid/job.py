@@ -29,8 +29,15 @@ from .arrays import host_view
 from .collective import Collective, load
 from .errors import JobError, SettingError
 from .lifeline import Lifeline, Monitor, leave
-from .processes import (Children, address_towards, check_host_name, end_processes_of_job, free_port,
-                        interface_address, interface_of)
+from .processes import (
+    Children,
+    address_towards,
+    check_host_name,
+    end_processes_of_job,
+    free_port,
+    interface_address,
+    interface_of,
+)
 from .ps import ParameterServers
 from .settings import Settings, variable
 
@@ -228,8 +235,8 @@ class Job:
         self.collective = Collective(hvd)
         if (self.collective.size, self.collective.rank) != (self.num_workers, self.rank):
             raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
-                               'to mxhybrid and unset HOROVOD_* variables' % (self.collective.rank, self.collective.size,
-                                                                             self.rank, self.num_workers))
+                               'to mxhybrid and unset HOROVOD_* variables'
+                               % (self.collective.rank, self.collective.size, self.rank, self.num_workers))
         self._install(num_servers, peers[0]['monitor'])
 
     def _exchange_natively(self, value: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -29,6 +29,9 @@ ABORT_STATUS = 1
 #: Seconds that an error which may only be the echo of another process's death waits for the true cause.
 ECHO_DELAY_S = 1.0
 
+#: Seconds that a process told to end gets to finish a message of its own: often all workers find the same error.
+LAST_WORDS_S = 0.5
+
 #: Seconds between two looks at a scheduler that mxhybrid did not start.
 SCHEDULER_POLL_S = 2.0
 
@@ -222,7 +225,7 @@ class Lifeline:
             except OSError as error:
                 if time.monotonic() >= deadline:
                     raise JobError('no connection to the job monitor at %s:%d within %g s: %s'
-                                   % (address[0], address[1], timeout, error))
+                                   % (address[0], address[1], timeout, error)) from error
                 time.sleep(0.05)
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -303,4 +306,5 @@ class Lifeline:
         if self._stopping:
             return
         self._stopping = True
+        time.sleep(LAST_WORDS_S)
         leave('%s ends, because %s' % (self._name, text), self._on_abort)

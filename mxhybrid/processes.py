@@ -39,7 +39,8 @@ def interface_address(interface: str) -> str:
         if entry.family == socket.AF_INET:
             return entry.address
     raise SettingError('HOROVOD_GLOO_IFACE=%r has no IPv4 address on host %s: choose one of %s with '
-                       'horovodrun --network-interface' % (interface, socket.gethostname(), ', '.join(sorted(addresses))))
+                       'horovodrun --network-interface'
+                       % (interface, socket.gethostname(), ', '.join(sorted(addresses))))
 
 
 def interface_of(address: str) -> Optional[str]:

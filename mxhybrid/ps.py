@@ -183,7 +183,8 @@ class Table:
         for out, positions in zip(outs, places):
             held, rows = row_sparse_parts(out)
             if len(held) != len(positions):
-                raise JobError('%s: a server answered a pull of %d rows with %d' % (self.name, len(positions), len(held)))
+                raise JobError('%s: a server answered a pull of %d rows with %d'
+                               % (self.name, len(positions), len(held)))
             result[positions] = rows
 
     def set_mode(self, mode: str) -> None:

@@ -43,6 +43,7 @@ class Route:
         self.name = name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
+        self.sparse = array.stype == 'row_sparse'
         self.traffic = Traffic()
 
     @property

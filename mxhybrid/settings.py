@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from .errors import SettingError
 
@@ -91,7 +91,8 @@ def _level(setting: str, value: Any) -> str:
     return level
 
 
-_CHECKS = {'partitions': _partitions, 'servers_per_host': _count, 'timeout': _seconds, 'log_level': _level}
+_CHECKS: Dict[str, Callable[[str, Any], Any]] = {
+    'partitions': _partitions, 'servers_per_host': _count, 'timeout': _seconds, 'log_level': _level}
 
 
 def variable(name: str) -> str:
@@ -121,7 +122,7 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Optional[Dict[st
     for name in keywords:
         if name not in known:
             raise SettingError('unknown setting %r: the settings are %s' % (name, ', '.join(known)))
-    values = {}
+    values: Dict[str, Any] = {}
     for name in known:
         text = environ.get(variable(name))
         if name in keywords:

@@ -139,7 +139,8 @@ def contexts(worker, kind, **options):
     for param in net.collect_params().values():
         param.initialize(ctx=devices, init=mx.init.Constant(0))
     fill(net.collect_params())
-    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=worker.store(**options), **options)
+    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1},
+                            kvstore=worker.store(**options), **options)
     loss = gluon.loss.L2Loss()
     ids, targets = batches()
     for step in range(STEPS):

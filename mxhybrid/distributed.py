@@ -1,0 +1,240 @@
+"""A job of several processes: every key of a store takes its route through Horovod or the servers."""
+import hashlib
+import itertools
+from typing import Any, Dict, List, Optional, Set
+
+import mxnet as mx
+import numpy as np
+
+from . import states
+from .errors import InputError
+from .job import Job
+from .log import get_logger
+from .optimizers import check_for_table
+from .routes import Dense, Route, Sparse
+from .settings import Settings
+
+logger = get_logger(__name__)
+
+
+class Distributed:
+    """Backend of a store in a job of several processes; every method serves one key and is collective but for pulls.
+
+    Parameters
+    ----------
+    job : Job
+    settings : Settings
+
+    Attributes
+    ----------
+    routes : dict
+        Route by key.
+    updater : mxnet.optimizer.Updater or None
+        Updates dense values of the store, in this process.
+    """
+
+    def __init__(self, job: Job, settings: Settings):
+        assert job.collective is not None and job.servers is not None and job.lifeline is not None
+        self._job, self._settings = job, settings
+        self._collective, self._servers, self._lifeline = job.collective, job.servers, job.lifeline
+        self._prefix = 'hybrid%d' % job.next_store_id()
+        self.routes: Dict[Any, Route] = {}
+        self.updater: Any = None
+        self._optimizer: Any = None
+        self._keeps_dense = True
+        self._agreed: Dict[Any, tuple] = {}
+        # Keys to be initialised anew, and whether their values were set.
+        self._reinitialise: Dict[Any, bool] = {}
+        self._flags: Any = None
+
+    @property
+    def native(self) -> Any:
+        """The native store, shared by all stores of the job."""
+        return self._servers.native
+
+    # -- initial values ----------------------------------------------------------------------------------------
+
+    def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
+        """Set a key's initial value to worker 0's and write it to `outs`."""
+        if key in self.routes and key not in self._reinitialise:
+            raise InputError('%s: key %r (%s) was initialised before; push changes it' % (call, key, name))
+        if value.stype == 'row_sparse' and self._optimizer is not None:
+            check_for_table(self._optimizer, name, value.dtype, self._optimizer._get_wd(key))
+        self._lifeline.count_call()
+        if self._agreed.get(key) != tuple(value.shape):
+            self._agree(call, [[key, name, str(np.dtype(value.dtype)), value.stype, list(value.shape)]])
+        known = self.routes.get(key)
+        value_was_set = self._reinitialise.pop(key, True)
+        if value.stype == 'row_sparse':
+            if isinstance(known, Sparse):
+                known.restart(value if value_was_set else None)
+            else:
+                wanted = self._partitions_for(name, value.shape[0])
+                self.routes[key] = known = Sparse(key, name, value, self._servers, self._prefix, wanted)
+            if outs:
+                known.pull(np.arange(known.rows, dtype=np.int64), outs, priority)
+            return
+        if not isinstance(known, Dense):
+            self.routes[key] = known = Dense(key, name, value, self._prefix, self._collective)
+        known.broadcast(value, outs, self._keeps_dense or not outs, priority)
+
+    def _agree(self, call: str, keys: List[List[Any]]) -> None:
+        """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
+        digest = np.frombuffer(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), np.int32)
+        tag = '%s.agree' % self._prefix
+        if all(np.array_equal(digest, other) for other in self._collective.gather(digest, tag)):
+            return
+        everyone = self._collective.exchange(keys, tag + '.details')
+        for rank, theirs in enumerate(everyone):
+            for first, other in itertools.zip_longest(everyone[0], theirs):
+                if first != other:
+                    raise InputError('%s: workers disagree: worker 0 has %s, worker %d has %s. Build the same model, '
+                                     'in the same order and with the same names, on every worker'
+                                     % (call, _describe(first), rank, _describe(other)))
+
+    def _partitions_for(self, name: str, rows: int) -> int:
+        wanted = self._settings.partitions_for(name)
+        if wanted is None:
+            return min(self._job.num_servers, rows)
+        if wanted > rows and self._job.rank == 0:
+            logger.warning('partitions=%d is more than the %d rows of %s: using %d', wanted, rows, name, rows)
+        return wanted
+
+    # -- gradients and weights -----------------------------------------------------------------------------------
+
+    def push(self, route: Any, arrays: List[Any], priority: int) -> None:
+        """Sum arrays over devices and workers into a key, by the optimizer if one is set."""
+        self._lifeline.count_call()
+        if isinstance(route, Sparse):
+            self._push_sparse(route, arrays, priority)
+        elif arrays[0].stype == 'row_sparse':
+            self._push_rows(route, arrays, priority)
+        elif self.updater is not None:
+            self._push_dense(route, arrays, priority)
+        else:
+            route.stored = mx.nd.empty(route.shape, ctx=arrays[0].context, dtype=route.dtype)
+            route.sum_into(route.stored, arrays, priority)
+
+    def _push_sparse(self, route: Sparse, arrays: List[Any], priority: int) -> None:
+        optimizer = self._optimizer
+        if optimizer is not None:
+            count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
+            optimizer._update_count(route.key)
+            route.table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
+        route.push(arrays, priority)
+
+    def _push_rows(self, route: Dense, arrays: List[Any], priority: int) -> None:
+        wanted = self._partitions_for(route.name, route.rows)
+        route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
+        if self.updater is not None:
+            self.updater(route.key, route.summed_rows(priority=priority), _stored(route))
+
+    def _push_dense(self, route: Dense, arrays: List[Any], priority: int) -> None:
+        merged = route.scratch(arrays[0])
+        route.sum_into(merged, arrays, priority)
+        self.updater(route.key, merged, _stored(route))
+
+    def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
+        """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
+        if isinstance(route, Sparse):
+            if not ignore_sparse:
+                route.pull(np.arange(route.rows, dtype=np.int64), outs, priority)
+            return
+        gradients = [array for array in outs if array.stype == 'row_sparse']
+        if gradients and route.table is None:
+            raise InputError('pull: %s is dense and no row_sparse value was pushed to it: give it a dense output'
+                             % route.name)
+        if gradients:
+            route.summed_rows(gradients, priority)
+        for array in outs:
+            if array.stype != 'row_sparse':
+                _stored(route).copyto(array)
+
+    def pushpull(self, route: Any, arrays: List[Any], outs: List[Any], priority: int) -> None:
+        """Push dense arrays and write the key's value to `outs`."""
+        self._lifeline.count_call()
+        if self.updater is not None:
+            self._push_dense(route, arrays, priority)
+        else:
+            # As in MXNet's local store, what was pushed last is the value; no copy is made of it.
+            route.stored = outs[0]
+            route.sum_into(route.stored, arrays, priority)
+        for array in outs:
+            if array is not route.stored:
+                route.stored.copyto(array)
+
+    def pull_rows(self, route: Any, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write rows to `outs`: those of one array of ids to all outputs, or of one array to each."""
+        if len(wanted) == 1:
+            route.pull(wanted[0], outs, priority)
+        else:
+            route.pull_each(wanted, outs, priority)
+
+    # -- optimizer -------------------------------------------------------------------------------------------------
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update on the store from now on."""
+        for route in self._sparse_routes():
+            check_for_table(optimizer, route.name, route.dtype, optimizer._get_wd(route.key))
+        self._optimizer = optimizer
+        self.updater = mx.optimizer.get_updater(optimizer)
+
+    def save_states(self, fname: str, dump_optimizer: bool) -> None:
+        """Write all optimizer state to one file on worker 0 (not collective)."""
+        if self._job.rank == 0:
+            states.save(fname, self.updater, self._sparse_routes(), dump_optimizer)
+
+    def load_states(self, fname: str) -> None:
+        """Read optimizer state on worker 0 and give it to all workers and servers."""
+        self._lifeline.count_call()
+        states.load(fname, self.updater, self._sparse_routes(), self._collective, self._prefix)
+        self._optimizer = self.updater.optimizer
+
+    def _sparse_routes(self) -> List[Sparse]:
+        return [route for route in self.routes.values() if isinstance(route, Sparse)]
+
+    # -- for Trainers ----------------------------------------------------------------------------------------------
+
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
+        """Agree on a Trainer's parameters; see :meth:`mxhybrid.store.Hybrid.attach`."""
+        self._keeps_dense = keeps_dense
+        self._agree('Trainer', [[key] + param for key, param in params.items()])
+        self._agreed = {key: tuple(param[-1]) for key, param in params.items() if all(param[-1])}
+
+    def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
+        """Take over keys and tables; see :meth:`mxhybrid.store.Hybrid.adopt`."""
+        self._prefix, self.routes = other._prefix, other.routes
+        self._reinitialise = {key: key in keys_set for key in self.routes}
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on any worker."""
+        return self._collective.any(flag, self._prefix + '.any')
+
+    def sum_flags(self, flags: List[bool]) -> Any:
+        """How many workers have each flag set, as an array that is filled later."""
+        if self._flags is None or len(self._flags) != len(flags):
+            self._flags = mx.nd.zeros(len(flags))
+        # One array for all calls: Horovod refuses a name that is still in flight, the engine makes it wait.
+        self._flags[:] = np.array(flags, np.float32)
+        self._collective.allreduce_(self._flags, self._prefix + '.flags')
+        return self._flags
+
+    def read_for_all(self, fname: str) -> bytes:
+        """Contents of a file on worker 0, given to all workers."""
+        self._lifeline.count_call()
+        data = states.read_on_root(fname, self._collective, self._prefix + '.file')
+        return states.broadcast_bytes(data, self._collective, self._prefix + '.file')
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        self._collective.any(False, self._prefix + '.barrier')
+
+
+def _stored(route: Dense) -> Any:
+    if route.stored is None:
+        raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast' % route.name)
+    return route.stored
+
+
+def _describe(param: Optional[List[Any]]) -> str:
+    return 'no such parameter' if param is None else 'key %r: %s' % (param[0], ' '.join(map(str, param[1:])))

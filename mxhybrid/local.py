@@ -1,0 +1,88 @@
+"""A job of one process: MXNet's own store does the work."""
+from typing import Any, Dict, List, Set
+
+import mxnet as mx
+import numpy as np
+from mxnet.kvstore import KVStore
+
+from . import states
+from .arrays import make_row_sparse
+from .routes import Route, rows_of
+
+
+class Local(Route):
+    """A parameter in a job of one process."""
+
+    kind = 'local'
+
+
+class OneProcess:
+    """Backend of a store in a job of one process; every method serves one key.
+
+    Attributes
+    ----------
+    routes : dict
+        :class:`Local` by key.
+    """
+
+    def __init__(self) -> None:
+        self.routes: Dict[Any, Route] = {}
+        self.native: KVStore = mx.kv.create('device')
+
+    @property
+    def updater(self) -> Any:
+        """The updater of the store, None without an optimizer."""
+        return self.native._updater
+
+    def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
+        """Set a key's initial value."""
+        self.routes[key] = Local(key, name, value)
+        if value.stype == 'row_sparse':
+            # MXNet's sparse optimizers want every row stored, also those of zeros that tostype left out.
+            everything = np.arange(value.shape[0], dtype=np.int64)
+            value = make_row_sparse(everything, rows_of(value)(everything), value.shape)
+        if outs:
+            self.native.broadcast(key, value, outs, priority)
+        else:
+            self.native.init(key, value)
+
+    def push(self, route: Route, arrays: List[Any], priority: int) -> None:
+        """Sum the devices' arrays into the key."""
+        self.native.push(route.key, arrays, priority)
+
+    def pull(self, route: Route, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
+        """Write the key's value to `outs`."""
+        self.native.pull(route.key, outs, priority, ignore_sparse)
+
+    def pushpull(self, route: Route, arrays: List[Any], outs: List[Any], priority: int) -> None:
+        """Push, then pull."""
+        self.native.pushpull(route.key, arrays, outs, priority)
+
+    def pull_rows(self, route: Route, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write rows to `outs`."""
+        self.native.row_sparse_pull(route.key, outs, priority, [mx.nd.from_numpy(ids) for ids in wanted])
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update on the store from now on."""
+        self.native.set_optimizer(optimizer)
+
+    def save_states(self, fname: str, dump_optimizer: bool) -> None:
+        """Write the optimizer state."""
+        states.write_atomically(fname, self.native._updater.get_states(dump_optimizer))
+
+    def load_states(self, fname: str) -> None:
+        """Read the optimizer state."""
+        self.native.load_optimizer_states(fname)
+
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
+        """Nobody to agree with."""
+
+    def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
+        """Nothing to take over: a Trainer initialises a new MXNet store from its parameters."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on any worker."""
+        return flag
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""

@@ -1,0 +1,105 @@
+"""Wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable."""
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import gluon
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+
+ones = mx.nd.ones
+
+
+def rows(ids, shape=(9, 2), dtype='float32'):
+    """A row_sparse array."""
+    return mx.nd.sparse.row_sparse_array((np.ones((len(ids),) + shape[1:], dtype), np.array(ids)), shape=shape)
+
+
+def out(shape=(9, 2), dtype='float32'):
+    """An empty row_sparse array."""
+    return mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+
+
+class Odd(mx.optimizer.SGD):
+    """An optimizer of the user's own, that servers do not know."""
+
+
+def wrong_calls(kv):
+    """Name, call, and words that the message must have."""
+    pull = kv.row_sparse_pull
+    return [
+        ('row id too large', lambda: pull('table', out=out(), row_ids=mx.nd.array([1, 9])), ['9', 'table', '0 to 8']),
+        ('row id negative', lambda: pull('table', out=out(), row_ids=mx.nd.array([-1])), ['-1', 'table', '0 to 8']),
+        ('row id broken', lambda: pull('table', out=out(), row_ids=mx.nd.array([1.5])), ['table', 'whole']),
+        ('push outside', lambda: kv.push('table', rows([3, 9], (10, 2))), ['table', '(9, 2)', '(10, 2)']),
+        ('shape', lambda: kv.push('dense', ones((2, 3))), ['dense', '(3, 2)', '(2, 3)']),
+        ('dtype', lambda: kv.push('dense', ones((3, 2), dtype='float64')), ['dense', 'float32', 'float64', 'astype']),
+        ('pull dtype', lambda: kv.pull('dense', out=ones((3, 2), dtype='float16')), ['dense', 'float16']),
+        ('unknown key', lambda: kv.push('nobody', ones((3, 2))), ['nobody', 'init']),
+        ('unknown pull', lambda: pull(77, out=out(), row_ids=mx.nd.array([1])), ['77', 'init']),
+        ('dense for sparse', lambda: kv.push('table', ones((9, 2))), ['table', 'row_sparse', 'tostype']),
+        ('sparse pushpull', lambda: kv.pushpull('dense', rows([1], (3, 2))), ['dense', 'row_sparse']),
+        ('pushpull a table', lambda: kv.pushpull('table', ones((9, 2))), ['table', 'row_sparse_pull']),
+        ('rows of dense', lambda: pull('dense', out=out((3, 2)), row_ids=mx.nd.array([1])), ['dense', 'pull']),
+        ('dense output', lambda: pull('table', out=ones((9, 2)), row_ids=mx.nd.array([1])), ['table', 'row_sparse']),
+        ('key type', lambda: kv.push(1.5, ones((3, 2))), ['1.5', 'int or str']),
+        ('value type', lambda: kv.push('dense', 'text'), ['dense', 'NDArray']),
+        ('list lengths', lambda: kv.push(['dense', 'table'], [ones((3, 2))]), ['2 keys']),
+        ('init twice', lambda: kv.init('dense', ones((3, 2))), ['dense', 'before']),
+        ('compression', lambda: kv.set_gradient_compression({'type': '2bit'}), ['2bit', 'compression_params']),
+        ('no optimizer', lambda: kv.save_optimizer_states('/nowhere/states'), ['set_optimizer']),
+        ('not an optimizer', lambda: kv.set_optimizer('sgd'), ['sgd', 'Optimizer']),
+        ('partitions=0', lambda: mxhybrid.create(partitions=0), ['partitions', '0', 'at least 1']),
+        ('partitions=-1', lambda: mxhybrid.create(partitions=-1), ['partitions', '-1', 'at least 1']),
+        ('partitions=many', lambda: mxhybrid.create(partitions='many'), ['partitions', 'many', 'whole number']),
+        ('unknown setting', lambda: mxhybrid.create(partition=3), ['partition', 'partitions']),
+    ]
+
+
+def wrong_in_jobs(kv):
+    """Calls that only a job of several processes must refuse."""
+    calls = [('int8 table', lambda: kv.init('bytes', rows([1], dtype='int8')), ['bytes', 'int8', 'float32'])]
+    for name in ('lamb', 'lars', 'adamax', 'sgld', 'nadam', 'signum', 'ftml', 'dcasgd', 'lbsgd'):
+        calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
+    calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad']),
+              ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
+              ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once'])
+              ] if kv.num_workers > 1 else []
+    return calls
+
+
+def lamb_trainer():
+    """A Trainer whose optimizer cannot update its row_sparse weight."""
+    net = SparseEmbedding(9, 2)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'lamb', kvstore='hybrid')
+    net(mx.nd.array([1]))
+    return trainer
+
+
+def main():
+    kv = mx.kv.create('hybrid')
+    kv.init('dense', ones((3, 2)))
+    kv.init('table', rows(list(range(9))))
+    said = {}
+    calls = wrong_calls(kv)
+    if kv.num_workers > 1:
+        calls += wrong_in_jobs(kv) + [('lamb trainer', lamb_trainer, ['lamb', 'embedding0_weight', 'adagrad'])]
+    for name, call, words in calls:
+        try:
+            call()
+            said[name] = 'nothing was refused'
+        except mxhybrid.HybridError as error:
+            missing = [word for word in words if word not in str(error)]
+            said[name] = '%r not in %r' % (missing, str(error)) if missing else ''
+    # After all of that the store still works, so nothing was sent by halves.
+    kv.push('dense', ones((3, 2)))
+    kv.push('table', rows([2, 4]))
+    dense, sparse = mx.nd.zeros((3, 2)), out()
+    kv.pull('dense', out=dense)
+    kv.row_sparse_pull('table', out=sparse, row_ids=mx.nd.array([2, 3]))
+    report(kv.rank, said=said, dense=dense, rows=sparse.data)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,169 @@
+"""The store used directly: what every call leaves, to be compared with MXNet's own store.
+
+With ``--alone N`` one process gives MXNet's ``local`` store the arrays of N workers as those of N devices.
+"""
+import argparse
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+
+import mxhybrid
+
+
+def rows(seed, ids, shape=(9, 2), dtype='float32'):
+    """A row_sparse array with the given rows."""
+    values = np.random.RandomState(seed).normal(size=(len(ids),) + shape[1:]).astype(dtype)
+    return mx.nd.sparse.row_sparse_array((values, np.array(ids, np.int64)), shape=shape)
+
+
+def table(shape=(9, 2), dtype='float32'):
+    """A row_sparse array with all its rows."""
+    return rows(1, list(range(shape[0])), shape, dtype)
+
+
+class Store:
+    """A store to which all workers' arrays are pushed, by several workers or, as devices, by one."""
+
+    def __init__(self, alone):
+        self.kv = mx.kv.create('local') if alone else mx.kv.create('hybrid')
+        self.ranks = list(range(alone)) if alone else [self.kv.rank]
+        self.found = {}
+
+    def push(self, key, make):
+        """Push ``make(rank)``."""
+        if isinstance(key, list):
+            self.kv.push(key, [[make(rank, one) for rank in self.ranks] for one in key])
+        else:
+            self.kv.push(key, [make(rank) for rank in self.ranks])
+
+    def note(self, name, array):
+        """Remember an array."""
+        self.found[name] = array.tostype('default').asnumpy()
+
+    def pull(self, name, key, shape=(3, 2)):
+        """Remember a dense value."""
+        out = mx.nd.zeros(shape)
+        self.kv.pull(key, out=out)
+        self.note(name, out)
+
+    def pull_rows(self, name, key, ids, shape=(9, 2), dtype='float32'):
+        """Remember rows of a row_sparse value."""
+        out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+        self.kv.row_sparse_pull(key, out=out, row_ids=mx.nd.array(ids, dtype='float32'))
+        self.note(name, out)
+
+
+def dense(store, key):
+    """Dense calls with one key."""
+    kv = store.kv
+    kv.init(key, mx.nd.ones((3, 2)) * 2)
+    store.pull('dense/init', key)
+    store.push(key, lambda rank: mx.nd.ones((3, 2)) * (rank + 1))
+    store.pull('dense/push', key)
+    store.push(key, lambda rank: mx.nd.arange(6).reshape((3, 2)) * (rank + 1))
+    outs = [mx.nd.zeros((3, 2)), mx.nd.zeros((3, 2))]
+    kv.pull(key, out=outs)
+    store.note('dense/push again', outs[1])
+    values = [mx.nd.ones((3, 2)) * (rank - 0.5) for rank in store.ranks]
+    kv.pushpull(key, values)
+    store.note('dense/pushpull', values[0])
+    out = mx.nd.zeros((3, 2))
+    kv.pushpull(key, [mx.nd.ones((3, 2)) * rank for rank in store.ranks], out=out)
+    store.note('dense/pushpull out', out)
+    store.pull('dense/after pushpull', key)
+
+
+def lists(store, keys):
+    """Lists of keys, and a broadcast."""
+    store.kv.init(keys[:2], [mx.nd.ones((3, 2)), mx.nd.ones((3, 2)) * 3])
+    store.push(keys[:2], lambda rank, key: mx.nd.ones((3, 2)) * (rank + keys.index(key)))
+    outs = [mx.nd.zeros((3, 2)), mx.nd.zeros((3, 2))]
+    store.kv.pull(keys[:2], out=outs)
+    store.note('lists/0', outs[0])
+    store.note('lists/1', outs[1])
+    out = mx.nd.zeros((3, 2))
+    store.kv.broadcast(keys[2], mx.nd.ones((3, 2)) * (7 + min(store.ranks)), out=out)  # worker 0's value counts
+    store.note('lists/broadcast', out)
+
+
+def sparse(store, key, dtype):
+    """row_sparse calls without an optimizer."""
+    kv, label = store.kv, 'sparse-%s/' % dtype
+    kv.init(key, table(dtype=dtype))
+    store.pull_rows(label + 'init', key, [0, 4, 4, 8], dtype=dtype)
+    store.push(key, lambda rank: rows(rank, [rank, rank + 1, 5], dtype=dtype))
+    store.pull_rows(label + 'push', key, list(range(9)), dtype=dtype)
+    store.push(key, lambda rank: mx.nd.sparse.zeros('row_sparse', (9, 2), dtype=dtype) if rank else
+               rows(3, [2], dtype=dtype))
+    out = mx.nd.sparse.zeros('row_sparse', (9, 2), dtype=dtype)
+    kv.pull(key, out=out, ignore_sparse=False)
+    store.note(label + 'all rows', out)
+    kv.pull(key, out=out, ignore_sparse=True)
+    store.note(label + 'ignored', out)
+
+
+def optimized(store, keys):
+    """An optimizer on the store, for dense and row_sparse values and for a value given in part."""
+    kv = store.kv
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
+    kv.init(keys[0], mx.nd.ones((3, 2)))
+    kv.init(keys[1], table())
+    kv.init(keys[2], table((6, 2, 3)))
+    for step in range(3):
+        store.push(keys[0], lambda rank, step=step: mx.nd.ones((3, 2)) * (rank + step))
+        store.push(keys[1], lambda rank, step=step: rows(step, [step, rank + 3]))
+        store.push(keys[2], lambda rank, step=step: rows(step, [rank + step], (6, 2, 3)))
+    store.pull('optimizer/dense', keys[0])
+    store.pull_rows('optimizer/sparse', keys[1], list(range(9)))
+    store.pull_rows('optimizer/three dimensions', keys[2], [0, 1, 5, 3], (6, 2, 3))
+
+
+def several_outputs(store, key):
+    """Other rows to each of two outputs (MXNet's distributed store cannot)."""
+    store.kv.init(key, table())
+    outs = [mx.nd.sparse.zeros('row_sparse', (9, 2)) for _ in range(2)]
+    store.kv.row_sparse_pull(key, out=outs, row_ids=[mx.nd.array([1, 2]), mx.nd.array([2, 7])])
+    store.note('outputs/0', outs[0])
+    store.note('outputs/1', outs[1])
+    store.kv.row_sparse_pull(key, out=outs, row_ids=mx.nd.array([3]))
+    store.note('outputs/same', outs[1])
+
+
+def partial(store, key):
+    """A table initialised with some of its rows: the others are zeros."""
+    if isinstance(store.kv, mxhybrid.Hybrid):
+        store.kv.init(key, rows(2, [1, 5]))
+        store.pull_rows('partial', key, list(range(9)))
+    else:
+        store.note('partial', rows(2, [1, 5]))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--alone', type=int, default=0)
+    parser.add_argument('--strings', action='store_true')
+    arguments = parser.parse_args()
+    found, count = {}, iter(range(1, 100))
+
+    def key():
+        number = next(count)
+        return 'key%d' % number if arguments.strings else number
+
+    rank = 0
+    for act in (lambda s: dense(s, key()), lambda s: lists(s, [key(), key(), key()]),
+                lambda s: sparse(s, key(), 'float32'), lambda s: sparse(s, key(), 'float64'),
+                lambda s: optimized(s, [key(), key(), key()]), lambda s: several_outputs(s, key()),
+                lambda s: partial(s, key())):
+        store = Store(arguments.alone)
+        rank = store.ranks[0]
+        act(store)
+        found.update(store.found)
+    if not arguments.alone:
+        kind = (store.kv.type, store.kv.rank, store.kv.num_workers, store.kv.is_capable('optimizer'))
+        report(rank, kind=kind)
+    report(rank, found=found)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,77 @@
+"""Bad input gets a clear error on every rank that gives it, before anything is sent."""
+import numpy as np
+import pytest
+from jobs import BODIES, run_job
+
+BODY = BODIES / 'bad_input.py'
+DISAGREE = BODIES / 'disagree.py'
+
+
+@pytest.mark.parametrize('launcher, workers', [('none', None), ('horovodrun', 2), ('launch.py', 2)])
+def test_wrong_calls(launcher, workers):
+    result = run_job(BODY, launcher, workers=workers, timeout=90).ok()
+    count = workers or 1
+    assert sorted(result.results) == list(range(count))
+    for values in result.results.values():
+        wrong = {name: said for name, said in values['said'].items() if said}
+        assert not wrong
+        assert len(values['said']) > 20
+        np.testing.assert_array_equal(values['dense'], np.full((3, 2), count))
+        np.testing.assert_array_equal(values['rows'][0], [count, count])
+        np.testing.assert_array_equal(values['rows'][1:], np.zeros((len(values['rows']) - 1, 2)))
+
+
+@pytest.mark.parametrize('environment, words', [
+    ({'MXHYBRID_PARTITIONS': '0'}, ['MXHYBRID_PARTITIONS', "'0'", 'at least 1']),
+    ({'MXHYBRID_PARTITIONS': 'emb*=many'}, ['MXHYBRID_PARTITIONS[emb*]', 'many']),
+    ({'MXHYBRID_SERVERS_PER_HOST': '-2'}, ['MXHYBRID_SERVERS_PER_HOST', "'-2'"]),
+    ({'MXHYBRID_TIMEOUT': 'soon'}, ['MXHYBRID_TIMEOUT', 'soon']),
+    ({'MXNET_ENGINE_TYPE': 'NaiveEngine'}, ['MXNET_ENGINE_TYPE', 'NaiveEngine', 'unset']),
+])
+def test_wrong_environment(environment, words):
+    result = run_job(BODY, 'horovodrun', workers=2, env=environment, timeout=60).failed(*words)
+    assert result.seconds < 30
+
+
+def test_horovod_without_mxnet(tmp_path):
+    (tmp_path / 'horovod').mkdir()
+    (tmp_path / 'horovod' / '__init__.py').write_text('')
+    body = tmp_path / 'body.py'
+    body.write_text('import mxnet as mx, mxhybrid\nmx.kv.create("hybrid")\n')
+    result = run_job(body, 'launch.py', workers=2, timeout=60)  # a script's own folder comes first on its path
+    result.failed('Horovod with MXNet support is not installed', 'HOROVOD_WITH_MXNET=1')
+    assert result.seconds < 30
+
+
+def test_horovod_initialised_too_early(tmp_path):
+    body = tmp_path / 'body.py'
+    body.write_text('import mxnet as mx, mxhybrid\nimport horovod.mxnet as hvd\nhvd.init()\nmx.kv.create("hybrid")\n')
+    result = run_job(body, 'launch.py', workers=2, timeout=60).failed('hvd.size() is 1', 'launch.py started 2')
+    assert result.seconds < 30
+
+
+@pytest.mark.parametrize('what, words', [
+    ('settings', ['MXHYBRID_PARTITIONS', 'worker 1']), ('shape', ['workers disagree', 'layer_bias', '[2]', '[3]']),
+    ('name', ['workers disagree', 'layer_', 'other_']), ('number', ['workers disagree', 'sequential0_dense0_bias']),
+    ('deferred', ['workers disagree', '[2]', '[5]']),
+])
+def test_workers_disagree(what, words):
+    result = run_job(DISAGREE, 'horovodrun', workers=2, args=[what], timeout=60).failed(*words)
+    assert 'step 0' not in result.output
+    assert result.seconds < 30
+
+
+def test_one_worker_makes_more_steps():
+    result = run_job(DISAGREE, 'horovodrun', workers=2, args=['steps'], timeout=60)
+    result.failed('worker 0 ended its script after', 'same number of steps')
+
+
+def test_more_partitions_than_rows_are_reduced_and_reported(tmp_path):
+    body = tmp_path / 'body.py'
+    body.write_text(
+        'import mxnet as mx, mxhybrid\nkv = mxhybrid.create(partitions=99)\n'
+        'kv.init("small", mx.nd.sparse.zeros("row_sparse", (5, 2)))\nprint(kv.report())\n')
+    result = run_job(body, 'horovodrun', workers=2, timeout=60).ok()
+    assert 'partitions=99 is more than the 5 rows of small: using 5' in result.output
+    line = next(line for line in result.output.splitlines() if 'small ' in line and 'server weights' in line)
+    assert line.split()[-6:-4] == ['weights', '5'] or ' 5 ' in line

@@ -1,0 +1,45 @@
+"""Training with kvstore='hybrid' equals MXNet in one process on the joined batch, for every case of ``train.py``."""
+import comparing
+import pytest
+from jobs import BODIES, STOCK_LAUNCH_WORKS, run_job
+
+BODY = BODIES / 'train.py'
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """MXNet alone."""
+    return comparing.reference(BODY)
+
+
+@pytest.mark.parametrize('launcher, workers, servers, partitions', [
+    ('horovodrun', 2, 1, None), ('horovodrun', 3, 2, 5), ('horovodrun', 4, 1, 3),
+    ('launch.py', 2, 2, None), ('launch.py', 3, 1, 2), ('launch.py', 4, 3, 7)])
+def test_equals_one_process(expected, launcher, workers, servers, partitions):
+    args = [] if partitions is None else ['--partitions', str(partitions)]
+    result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240).ok()
+    comparing.assert_cases(expected, result, workers)
+    assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
+
+
+def test_partition_count_changes_no_bit():
+    cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag,gradient-adagrad,trainers'
+    found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],
+                     timeout=120).ok().results[0] for count in (1, 2, 7, 40)]
+    for other in found[1:]:
+        for case in cases.split(','):
+            comparing.assert_same_bits(found[0][case], other[case], case)
+
+
+def test_one_process_without_launcher(expected):
+    result = run_job(BODY, 'none', timeout=120).ok()
+    comparing.assert_cases(expected, result, 1)
+
+
+def test_stock_launcher(expected):
+    """MXNet's own launch.py works wherever it can run at all, that is on CPython 3.8."""
+    result = run_job(BODY, 'stock-launch.py', workers=2, servers=2, timeout=200)
+    if STOCK_LAUNCH_WORKS:
+        comparing.assert_cases(expected, result.ok(), 2)
+    else:
+        assert 'isAlive' in result.output

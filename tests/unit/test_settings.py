@@ -1,0 +1,163 @@
+"""Settings: where they come from, which win, and what the messages say about wrong ones."""
+import dataclasses
+
+import pytest
+
+from mxhybrid.errors import HybridError, SettingError
+from mxhybrid.settings import DEFAULT_TIMEOUT_S, Settings, resolve, variable
+
+
+def problem(keywords=None, environ=None):
+    """The message of the SettingError that these settings raise."""
+    with pytest.raises(SettingError) as caught:
+        resolve(keywords, environ or {})
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+def test_defaults():
+    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO')
+    assert resolve(None, {}) == Settings()
+
+
+def test_variables_carry_the_projects_prefix():
+    assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
+        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL']
+
+
+@pytest.mark.parametrize('name, text, from_text, value, from_value', [
+    ('partitions', '3', (('*', 3),), 5, (('*', 5),)),
+    ('servers_per_host', '2', 2, 4, 4),
+    ('timeout', '7.5', 7.5, 9, 9.0),
+    ('log_level', 'debug', 'DEBUG', 'warning', 'WARNING'),
+])
+def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
+    environ = {variable(name): text}
+    assert getattr(resolve({}, environ), name) == from_text
+    assert getattr(resolve({name: value}, environ), name) == from_value
+    assert getattr(resolve({name: None}, environ), name) == from_text
+    assert getattr(resolve({}, {variable(name): '  '}), name) == getattr(Settings(), name)
+
+
+def test_the_real_environment_is_read_by_default(monkeypatch):
+    monkeypatch.setenv('MXHYBRID_TIMEOUT', '33')
+    assert resolve().timeout == 33
+
+
+def test_a_keyword_hides_a_wrong_environment_variable():
+    assert resolve({'timeout': 5}, {'MXHYBRID_TIMEOUT': 'soon'}).timeout == 5
+
+
+def test_unknown_settings_are_named_with_the_known_ones():
+    text = problem({'partition': 4})
+    assert "unknown setting 'partition'" in text
+    for field in dataclasses.fields(Settings):
+        assert field.name in text
+
+
+def test_setting_errors_are_value_errors_of_the_project():
+    with pytest.raises(ValueError):
+        resolve({'timeout': -1}, {})
+    with pytest.raises(HybridError):
+        resolve({'timeout': -1}, {})
+
+
+# ------------------------------------------------------------------------------------------ counts
+
+WRONG_COUNTS = [True, False, 'many', '', '2.5', 2.5, -1, '-3', 0, '0', [], '--4', '+-5', '²']
+
+
+@pytest.mark.parametrize('value', WRONG_COUNTS, ids=repr)
+@pytest.mark.parametrize('name', ['servers_per_host', 'partitions'])
+def test_wrong_counts_name_setting_value_and_fix(name, value):
+    text = problem({name: value})
+    assert text.startswith('%s=%r is' % (name, value))
+    assert 'at least 1' in text
+
+
+@pytest.mark.parametrize('text', ['many', '2.5', '-3', '0', '--4', '²'])
+@pytest.mark.parametrize('name', ['servers_per_host', 'partitions'])
+def test_wrong_counts_from_the_environment_name_the_variable(name, text):
+    message = problem({}, {variable(name): text})
+    assert message.startswith('%s=%r is' % (variable(name), text))
+    assert 'at least 1' in message
+
+
+@pytest.mark.parametrize('value', [4, '4', ' 4 ', '+4'])
+def test_counts_may_be_numbers_or_text(value):
+    assert resolve({'servers_per_host': value}, {}).servers_per_host == 4
+    assert resolve({'partitions': value}, {}).partitions_for('any') == 4
+
+
+# ------------------------------------------------------------------------------------------ patterns
+
+
+@pytest.mark.parametrize('value', ['embed*=8,out?=3,*=2', {'embed*': 8, 'out?': 3, '*': 2},
+                                   ' embed*=8 , out?=3, *=2,', {'embed*': '8', 'out?': '3', '*': '2'}])
+def test_the_first_pattern_that_matches_counts(value):
+    settings = resolve({'partitions': value}, {})
+    assert [settings.partitions_for(name) for name in ('embed0_weight', 'out1', 'out12')] == [8, 3, 2]
+    if isinstance(value, str):
+        assert resolve({}, {'MXHYBRID_PARTITIONS': value}) == settings
+
+
+def test_order_decides_between_patterns():
+    assert resolve({'partitions': '*=2,embed*=8'}, {}).partitions_for('embed0') == 2
+
+
+def test_no_match_means_the_default():
+    assert resolve({'partitions': {'embed*': 8}}, {}).partitions_for('decoder') is None
+    assert resolve({}, {}).partitions_for('decoder') is None
+
+
+def test_patterns_look_at_case_and_may_hold_an_equals_sign():
+    settings = resolve({'partitions': 'Embed*=8,a=b=3'}, {})
+    assert settings.partitions_for('embed0') is None
+    assert settings.partitions_for('a=b') == 3
+
+
+@pytest.mark.parametrize('value, part', [
+    ({'embed*': 0}, 'partitions[embed*]=0'), ('embed*=0', "partitions[embed*]='0'"),
+    ({'embed*': True}, 'partitions[embed*]=True'), ({'embed*': None}, 'partitions[embed*]=None'),
+    ('embed*=many', "partitions[embed*]='many'"), ('embed*=', "partitions[embed*]=''"),
+    ('embed*=-1', "partitions[embed*]='-1'"),
+])
+def test_wrong_counts_of_a_pattern_name_the_pattern(value, part):
+    text = problem({'partitions': value})
+    assert text.startswith(part + ' is')
+    assert 'at least 1' in text
+
+
+@pytest.mark.parametrize('value', ['embed*=8,decoder', '=4', {'': 4}, {7: 4}, {None: 4}], ids=repr)
+def test_wrong_patterns_show_the_value_and_an_example(value):
+    text = problem({'partitions': value})
+    assert text.startswith('partitions=%r' % (value,))
+    assert 'embed*' in text.replace(repr(value), '')
+
+
+# ------------------------------------------------------------------------------------------ seconds and levels
+
+
+@pytest.mark.parametrize('value', ['soon', '', 0, -1, '-2', 'nan', 'inf', float('nan'), [], True], ids=repr)
+def test_wrong_timeouts_name_setting_value_and_fix(value):
+    text = problem({'timeout': value})
+    assert text.startswith('timeout=%r is not' % (value,))
+    assert 'seconds above 0' in text and 'timeout=120' in text
+    if isinstance(value, str) and value:
+        text = problem({}, {'MXHYBRID_TIMEOUT': value})
+        assert text.startswith('MXHYBRID_TIMEOUT=%r is not' % value) and 'MXHYBRID_TIMEOUT=120' in text
+
+
+@pytest.mark.parametrize('value', ['loud', 10, None, 'Level 7'][0:2] + [True], ids=repr)
+def test_wrong_levels_name_setting_value_and_fix(value):
+    text = problem({'log_level': value})
+    assert text.startswith('log_level=%r is not a log level' % value)
+    for level in ('DEBUG', 'INFO', 'WARNING', 'ERROR'):
+        assert level in text
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        resolve({}, {}).timeout = 3
