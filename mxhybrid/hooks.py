@@ -76,7 +76,8 @@ def _init_kvstore(original: Any) -> Any:
         previous = self.__dict__.pop('_mxhybrid_previous', None)
         if previous is not None:
             changed = {self._param2idx[name] for name in self.__dict__.pop('_mxhybrid_set')}
-            _carry_over(self, previous, store, changed)
+            with mx.autograd.pause():
+                _carry_over(self, previous, store, changed)
         store.attach({index: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype, param.grad_req,
                               list(param.shape or ())] for index, param in enumerate(self._params)},
                      bool(self._update_on_kvstore))

@@ -36,8 +36,8 @@ def fill(params, dtype='float32'):
     for index, param in enumerate(params.values()):
         random = np.random.RandomState(100 + index)
         values = random.normal(scale=0.3, size=param.shape).astype(dtype)
-        if param._stype == 'row_sparse':
-            values[3] = 0  # an all-zero row must survive
+        if param.shape[0] == ROWS:
+            values[3] = 0  # an all-zero row of a table must survive
         param.initialize(force_reinit=True, ctx=param.list_ctx() if param._data else mx.cpu(),
                          init=mx.init.Constant(0))
         if param._stype == 'row_sparse':

@@ -1,0 +1,425 @@
+"""Updates inside a server, driven directly with MXNet's arrays: equal, bit for bit, to MXNet's own Updater."""
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid import agent as agent_module
+from mxhybrid.agent import MAILBOX_ELEMENTS, Agent, Command
+from mxhybrid.arrays import host_view, make_row_sparse, row_sparse_parts
+from mxhybrid.optimizers import ELEMENTWISE, SPARSE_KERNELS, is_sparse_kernel, scalars, state_arrays
+from mxhybrid.partition import Placement
+
+ROWS, WIDTH = 11, 3
+MAILBOX = 4
+COMMON = {'rescale_grad': 1 / 3, 'clip_gradient': 0.4}
+OPTIMIZERS = [
+    ('sgd', {'wd': 0.01}), ('sgd', {'wd': 0.01, 'momentum': 0.9}),
+    ('sgd', {'wd': 0.01, 'lazy_update': False}), ('sgd', {'wd': 0.01, 'momentum': 0.9, 'lazy_update': False}),
+    ('ccsgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'wd': 0.01}), ('adam', {'wd': 0.01, 'lazy_update': False}),
+    ('adagrad', {}), ('groupadagrad', {'learning_rate': 0.1}), ('ftrl', {'wd': 0.01}),
+    ('nag', {'wd': 0.01}), ('nag', {'wd': 0.01, 'momentum': 0.9}), ('rmsprop', {'wd': 0.01}),
+    ('rmsprop', {'wd': 0.01, 'centered': True, 'clip_weights': 1.0}), ('adadelta', {'wd': 0.01}),
+]
+
+
+def case_name(value):
+    """Name a test by its optimizer and what is special about it."""
+    if isinstance(value, dict):
+        return '-'.join('%s=%s' % item for item in value.items() if item[0] != 'wd') or 'plain'
+    return str(value)
+
+
+class LoudAgent(Agent):
+    """Raises what would end a server."""
+
+    def die(self, doing):
+        """Let the test see the exception."""
+        raise  # noqa: PLE0704  (called while an exception is handled)
+
+
+def merged_gradients(seed, dtype='float32', steps=7):
+    """Merged pushes of some steps: one touches nothing, one a single row, one all rows."""
+    random = np.random.RandomState(seed)
+    for step in range(steps):
+        count = {1: 0, 2: 1, 3: ROWS}.get(step, random.randint(1, 5))
+        ids = np.sort(random.choice(ROWS, count, replace=False)).astype(np.int64)
+        yield ids, random.standard_normal((count, WIDTH)).astype(dtype)
+
+
+class Table:
+    """A table cut into partitions that one agent holds, with the calls that servers and worker 0 make."""
+
+    def __init__(self, values, count, agent=None):
+        self.agent = agent or LoudAgent()
+        self.plan = Placement(2, MAILBOX + 1).place(ROWS, WIDTH, values.itemsize, count)
+        self.keys = list(self.plan.keys)
+        shapes = [self.plan.shape(part) for part in range(count)]
+        self.stored = [make_row_sparse(np.arange(shape[0]), values[self.plan.members(part)], shape)
+                       for part, shape in enumerate(shapes)]
+        self.agent.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
+        self.push(np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
+
+    def push(self, ids, rows):
+        """What servers do with one merged push, partitions without rows included."""
+        for part, at in enumerate(self.plan.split(ids)):
+            grad = make_row_sparse(self.plan.local(ids[at]), rows[at], self.plan.shape(part))
+            self.agent.update_multi_precision(self.keys[part], self.stored[part], grad, None)
+
+    def set_optimizer(self, optimizer, count=None, **changes):
+        """What worker 0 sends, through the text that it travels as."""
+        attributes = dict(scalars(optimizer), lr=optimizer.learning_rate, wd=optimizer.wd, **changes)
+        name = type(optimizer).__name__.lower()
+        self.agent.do_optimizer('w', self.keys, name, json.loads(json.dumps(attributes)), count)
+
+    def values(self):
+        """The whole table."""
+        whole = np.empty((ROWS, WIDTH), self.stored[0].dtype)
+        for part, array in enumerate(self.stored):
+            ids, rows = row_sparse_parts(array)
+            assert len(ids) == len(self.plan.members(part))
+            whole[self.plan.members(part)] = rows
+        return whole
+
+    def read_state(self, slot, width, at_once=2):
+        """Optimizer state of the whole table, as worker 0 reads it."""
+        mailbox = mx.nd.zeros(MAILBOX_ELEMENTS)
+        self.agent.do_mailbox([MAILBOX])
+        self.agent.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
+        dtype = np.dtype(self.stored[0].dtype)
+        whole = np.empty((ROWS, width), dtype)
+        for part, key in enumerate(self.keys):
+            members = self.plan.members(part)
+            for start in range(0, len(members), at_once):
+                stop = min(start + at_once, len(members))
+                mailbox[:] = -1
+                mailbox.wait_to_read()
+                self.agent.do_read(key, slot, start, stop)
+                size = (stop - start) * width
+                whole[members[start:stop]] = host_view(mailbox).view(dtype)[:size].reshape(-1, width)
+        return whole
+
+
+class Whole:
+    """The same table, uncut, updated by MXNet itself."""
+
+    def __init__(self, values, optimizer):
+        self.sparse = is_sparse_kernel(optimizer)
+        self.weight = (make_row_sparse(np.arange(ROWS), values, values.shape) if self.sparse
+                       else mx.nd.array(values, dtype=values.dtype))
+        self.updater = mx.optimizer.get_updater(optimizer)
+
+    def push(self, ids, rows):
+        """Apply one merged gradient."""
+        grad = make_row_sparse(ids, rows, (ROWS, WIDTH))
+        self.updater(0, grad if self.sparse else grad.tostype('default'), self.weight)
+
+    def values(self):
+        """The whole table."""
+        return self.weight.asnumpy()
+
+    def states(self):
+        """Its optimizer state, dense."""
+        return [array.asnumpy().reshape(ROWS, -1) for array in state_arrays(self.updater.states[0])]
+
+
+def start_values(dtype='float32'):
+    """Weights with a row of zeros, which MXNet's own conversions would drop."""
+    values = np.random.RandomState(5).standard_normal((ROWS, WIDTH)).astype(dtype)
+    values[4] = 0
+    return values
+
+
+def pair(name, arguments, count, dtype='float32'):
+    """A cut table on an agent and a whole one in MXNet, with equal optimizers."""
+    table = Table(start_values(dtype), count)
+    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
+    table.set_optimizer(optimizer)
+    return table, Whole(start_values(dtype), mx.optimizer.create(name, **dict(COMMON, **arguments)))
+
+
+def equal(found, wanted):
+    """Bit for bit, and something worth comparing."""
+    assert np.isfinite(wanted).all()
+    np.testing.assert_array_equal(found, wanted)
+
+
+# ------------------------------------------------------------------------------------------ updates
+
+
+def test_every_allowed_optimizer_is_tried():
+    assert {name for name, _ in OPTIMIZERS} == set(SPARSE_KERNELS + ELEMENTWISE)
+
+
+@pytest.mark.parametrize('count', [1, 2, 5, ROWS])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_updates_by_partitions_equal_mxnets_on_the_whole_table(name, arguments, count):
+    table, whole = pair(name, arguments, count)
+    for ids, rows in merged_gradients(1):
+        before = whole.values()
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        assert not len(ids) or not np.array_equal(before, whole.values())
+
+
+@pytest.mark.filterwarnings('ignore:Accumulating with float16')
+@pytest.mark.parametrize('dtype', ['float16', 'float64'])
+@pytest.mark.parametrize('name, arguments', [
+    ('sgd', {'wd': 0.01, 'momentum': 0.9}), ('adam', {'epsilon': 1e-3}), ('nag', {'momentum': 0.9})], ids=case_name)
+def test_updates_of_other_dtypes(name, arguments, dtype):
+    table, whole = pair(name, arguments, 3, dtype)
+    for ids, rows in merged_gradients(2, dtype):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+
+
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('rmsprop', {})], ids=case_name)
+def test_changed_settings_reach_the_update_and_keep_the_state(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    for step, (ids, rows) in enumerate(merged_gradients(3)):
+        if step == 4:
+            table.agent.do_optimizer('w', table.keys, name, {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}, None)
+            whole.updater.optimizer.set_learning_rate(0.5)
+            whole.updater.optimizer.wd = 0.1
+            whole.updater.optimizer.rescale_grad = 2.0
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+
+
+def test_a_given_count_of_updates_moves_adams_clock():
+    table = Table(start_values(), 2)
+    table.set_optimizer(mx.optimizer.create('adam', **COMMON), count=10)
+    whole = Whole(start_values(), mx.optimizer.create('adam', begin_num_update=10, **COMMON))
+    fresh = Whole(start_values(), mx.optimizer.create('adam', **COMMON))
+    for ids, rows in merged_gradients(4):
+        for each in (table, whole, fresh):
+            each.push(ids, rows)
+    equal(table.values(), whole.values())
+    assert not np.array_equal(table.values(), fresh.values())
+
+
+def test_another_optimizer_starts_with_fresh_state():
+    table, _ = pair('sgd', {'momentum': 0.9}, 2)
+    for ids, rows in merged_gradients(5, steps=3):
+        table.push(ids, rows)
+    whole = Whole(table.values(), mx.optimizer.create('adam'))
+    table.set_optimizer(mx.optimizer.create('adam'))
+    for ids, rows in merged_gradients(6):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+    equal(table.values(), whole.values())
+
+
+def test_forgetting_the_state_starts_the_same_optimizer_afresh():
+    table, _ = pair('adam', {}, 2)
+    for ids, rows in merged_gradients(5):
+        table.push(ids, rows)
+    table.agent.do_forget_state('w', table.keys)
+    whole = Whole(table.values(), mx.optimizer.create('adam'))
+    table.set_optimizer(mx.optimizer.create('adam'))
+    for ids, rows in merged_gradients(6):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+    equal(table.values(), whole.values())
+
+
+def test_tables_have_their_own_optimizers():
+    agent = LoudAgent()
+    whole = Whole(start_values(), mx.optimizer.create('sgd', **COMMON))
+    first = Table(start_values(), 2, agent)
+    first.set_optimizer(mx.optimizer.create('sgd', **COMMON))
+    agent.do_table('other', [100], [2], WIDTH, 'capture')
+    other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
+    agent.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
+    agent.do_optimizer('other', [100], 'sgd', {'lr': 1.0, 'wd': 0.0}, None)
+    for ids, rows in merged_gradients(7):
+        first.push(ids, rows)
+        whole.push(ids, rows)
+    agent.update_multi_precision(100, other, make_row_sparse(np.array([1]), np.ones((1, WIDTH), 'float32'),
+                                                             (2, WIDTH)), None)
+    equal(first.values(), whole.values())
+    assert other.asnumpy()[:, 0].tolist() == [1, 0]
+
+
+# ------------------------------------------------------------------------------------------ the other modes
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_assign_overwrites_the_pushed_rows_only(count, dtype):
+    table, wanted = Table(start_values(dtype), count), start_values(dtype)
+    table.agent.do_mode(table.keys, 'assign')
+    for ids, rows in merged_gradients(8, dtype):
+        table.push(ids, rows)
+        wanted[ids] = rows
+        equal(table.values(), wanted)
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_replace_does_what_mxnets_store_does_without_an_optimizer(count):
+    table = Table(start_values(), count)
+    store = mx.kv.create('local')
+    store.init('w', make_row_sparse(np.arange(ROWS), start_values(), (ROWS, WIDTH)))
+    table.agent.do_mode(table.keys, 'replace')
+    for ids, rows in merged_gradients(9):
+        table.push(ids, rows)
+        store.push('w', make_row_sparse(ids, rows, (ROWS, WIDTH)))
+        out = mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH))
+        store.pull('w', out=out, ignore_sparse=False)
+        np.testing.assert_array_equal(table.values(), out.asnumpy())
+
+
+def test_capture_changes_nothing():
+    table = Table(start_values(), 2)
+    for ids, rows in merged_gradients(10):
+        table.push(ids, rows)
+    equal(table.values(), start_values())
+
+
+# ------------------------------------------------------------------------------------------ optimizer state
+
+WITH_STATE = [case for case in OPTIMIZERS if state_arrays(
+    mx.optimizer.create(case[0], **case[1]).create_state(0, mx.nd.ones((2, 2))))]
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
+def test_state_reads_as_mxnet_has_it(name, arguments, count):
+    table, whole = pair(name, arguments, count)
+    for ids, rows in merged_gradients(11, steps=3):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+    for slot, wanted in enumerate(whole.states()):
+        assert wanted.any() or name == 'adadelta' or slot
+        equal(table.read_state(slot, wanted.shape[1]), wanted)
+
+
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('adam', {}), ('adam', {'lazy_update': False}),
+                                             ('ftrl', {})], ids=case_name)
+def test_state_reads_as_its_start_before_the_first_update(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    template = whole.updater.optimizer.create_state_multi_precision(0, whole.weight)
+    for slot, wanted in enumerate(state_arrays(template)):
+        equal(table.read_state(slot, WIDTH), wanted.asnumpy())
+
+
+def write_state(table, slot, rows):
+    """Overwrite a state of the whole table, in two pushes, with rows as wide as the table's."""
+    padded = np.zeros((ROWS, WIDTH), rows.dtype)
+    padded[:, :rows.shape[1]] = rows
+    table.agent.do_mode(table.keys, 'state:%d' % slot)
+    for ids in (np.arange(0, 4), np.arange(4, ROWS)):
+        table.push(ids, padded[ids])
+    table.agent.do_mode(table.keys, 'optimize')
+
+
+@pytest.mark.parametrize('counts', [(2, 5), (5, 1), (1, 2)])
+@pytest.mark.parametrize('name, arguments', WITH_STATE, ids=case_name)
+def test_state_moves_to_another_partitioning_and_training_goes_on(name, arguments, counts):
+    old, whole = pair(name, arguments, counts[0])
+    for ids, rows in merged_gradients(12, steps=3):
+        old.push(ids, rows)
+        whole.push(ids, rows)
+    new = Table(old.values(), counts[1])
+    new.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)), count=3)
+    widths = [state.shape[1] for state in whole.states()]
+    for slot, width in enumerate(widths):
+        write_state(new, slot, old.read_state(slot, width))
+        equal(new.read_state(slot, width, at_once=3), whole.states()[slot])
+    for ids, rows in merged_gradients(13):
+        new.push(ids, rows)
+        whole.push(ids, rows)
+        equal(new.values(), whole.values())
+    for slot, wanted in enumerate(whole.states()):
+        equal(new.read_state(slot, widths[slot]), wanted)
+
+
+def test_state_of_a_partition_on_another_server_is_not_read():
+    agent = LoudAgent()
+    agent.do_table('w', [7], [3], WIDTH, 'capture')
+    mailbox = mx.nd.full(MAILBOX_ELEMENTS, 5)
+    agent.do_mailbox([MAILBOX])
+    agent.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
+    agent.do_read(7, 0, 0, 3)
+    assert (mailbox.asnumpy() == 5).all()
+
+
+# ------------------------------------------------------------------------------------------ mistakes
+
+
+def test_a_push_to_an_unknown_key_is_an_error():
+    with pytest.raises(RuntimeError, match='key 9, which no table has'):
+        LoudAgent().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
+
+
+def test_an_unknown_mode_is_an_error():
+    table = Table(start_values(), 1)
+    table.agent.do_mode(table.keys, 'average')
+    with pytest.raises(RuntimeError, match="unknown mode 'average'"):
+        table.push(np.array([1]), np.ones((1, WIDTH), 'float32'))
+
+
+def test_stored_weights_that_lack_rows_are_an_error():
+    agent = LoudAgent()
+    agent.do_table('w', [7], [4], WIDTH, 'assign')
+    lacking = make_row_sparse(np.array([0, 2]), np.ones((2, WIDTH), 'float32'), (4, WIDTH))
+    with pytest.raises(RuntimeError, match='partition 7 of w holds 2 of its 4 rows'):
+        agent.update_multi_precision(7, lacking, make_row_sparse(np.array([0]), np.ones((1, WIDTH), 'float32'),
+                                                                 (4, WIDTH)), None)
+
+
+@pytest.mark.parametrize('call, text', [
+    ("Agent().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)",
+     'update of key 9 failed'),
+    ("pickle.loads(pickle.dumps(Command('mode', keys=[3], mode='assign'), 0))", 'command mode failed'),
+    ("pickle.loads(pickle.dumps(Command('dance'), 0))", 'command dance failed'),
+], ids=['update', 'command', 'unknown command'])
+def test_an_error_ends_the_server_and_is_shown(call, text):
+    program = 'import pickle, mxnet as mx\nfrom mxhybrid.agent import Agent, Command\n%s\nprint("alive")' % call
+    done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=50, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+    assert done.returncode == 1
+    assert 'alive' not in done.stdout
+    assert '[mxhybrid server] ' + text in done.stderr and 'Error' in done.stderr.splitlines()[-1]
+
+
+# ------------------------------------------------------------------------------------------ commands
+
+
+def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_agent(monkeypatch):
+    monkeypatch.setattr(agent_module, '_agent', None)
+
+    def send(*name, **arguments):
+        # KVStore.set_optimizer: a pickle of protocol 0, sent as text.
+        text = pickle.dumps(Command(*name, **arguments), 0).decode('ascii')
+        return pickle.loads(text.encode('latin-1'))
+
+    first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4, mode='capture')
+    assert isinstance(first, Agent)
+    assert send('optimizer', table='größe', keys=(5, 6), name='sgd', count=3,
+                attributes={'lr': 0.1, 'wd': 0.0, 'rescale_grad': 1 / 3, 'clip_gradient': None}) is first
+    part = first._partitions[6]
+    assert (part.table, part.shape, part.mode) == ('größe', (3, 4), 'optimize')
+    optimizer = first._optimizers['größe']
+    assert optimizer.rescale_grad == 1 / 3 and optimizer.clip_gradient is None
+    assert optimizer._index_update_count == {5: 3, 6: 3}
+
+
+def test_the_agent_passes_for_an_optimizer_where_mxnet_looks_at_it():
+    assert isinstance(Agent(), mx.optimizer.Optimizer)
+    assert Command('mode').multi_precision is False
+    assert 'index' in inspect.signature(Agent.update_multi_precision).parameters
+    updater = mx.optimizer.get_updater(LoudAgent())
+    updater.optimizer.do_table('w', [0], [2], 1, 'assign')
+    weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
+    updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
+    assert weight.asnumpy().tolist() == [[0], [1]]

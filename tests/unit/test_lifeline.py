@@ -1,0 +1,406 @@
+"""Monitor and lifelines: a death is noticed and told, an orderly end is waited for.
+
+Processes of the job are real ones that obey lines on their standard input, so that no test needs to sleep until
+something has probably happened.  The module under test needs no MXNet, and the processes do without, to be quick.
+"""
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from mxhybrid import lifeline
+from mxhybrid.errors import JobError
+from mxhybrid.lifeline import ABORT_STATUS, Lifeline, Monitor
+
+LIMIT_S = 15
+
+PACKAGE = """
+import sys, types
+package = types.ModuleType('mxhybrid')
+package.__path__ = [sys.argv[1]]
+sys.modules['mxhybrid'] = package
+from mxhybrid.lifeline import Lifeline, Monitor, leave
+from mxhybrid.errors import JobError
+"""
+
+MEMBER = PACKAGE + """
+import os, time
+address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
+def say(text):
+    print(text, flush=True)
+line = Lifeline(address, name, rank, 10, lambda: os.write(2, b'cleaned up\\n'))
+say('connected')
+for command in sys.stdin:
+    word, _, rest = command.strip().partition(' ')
+    if word == 'call':
+        try:
+            line.count_call()
+            say('ok')
+        except JobError as error:
+            say('JobError: %s' % error)
+    elif word == 'wait_for_end_of':
+        while int(rest) not in line._ended:
+            time.sleep(0.01)
+        say('ok')
+    elif word == 'finish':
+        say(line.finish())
+    elif word == 'fail':
+        line.fail(rest)
+        say('ok')
+    elif word == 'echo':
+        line.fail(rest, echo=True)
+        say('ok')
+"""
+
+MONITOR = PACKAGE + """
+monitor = Monitor('127.0.0.1', 2, 0)
+print('%s %d' % monitor.address, flush=True)
+sys.stdin.read()
+"""
+
+
+def run_python(program, *args):
+    """Start a program with the package's directory as its first argument."""
+    package = os.path.dirname(lifeline.__file__)
+    return subprocess.Popen([sys.executable, '-S', '-c', program, package] + [str(arg) for arg in args],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            universal_newlines=True, bufsize=1)
+
+
+class Member:
+    """One process of the job, with a lifeline to the monitor."""
+
+    def __init__(self, address, name, rank):
+        self.process = run_python(MEMBER, address[0], address[1], name, rank)
+
+    def answer(self):
+        """The next line that the process says."""
+        return self.process.stdout.readline().strip()
+
+    def say(self, command):
+        """Send a command without waiting for the answer."""
+        self.process.stdin.write(command + '\n')
+
+    def ask(self, command):
+        """Send a command and wait for the answer."""
+        self.say(command)
+        return self.answer()
+
+    def silent(self, seconds):
+        """Whether the process says nothing for some time."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            return not selector.select(seconds)
+
+    def end(self):
+        """Wait for the end; exit status and standard error."""
+        _, text = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, text
+
+
+@pytest.fixture
+def job():
+    """Start members of one job; the monitor listens in this process."""
+    members = []
+
+    def start(workers, servers=0, address=None):
+        monitor = None
+        if address is None:
+            monitor = Monitor('127.0.0.1', workers, servers)
+            address = monitor.address
+        new = [Member(address, 'worker %d' % rank, rank) for rank in range(workers)]
+        new += [Member(address, 'server %d' % number, -1) for number in range(servers)]
+        members.extend(new)
+        assert [member.answer() for member in new] == ['connected'] * len(new)
+        return (monitor, *new) if monitor is not None else new
+
+    yield start
+    for member in members:
+        if member.process.poll() is None:
+            member.process.kill()
+        member.process.communicate()
+
+
+def aborted(member, text):
+    """Whether a process left by itself because of `text`, and cleaned up before."""
+    member.process.wait(LIMIT_S)  # its standard input stays open: no other reason to end
+    status, stderr = member.end()
+    assert status == ABORT_STATUS == 1
+    assert text in stderr and stderr.startswith('[mxhybrid] ')
+    assert stderr.endswith('cleaned up\n')
+    return True
+
+
+# ------------------------------------------------------------------------------------------ deaths
+
+
+@pytest.mark.parametrize('victim', [0, 1, 2], ids=['worker 0', 'worker 1', 'a server'])
+def test_a_killed_process_ends_all_others_who_name_it(job, victim):
+    _, *members = job(2, 1)
+    dead = members.pop(victim)
+    dead.process.kill()
+    started = time.monotonic()
+    name = ['worker 0', 'worker 1', 'server 0'][victim]
+    for member in members:
+        assert aborted(member, 'because %s died without a word' % name)
+    assert time.monotonic() - started < 5
+
+
+def test_each_says_its_own_name_first(job):
+    _, first, second = job(2)
+    second.process.kill()
+    assert aborted(first, '[mxhybrid] worker 0 ends, because worker 1 died')
+
+
+def test_a_stopped_process_does_not_keep_the_news_from_the_others(job):
+    _, first, second, third = job(3)
+    os.kill(second.process.pid, signal.SIGSTOP)
+    third.process.kill()
+    assert aborted(first, 'worker 2 died')
+    os.kill(second.process.pid, signal.SIGCONT)
+    assert aborted(second, 'worker 2 died')
+
+
+def test_a_failure_is_told_with_its_cause(job):
+    _, first, second = job(1, 1)
+    assert second.ask('fail no memory left') == 'ok'
+    assert aborted(first, 'because server 0 failed: no memory left')
+
+
+def test_the_first_failure_is_the_one_that_all_name(job):
+    monitor, first, second, third = job(3)
+    second.process.kill()
+    assert aborted(third, 'worker 1 died')
+    assert aborted(first, 'worker 1 died')
+    monitor.report_failure('something later')
+    assert 'worker 1 died' in monitor._first_failure
+
+
+def test_an_echo_of_a_death_waits_for_the_true_cause(job):
+    _, first, second, third = job(3)
+    second.say('echo a native error')
+    third.process.kill()
+    assert aborted(first, 'because worker 2 died')
+    assert aborted(second, 'because worker 2 died')
+
+
+def test_an_echo_without_another_cause_is_told_in_the_end(job):
+    _, first, second = job(2)
+    assert second.ask('echo a native error') == 'ok'
+    assert aborted(first, 'because worker 1 failed: a native error')
+
+
+def test_who_arrives_after_the_failure_is_told_too(job):
+    monitor, first = job(1)
+    monitor.report_failure('the disk is full')
+    assert aborted(first, 'the disk is full')
+    late = Member(monitor.address, 'worker 1', 1)
+    assert aborted(late, 'because the disk is full')
+
+
+def test_workers_leave_when_worker_0_dies_with_the_monitor(job):
+    root = run_python(MONITOR)
+    try:
+        host, port = root.stdout.readline().split()
+        first, second = job(2, address=(host, int(port)))
+        root.kill()
+        for member in (first, second):
+            assert aborted(member, 'because worker 0, which watches the job, died without a word')
+    finally:
+        root.kill()
+        root.communicate()
+
+
+def test_a_dead_scheduler_is_noticed(job, monkeypatch):
+    monkeypatch.setattr(lifeline, 'SCHEDULER_POLL_S', 0.05)
+    monitor, first = job(1)
+    with socket.create_server(('127.0.0.1', 0)) as scheduler:
+        address = scheduler.getsockname()
+        monitor.watch_scheduler(address)
+        scheduler.settimeout(LIMIT_S)
+        scheduler.accept()[0].close()
+        assert monitor._first_failure is None
+    assert aborted(first, 'because the scheduler at 127.0.0.1:%d died' % address[1])
+
+
+# ------------------------------------------------------------------------------------------ the orderly end
+
+
+def test_all_are_released_when_the_last_worker_has_finished(job):
+    monitor, first, second, server = job(2, 1)
+    first.say('finish')
+    assert second.ask('wait_for_end_of 0') == 'ok'
+    assert first.silent(0.2)
+    assert second.ask('finish') == 'True'
+    assert first.answer() == 'True'
+    for member in (first, second, server):
+        assert member.end() == (0, '')
+    assert monitor._first_failure is None
+
+
+def test_a_death_after_the_release_is_no_failure(job):
+    monitor, first, second = job(2)
+    first.say('finish')
+    assert second.ask('finish') == 'True' and first.answer() == 'True'
+    first.process.kill()
+    first.process.wait()
+    assert second.end() == (0, '')
+    assert monitor._first_failure is None
+
+
+def test_who_waits_for_the_others_learns_that_one_died(job):
+    _, first, second = job(2)
+    first.say('finish')
+    assert second.ask('wait_for_end_of 0') == 'ok'
+    second.process.kill()
+    assert aborted(first, 'because worker 1 died')
+
+
+def test_a_killed_process_that_had_finished_still_fails_the_job(job):
+    _, first, second = job(2)
+    first.say('finish')
+    assert second.ask('wait_for_end_of 0') == 'ok'
+    first.process.kill()
+    assert aborted(second, 'because worker 0 died')
+
+
+# ------------------------------------------------------------------------------------------ unequal numbers of calls
+
+
+def test_a_call_past_those_of_an_ended_worker_is_refused(job):
+    _, first, second = job(2)
+    assert [first.ask('call') for _ in range(2)] == ['ok'] * 2
+    assert second.ask('call') == 'ok'
+    first.say('finish')
+    assert second.ask('wait_for_end_of 0') == 'ok'
+    assert second.ask('call') == 'ok'
+    text = second.ask('call')
+    assert text.startswith('JobError: worker 0 ended its script after 2 collective calls, this worker is at number 3')
+    assert text.endswith('give every worker the same number of steps')
+
+
+def test_a_worker_that_waits_in_such_a_call_ends_and_all_others_with_it(job):
+    _, first, second, third = job(3)
+    assert first.ask('call') == 'ok'
+    assert [second.ask('call') for _ in range(2)] == ['ok'] * 2
+    first.say('finish')
+    cause = 'worker 0 ended its script after 1 collective calls, this worker is at number 2'
+    assert aborted(second, cause)
+    assert aborted(first, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
+    assert aborted(third, 'because worker 1 failed: worker 1 cannot go on: ' + cause)
+
+
+def test_equal_numbers_of_calls_end_in_any_order(job):
+    _, *members = job(3)
+    for member in members:
+        assert [member.ask('call') for _ in range(3)] == ['ok'] * 3
+    for member in (members[2], members[0], members[1]):
+        member.say('finish')
+    assert [member.answer() for member in members] == ['True'] * 3
+    assert [member.end() for member in members] == [(0, '')] * 3
+
+
+# ------------------------------------------------------------------------------------------ the connection
+
+
+def test_no_monitor_in_time_is_an_error_with_address_and_limit():
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        address = server.getsockname()
+    started = time.monotonic()
+    with pytest.raises(JobError, match=r'no connection to the job monitor at 127.0.0.1:%d within 0.2 s' % address[1]):
+        Lifeline(address, 'worker 0', 0, 0.2)
+    assert 0.2 <= time.monotonic() - started < 3
+
+
+def test_a_monitor_that_comes_late_is_waited_for(monkeypatch):
+    with socket.create_server(('127.0.0.1', 0)) as placeholder:
+        address = placeholder.getsockname()
+    member = Member(address, 'worker 0', 0)
+    try:
+        time.sleep(0.3)
+        with socket.create_server(address) as server:
+            server.settimeout(LIMIT_S)
+            peer, _ = server.accept()
+            with peer, peer.makefile() as lines:
+                assert json.loads(lines.readline()) == {'hello': {'name': 'worker 0', 'rank': 0}}
+                assert member.answer() == 'connected'
+    finally:
+        member.process.kill()
+        member.process.communicate()
+
+
+def test_strangers_and_garbage_do_not_disturb_the_monitor(job):
+    monitor, first = job(1)
+    for data in (b'GET / HTTP/1.1\r\n\r\n', b'[1]\n7\nnull\n"x"\n', b'\xff\xfe\n', b'{"done": 3}\n{"fail": "x"}\n', b''):
+        with socket.create_connection(monitor.address) as stranger:
+            stranger.sendall(data)
+    assert first.ask('finish') == 'True'
+    assert first.end() == (0, '')
+    assert monitor._first_failure is None and monitor._thread.is_alive()
+
+
+def test_messages_may_arrive_in_pieces():
+    monitor = Monitor('127.0.0.1', 1, 0)
+    with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
+        peer.settimeout(LIMIT_S)
+        for piece in (b'{"hello": {"name": "w', b'orker 0", "rank": 0}}\n{"do', b'ne": 4}\n'):
+            peer.sendall(piece)
+            time.sleep(0.02)
+        assert json.loads(answers.readline()) == {'finished': 0, 'calls': 4}
+        assert json.loads(answers.readline()) == {'release': True}
+
+
+def test_finish_can_be_cancelled():
+    monitor = Monitor('127.0.0.1', 2, 0)
+    line = Lifeline(monitor.address, 'worker 0', 0, 5)
+    assert line.finish(cancelled=lambda: True) is False
+    line._stopping = True  # nothing may end this process when the monitor goes
+
+
+def test_failures_from_many_threads_are_told_once():
+    monitor = Monitor('127.0.0.1', 1, 0)
+    with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
+        peer.settimeout(LIMIT_S)
+        peer.sendall(b'{"hello": {"name": "worker 0", "rank": 0}}\n')
+        while not monitor._peers:
+            time.sleep(0.01)
+        threads = [threading.Thread(target=monitor.report_failure, args=('cause %d' % number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert json.loads(answers.readline()) == {'abort': monitor._first_failure}
+        peer.sendall(b'{"bye": true}\n')
+        peer.settimeout(0.2)
+        with pytest.raises(OSError):
+            peer.recv(1)
+
+
+# ------------------------------------------------------------------------------------------ leaving
+
+
+@pytest.mark.parametrize('cleanup, extra', [
+    ('None', ''), ("lambda: sys.stderr.write('cleaned up\\n')", 'cleaned up\n'), ('lambda: 1 / 0', '')],
+    ids=['plain', 'with cleanup', 'with a cleanup that fails'])
+def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cleanup, extra):
+    program = PACKAGE + ("import atexit\natexit.register(print, 'exit handler', flush=True)\n"
+                         "sys.stdout.write('last words')\nleave('the reason', %s)" % cleanup)
+    done = run_python(program)
+    out, err = done.communicate(timeout=LIMIT_S)
+    assert done.returncode == ABORT_STATUS
+    assert out == 'last words'
+    assert err == '[mxhybrid] the reason\n' + extra
+
+
+def test_any_thread_can_make_the_process_leave():
+    done = run_python(PACKAGE + "import threading, time\nthreading.Thread(target=leave, args=('thread',)).start()\n"
+                      'time.sleep(60)')
+    assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] thread\n')
+    assert done.returncode == ABORT_STATUS

@@ -1,0 +1,69 @@
+"""The plan table: units, alignment, averages."""
+import types
+
+import pytest
+
+from mxhybrid.partition import Partitioning
+from mxhybrid.report import Traffic, plan, size, table
+
+
+@pytest.mark.parametrize('count, text', [
+    (0, '0 B'), (1, '1 B'), (999, '999 B'), (1000, '1.0 kB'), (1500, '1.5 kB'), (10 ** 6, '1.0 MB'),
+    (2.5e6, '2.5 MB'), (3 * 10 ** 9, '3.0 GB'), (5 * 10 ** 13, '50000.0 GB'), (0.4, '0 B'),
+])
+def test_sizes_in_powers_of_1000(count, text):
+    assert size(count) == text
+
+
+def test_columns_are_aligned_text_left_numbers_right():
+    assert table(['name', 'n'], [['a', '1'], ['longer', '1000']]).split('\n') == [
+        'name       n',
+        '------  ----',
+        'a          1',
+        'longer  1000']
+
+
+def test_a_table_without_rows_has_its_head():
+    assert table(['name', 'count'], []) == 'name  count\n----  -----'
+
+
+def test_traffic_adds_up():
+    traffic = Traffic()
+    traffic.add(rows=3, pushed=100)
+    traffic.add(rows=5, pushed=60)
+    traffic.add(steps=0, pulled=40)
+    assert traffic == Traffic(steps=2, rows=8, pushed=160, pulled=40)
+
+
+def route(name, shape, kind, traffic, partitioning=None):
+    """What the plan reads of a route."""
+    held = None if partitioning is None else types.SimpleNamespace(partitioning=partitioning)
+    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, table=held)
+
+
+def job(**changes):
+    """What the plan reads of a job."""
+    return types.SimpleNamespace(**dict(dict(num_workers=4, num_servers=2, rank=0, hosts=['a', 'a', 'b', 'b']),
+                                        **changes))
+
+
+def test_the_plan_names_every_route_with_averages_per_step():
+    embedding = route('embedding0_weight', (1000, 8), 'server weights', Traffic(4, 40, 4000, 8000),
+                      Partitioning(1000, 8, (2, 3, 5), (1, 0, 1)))
+    dense = route('dense0_bias', (7,), 'allreduce', Traffic(2, 14, 3000, 3000))
+    title, head, rule, first, second = plan(job(), [embedding, dense]).split('\n')
+    assert title == 'mxhybrid: 4 workers on 2 hosts, 2 servers; averages over 4 steps of rank 0'
+    assert head.split() == ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step',
+                            'pulled/step']
+    assert first.split() == ['embedding0_weight', '1000x8', 'server', 'weights', '3', '0,1', '10', '1.0', 'kB', '2.0',
+                             'kB']
+    assert second.split() == ['dense0_bias', '7', 'allreduce', '-', '-', 'all', '1.5', 'kB', '1.5', 'kB']
+    assert len({len(line) for line in (head, rule, first, second)}) == 1
+
+
+def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():
+    alone = job(num_workers=1, num_servers=1, hosts=['a'])
+    text = plan(alone, [route('w', (), 'allreduce', Traffic())])
+    assert text.startswith('mxhybrid: 1 worker on 1 host, 1 server; averages over 0 steps of rank 0')
+    assert text.endswith('0 B          0 B')
+    assert 'over 0 steps' in plan(alone, [])
