@@ -40,12 +40,13 @@ def _send(sock: socket.socket, message: Dict[str, Any]) -> None:
     sock.sendall(json.dumps(message).encode() + b'\n')
 
 
-def leave(text: str, cleanup: Optional[Callable[[], None]] = None) -> None:
-    """End this process at once with `text` on stderr; native exit barriers would wait for the dead."""
+def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float = 0.0) -> None:
+    """End this process with `text` on stderr, after `grace` seconds; native exit barriers would wait for the dead."""
     try:
         sys.stdout.flush()
         sys.stderr.write('[mxhybrid] %s\n' % text)
         sys.stderr.flush()
+        time.sleep(grace)
         if cleanup is not None:
             cleanup()
     finally:
@@ -306,5 +307,4 @@ class Lifeline:
         if self._stopping:
             return
         self._stopping = True
-        time.sleep(LAST_WORDS_S)
-        leave('%s ends, because %s' % (self._name, text), self._on_abort)
+        leave('%s ends, because %s' % (self._name, text), self._on_abort, LAST_WORDS_S)

@@ -385,8 +385,9 @@ def test_stored_weights_that_lack_rows_are_an_error():
 ], ids=['update', 'command', 'unknown command'])
 def test_an_error_ends_the_server_and_is_shown(call, text):
     program = 'import pickle, mxnet as mx\nfrom mxhybrid.agent import Agent, Command\n%s\nprint("alive")' % call
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          universal_newlines=True, timeout=50, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+                          universal_newlines=True, timeout=50, env=env)
     assert done.returncode == 1
     assert 'alive' not in done.stdout
     assert '[mxhybrid server] ' + text in done.stderr and 'Error' in done.stderr.splitlines()[-1]

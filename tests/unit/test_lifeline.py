@@ -26,8 +26,10 @@ import sys, types
 package = types.ModuleType('mxhybrid')
 package.__path__ = [sys.argv[1]]
 sys.modules['mxhybrid'] = package
+from mxhybrid import lifeline
 from mxhybrid.lifeline import Lifeline, Monitor, leave
 from mxhybrid.errors import JobError
+lifeline.LAST_WORDS_S = 0.05
 """
 
 MEMBER = PACKAGE + """
@@ -172,6 +174,7 @@ def test_a_failure_is_told_with_its_cause(job):
     _, first, second = job(1, 1)
     assert second.ask('fail no memory left') == 'ok'
     assert aborted(first, 'because server 0 failed: no memory left')
+    assert aborted(second, 'because server 0 failed: no memory left')
 
 
 def test_the_first_failure_is_the_one_that_all_name(job):
@@ -338,7 +341,8 @@ def test_a_monitor_that_comes_late_is_waited_for(monkeypatch):
 
 def test_strangers_and_garbage_do_not_disturb_the_monitor(job):
     monitor, first = job(1)
-    for data in (b'GET / HTTP/1.1\r\n\r\n', b'[1]\n7\nnull\n"x"\n', b'\xff\xfe\n', b'{"done": 3}\n{"fail": "x"}\n', b''):
+    for data in (b'GET / HTTP/1.1\r\n\r\n', b'[1]\n7\nnull\n"x"\n', b'\xff\xfe\n', b'{"done": 3}\n{"fail": "x"}\n',
+                 b''):
         with socket.create_connection(monitor.address) as stranger:
             stranger.sendall(data)
     assert first.ask('finish') == 'True'

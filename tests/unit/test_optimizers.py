@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from mxhybrid.errors import InputError
-from mxhybrid.optimizers import (ELEMENTWISE, SPARSE_KERNELS, build, check_for_table, is_sparse_kernel, name_of,
-                                 replace_arrays, scalars, state_arrays)
+from mxhybrid.optimizers import (
+    ELEMENTWISE,
+    SPARSE_KERNELS,
+    build,
+    check_for_table,
+    is_sparse_kernel,
+    name_of,
+    replace_arrays,
+    scalars,
+    state_arrays,
+)
 
 ALLOWED = SPARSE_KERNELS + ELEMENTWISE
 # dcasgd, ftml, ... and whatever else this MXNet registers; 'test' is MXNet's own, for its tests.

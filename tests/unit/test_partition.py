@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from mxhybrid.partition import (MAX_KEY, MAX_KEY_BYTES, ROW_OVERHEAD_BYTES, Partitioning, Placement,
-                                partition_count, rows_in_partition)
+from mxhybrid.partition import (
+    MAX_KEY,
+    MAX_KEY_BYTES,
+    ROW_OVERHEAD_BYTES,
+    Partitioning,
+    Placement,
+    partition_count,
+    rows_in_partition,
+)
 
 TWO_GIB = 2 ** 31
 C_INT_MAX = 2 ** 31 - 1

@@ -43,8 +43,9 @@ def route(name, shape, kind, traffic, partitioning=None):
 
 def job(**changes):
     """What the plan reads of a job."""
-    return types.SimpleNamespace(**dict(dict(num_workers=4, num_servers=2, rank=0, hosts=['a', 'a', 'b', 'b']),
-                                        **changes))
+    made = types.SimpleNamespace(num_workers=4, num_servers=2, rank=0, hosts=['a', 'a', 'b', 'b'])
+    vars(made).update(changes)
+    return made
 
 
 def test_the_plan_names_every_route_with_averages_per_step():

@@ -1,0 +1,46 @@
+"""Train for long, saying each step, and fail as told: ``faults.py [rank what]``."""
+import os
+import sys
+import time
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid  # noqa: F401
+
+
+def fail(what):
+    """Fail in one of several ways."""
+    if what == 'raise':
+        raise ValueError('deliberately wrong')
+    if what == 'exit':
+        sys.exit(3)
+    if what == 'leave':
+        os._exit(4)
+    if what == 'server':
+        # A command that the servers' code cannot carry out: it must not be swallowed.
+        store.backend._servers.command('mode', keys=[12345], mode='optimize')
+
+
+rank, what, when = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+if what == 'early' and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) == str(rank):
+    raise ValueError('deliberately early')
+store = mx.kv.create('hybrid')
+net = nn.Sequential()
+net.add(SparseEmbedding(100, 4), nn.Dense(2))
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore=store)
+for step in range(600):
+    if step == when and store.rank == rank:
+        fail(what)
+    with autograd.record():
+        loss = net(mx.nd.array(np.random.randint(0, 100, (4, 3)))).sum()
+    loss.backward()
+    trainer.step(4 * store.num_workers)
+    loss.asscalar()
+    if store.rank == 0:
+        print('step', step, flush=True)
+    time.sleep(0.05)

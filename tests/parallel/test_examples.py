@@ -1,0 +1,82 @@
+"""The examples on real data, small: their held-out metric is that of one process, whatever the launcher.
+
+The first run downloads the data into the examples' own cache ($MXHYBRID_DATA, else ~/.cache/mxhybrid).
+"""
+import os
+import re
+import sys
+
+import jobs
+import pytest
+from jobs import REPOSITORY
+
+# What makes a run small; given last, so it wins over the rest of a command line.
+SMALL = {
+    'recommender.py': ['--epochs', '1'],
+    'word_lm.py': ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
+                   '--hidden', '48'],
+}
+
+# Example, launcher, workers, servers, arguments.
+ALONE = [('recommender.py', 'none', 1, 0, ['--kvstore', 'local']),
+         ('word_lm.py', 'none', 1, 0, ['--kvstore', 'local'])]
+TOGETHER = [('recommender.py', 'horovodrun', 2, 1, []),
+            ('word_lm.py', 'horovodrun', 2, 1, []),
+            ('word_lm.py', 'launch.py', 2, 1, [])]
+
+FINAL = re.compile(r'final test (perplexity|RMSE) ([\d.]+)')
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def environment():
+    """What an example's environment needs besides what every job of `jobs` gets."""
+    return {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}  # `jobs` lets no MXHYBRID_* variable through by itself
+
+
+def final_metric(output):
+    """float: the held-out metric, which one worker prints once."""
+    found = FINAL.findall(output)
+    assert len(found) == 1, output
+    return float(found[0][1])
+
+
+def run(example, launcher, workers, servers, args):
+    """Run one example, small; returns its result."""
+    return jobs.run_job(REPOSITORY / 'examples' / example, launcher, workers=workers, servers=servers,
+                        args=args + SMALL[example], env=environment(), timeout=150).ok()
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """Metric of each example in one process with MXNet's own store. Downloads the data, if need be."""
+    metrics = {}
+    for command in ALONE:
+        output = run(*command).output
+        assert 'epoch 1: train' in output and 'kvstore local' in output
+        metrics[command[0]] = final_metric(output)
+    return metrics
+
+
+@pytest.mark.parametrize('command', TOGETHER, ids=lambda command: '-'.join(command[:2]))
+def test_metric_is_that_of_one_process(expected, command):
+    output = run(*command).output
+    assert '2 worker(s), kvstore hybrid' in output
+    for route in ('server weights', 'allreduce'):
+        assert route in output
+    tolerance = {'abs': 0.005} if command[0] == 'recommender.py' else {'rel': 0.02}
+    assert final_metric(output) == pytest.approx(expected[command[0]], **tolerance)
+
+
+def test_demo(expected):
+    # scripts/demo itself, but for the installation, which made the environment that runs this test.
+    script = (REPOSITORY / 'scripts' / 'demo').read_text()
+    assert script.count('\nscripts/install\n') == 1
+    script = script.replace('\nscripts/install\n', '\n')
+    # Without a file of its own, bash takes the working directory for the one that the script lies in.
+    command = ['bash', '-c', script, 'demo'] + SMALL['word_lm.py']
+    env = dict(environment(), MXHYBRID_VENV=sys.prefix)
+    with jobs.start_command(command, env=env, cwd=REPOSITORY / 'scripts') as job:
+        output = job.wait(timeout=150).ok().output
+    assert 'mxhybrid: 2 workers on 1 host, 1 server' in output  # the plan
+    assert final_metric(output) == pytest.approx(expected['word_lm.py'], rel=0.02)

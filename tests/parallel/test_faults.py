@@ -1,0 +1,61 @@
+"""Whatever process fails, the job ends non-zero in time, says who failed first, and leaves nothing behind."""
+import pytest
+from jobs import BODIES, run_job, start_job
+
+BODY = BODIES / 'faults.py'
+LAUNCHERS = ['horovodrun', 'launch.py']
+
+#: Seconds in which a job must be over after a process of it failed.
+DEADLINE_S = 30
+
+
+@pytest.mark.parametrize('launcher', LAUNCHERS)
+@pytest.mark.parametrize('rank', [0, 1])
+def test_exception_in_a_worker(launcher, rank):
+    result = run_job(BODY, launcher, workers=3, args=[rank, 'raise', 5], timeout=60)
+    result.failed('ValueError: deliberately wrong', 'worker %d (host' % rank)
+    assert 'step 8' not in result.output
+
+
+@pytest.mark.parametrize('launcher', LAUNCHERS)
+def test_exception_before_the_store(launcher):
+    result = run_job(BODY, launcher, workers=2, args=[1, 'early', 0], timeout=DEADLINE_S + 15)
+    result.failed('ValueError: deliberately early')
+
+
+@pytest.mark.parametrize('launcher', LAUNCHERS)
+@pytest.mark.parametrize('rank, what, words', [
+    (1, 'exit', ['worker 1 ended its script after', 'same number of steps']),
+    (0, 'exit', ['worker 0 ended its script after', 'same number of steps']),
+    (0, 'server', ['KeyError', 'server']),
+])
+def test_other_ends(launcher, rank, what, words):
+    run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed(*words)
+
+
+def first_failure(result):
+    """The sentence that says who failed first: the workers', or scripts/launch.py's if that was quicker."""
+    for line in result.output.splitlines():
+        if 'ends, because' in line:
+            return line.partition('ends, because')[2]
+        if line.startswith('launch.py:') and 'failed first' in line:
+            return line
+    raise AssertionError('nobody says who failed first:\n%s' % result.tail())
+
+
+@pytest.mark.parametrize('launcher', LAUNCHERS)
+@pytest.mark.parametrize('rank', [0, 1])
+def test_worker_leaves_without_a_word(launcher, rank):
+    result = run_job(BODY, launcher, workers=2, args=[rank, 'leave', 4], timeout=60).failed()
+    assert 'worker' in first_failure(result)
+
+
+@pytest.mark.parametrize('launcher', LAUNCHERS)
+@pytest.mark.parametrize('role, which', [('worker', 0), ('worker', -1), ('server', -1), ('scheduler', 0)])
+def test_killed_process(launcher, role, which):
+    with start_job(BODY, launcher, workers=2, servers=2, args=[0, 'nothing', 0]) as job:
+        job.wait_for_output('step 3', timeout=60)
+        job.kill(job.processes(role)[which].pid)
+        result = job.wait(timeout=DEADLINE_S).failed()
+    assert role in first_failure(result)
+    assert 'step 599' not in result.output

@@ -1,0 +1,272 @@
+"""The README keeps its word: every command in it is run or tied to a test that runs it, every table is checked.
+
+A command that no check here knows fails, and so does a code block of an unknown language.
+"""
+import ast
+import dataclasses
+import importlib.util
+import os
+import re
+import shlex
+import sys
+import types
+
+import jobs
+import pytest
+import test_examples
+from jobs import REPOSITORY, TESTS
+from mxnet.optimizer import Optimizer
+
+from mxhybrid import optimizers, settings
+
+README = (REPOSITORY / 'README.md').read_text()
+BLOCKS = re.findall(r'^```(\w*)\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
+SCRIPT = next(text for language, text in BLOCKS if language == 'python')
+SHELL = ('bash', 'console')
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def commands():
+    """list of str: every shell command, continued lines joined, comments gone."""
+    found = []
+    for language, text in BLOCKS:
+        if language in SHELL:
+            lines = text.replace('\\\n', ' ').splitlines()
+            found += [shlex.join(words) for words in (shlex.split(line, comments=True) for line in lines) if words]
+    return found
+
+
+def parse(command):
+    """Split a command into its environment (dict) and its words (list of str)."""
+    words = shlex.split(command)
+    env = {}
+    while re.match(r'\w+=', words[0]):
+        name, _, value = words.pop(0).partition('=')
+        env[name] = value
+    return env, words
+
+
+def as_typed(argv):
+    """list of str: a command line of `jobs`, as a user types it in the repository with the environment activated."""
+    words = [shlex.split(str(word))[0].replace(str(REPOSITORY) + '/', '') for word in argv]
+    words = [os.path.basename(word) if os.path.dirname(word) == os.path.dirname(sys.executable) else word
+             for word in words]
+    words = ['python' if word == os.path.basename(sys.executable) else word for word in words]
+    return words[1:] if words[1] == 'horovodrun' else words
+
+
+def table(head):
+    """list of list of str: the rows of the table whose first column is called `head`."""
+    lines = README.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith('| %s |' % head))
+    rows = []
+    for line in lines[at + 2:]:
+        if not line.startswith('|'):
+            return rows
+        rows.append([cell.strip() for cell in line.strip('|').split('|')])
+    raise AssertionError('the table runs to the end of the file')
+
+
+def pinned():
+    """set of str: ``name==version`` of all that scripts/install installs."""
+    lines = (REPOSITORY / 'scripts' / 'requirements.txt').read_text().split('\n')
+    return {line for line in lines if line and not line.startswith('#')}
+
+
+# --------------------------------------------------------------------------------------------------- commands
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """A folder with the README's own train.py."""
+    path = tmp_path_factory.mktemp('readme')
+    (path / 'train.py').write_text(SCRIPT)
+    return path
+
+
+def run(env, words, folder):
+    """Run a command as the README says, `python` and `horovodrun` being those of this environment."""
+    path = os.path.dirname(sys.executable) + os.pathsep + os.environ['PATH']
+    words = [str(REPOSITORY / word) if word.startswith('scripts/') else word for word in words]
+    with jobs.start_command(words, env=dict(env, PATH=path), cwd=folder) as job:
+        return job.wait(timeout=120).ok().output
+
+
+def check_training(env, words, folder):
+    """Any launcher, with train.py: run as it stands."""
+    output = run(env, words, folder)
+    assert len(re.findall(r'step 50, loss 0\.0\d\d\b', output)) == 1, output
+    workers = 4 if '4' in words else 1
+    report = output[output.rindex('mxhybrid: %d worker' % workers):]
+    plan = {words[0]: words[1:] for words in (line.replace('[0]<stdout>:', '').split()
+                                              for line in report.splitlines()) if words}
+    weights, gradients = plan['net_words_weight'], plan['net_bins_weight']
+    if workers == 1:
+        assert weights[1] == gradients[1] == plan['net_score_weight'][1] == 'local'
+        return
+    assert weights[1:3] == ['server', 'weights'] and gradients[1:3] == ['server', 'gradients']
+    assert plan['net_score_weight'][1] == 'allreduce'
+    servers = '0,1' if '2' in words or env.get('MXHYBRID_SERVERS_PER_HOST') == '2' else '0'
+    partitions = ['8', '2'] if 'MXHYBRID_PARTITIONS' in env else [str(len(servers.split(',')))] * 2
+    assert [weights[3:5], gradients[3:5]] == [[count, servers] for count in partitions]
+    if 'scripts/launch.py' in words:
+        sample = next(text for language, text in BLOCKS if language == 'text' and 'pulled/step' in text)
+        assert sample in output, 'the README shows another report than its example prints'
+
+
+def check_several_hosts(env, words, folder):
+    """-H: tests/multihost runs that command line, between emulated hosts."""
+    path = TESTS / 'multihost' / 'test_horovodrun_ssh.py'
+    spec = importlib.util.spec_from_file_location('readme_multihost', str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    hosts = [types.SimpleNamespace(name=name) for name in ('hosta', 'hostb')]
+    tested = as_typed(module.horovodrun(types.SimpleNamespace(hosts=hosts)))
+    assert not env
+    assert [word.lower() for word in words[:-1]] == tested[:-1]
+    assert (words[-1], tested[-1]) == ('train.py', 'tests/multihost/body_train.py')
+
+
+def check_example(env, words, folder):
+    """Examples: test_examples runs that command line, with arguments that make it small behind it."""
+    tested = [as_typed(jobs.job_command(REPOSITORY / 'examples' / name, launcher, workers, servers, args))
+              for name, launcher, workers, servers, args in test_examples.ALONE + test_examples.TOGETHER]
+    assert not env
+    assert words in tested
+
+
+def check_demo(env, words, folder):
+    """scripts/demo: test_examples runs it, without the installation."""
+    assert not env
+    assert callable(test_examples.test_demo)
+
+
+def check_test(env, words, folder):
+    """scripts/test: runs this test, and .ci/run calls it."""
+    assert not env
+    assert '\nscripts/test\n' in (REPOSITORY / '.ci' / 'run').read_text()
+    assert ' -m pytest ' in (REPOSITORY / 'scripts' / 'test').read_text()
+
+
+def check_activate(env, words, folder):
+    """The environment is where scripts/install makes it."""
+    assert words == ['source', '.venv/bin/activate']
+    assert '\nvenv=${MXHYBRID_VENV:-.venv}\n' in (REPOSITORY / 'scripts' / 'install').read_text()
+
+
+def check_pip(env, words, folder):
+    """Installation: what scripts/install does, with the versions that it takes."""
+    install = (REPOSITORY / 'scripts' / 'install').read_text().replace('\\\n', ' ')
+    assert words[:2] == ['pip', 'install']
+    packages = {word for word in words[2:] if '==' in word}
+    options = {word for word in words[2:] if word.startswith('--')}
+    assert packages <= pinned()
+    assert packages | options | {'-e', '.'} >= set(words[2:])
+    names = {package.split('==')[0] for package in packages}
+    if '.' in words:
+        assert 'pip install --no-deps --no-build-isolation -e .\n' in install
+        assert options == {'--no-build-isolation'}
+    elif names == {'horovod'}:
+        line = next(line for line in install.splitlines() if line.strip().startswith('CMAKE'))
+        expected, tested = parse(line.strip().split(' "$(pinned')[0])
+        assert env == expected
+        assert options <= set(tested)
+    else:
+        assert not env and not options
+        assert names in ({'setuptools', 'wheel', 'numpy'}, {'mxnet'})
+
+
+def check_build(env, words, folder):
+    """horovodrun --check-build: run as it stands."""
+    output = run(env, words, folder)
+    assert '[X] MXNet' in output and '[X] Gloo' in output
+
+
+def find_check(words):
+    """The check for a command, None for a command that is not known."""
+    if words in (['scripts/demo'], ['scripts/test']):
+        return check_demo if words[0].endswith('demo') else check_test
+    if words[0] == 'source':
+        return check_activate
+    if words[0] == 'pip':
+        return check_pip
+    if words == ['horovodrun', '--check-build']:
+        return check_build
+    if any(word.startswith('examples/') for word in words):
+        return check_example
+    if words[-2:] == ['python', 'train.py']:
+        return check_several_hosts if '-H' in words else check_training
+    return None
+
+
+@pytest.mark.parametrize('command', commands())
+def test_command(command, folder):
+    env, words = parse(command)
+    check = find_check(words)
+    if check is None:
+        pytest.fail('the README has a command that nothing tests; add a check for it here: ' + command)
+    check(env, words, folder)
+
+
+def test_unknown_commands_are_noticed():
+    assert len(commands()) == len(set(commands())) > 10
+    for command in ('rm -r .', 'horovodrun -np 4 python other.py', 'scripts/test -x', 'scripts/launch.py -n 2 true'):
+        assert find_check(parse(command)[1]) is None
+
+
+def test_languages_of_code_blocks():
+    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'python', 'text'}
+    assert README.count('\n```') == 2 * len(BLOCKS)
+    assert len([language for language, _ in BLOCKS if language == 'python']) == 1  # train.py
+    first_words = {parse(command)[1][0] for command in commands()}
+    for language, text in BLOCKS:
+        if language == 'text':  # commands belong where they are tested
+            assert not first_words & {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+# ----------------------------------------------------------------------------------------------------- tables
+
+def test_settings():
+    described = table('keyword')
+    fields = dataclasses.fields(settings.Settings)
+    assert [row[0] for row in described] == ['`%s`' % field.name for field in fields]
+    for (_, variable, default, meaning), field in zip(described, fields):
+        assert variable == '`%s`' % settings.variable(field.name)
+        value = field.default
+        assert default == {(): 'one per server'}.get(value, value if isinstance(value, str) else '%g' % value
+                                                     if isinstance(value, (int, float)) else None)
+        assert meaning
+    forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
+    assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})
+            == settings.resolve({'partitions': forms.group(2)}))
+
+
+def test_modules():
+    """All modules are listed, each above those that it imports."""
+    order = [row[0].strip('`') for row in table('module of `mxhybrid`')]
+    package = REPOSITORY / 'mxhybrid'
+    assert sorted(order) == sorted(path.stem for path in package.glob('*.py'))
+    for at, module in enumerate(order):
+        for node in ast.walk(ast.parse((package / (module + '.py')).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                assert set(names) <= set(order[at + 1:]), '%s imports %s' % (module, ', '.join(names))
+
+
+def test_layout():
+    for row in table('path'):
+        for path in re.findall(r'`(.*?)`', row[0]):
+            assert (REPOSITORY / path).exists(), path
+
+
+def test_optimizers():
+    section = README[README.index('Optimizers of a server-held'):README.index('## Correctness')]
+    sparse, elementwise, refused = (set(re.findall(r'`(\w+)`', item.split(':')[0] if ':' in item else item))
+                                    for item in re.split(r'^- ', section, flags=re.MULTILINE)[1:])
+    assert sparse == set(optimizers.SPARSE_KERNELS) - {'ccsgd'}  # another name of sgd
+    assert elementwise == set(optimizers.ELEMENTWISE)
+    assert refused == set(Optimizer.opt_registry) - sparse - elementwise - {'ccsgd', 'test'}

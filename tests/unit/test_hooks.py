@@ -1,0 +1,214 @@
+"""Hooks into MXNet in a job of one process: they act for our store, once, and for nobody else's."""
+import os
+import subprocess
+import sys
+
+import mxnet as mx
+import mxnet.gluon.trainer
+import mxnet.model
+import mxnet.module.module
+import numpy as np
+import pytest
+
+import mxhybrid
+from mxhybrid import hooks
+
+USERS = [mx.model, mx.gluon.trainer, mx.module.module]
+TRAINER_METHODS = ['_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update', 'save_states',
+                   'load_states']
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    """No wish of the user's shell decides where updates happen."""
+    monkeypatch.delenv('MXNET_UPDATE_ON_KVSTORE', raising=False)
+
+
+# ------------------------------------------------------------------------------------------ _create_kvstore
+
+
+@pytest.mark.parametrize('user', USERS, ids=lambda module: module.__name__)
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('name', ['hybrid', 'Hybrid', 'HYBRID'])
+def test_the_name_gives_a_store_also_for_one_device(user, devices, name):
+    store, update_on_kvstore = user._create_kvstore(name, devices, {})
+    assert isinstance(store, mxhybrid.Hybrid) and store.type == 'hybrid'
+    assert update_on_kvstore is False
+
+
+def test_a_store_that_was_made_is_used_as_it_is():
+    store = mxhybrid.create(timeout=7)
+    assert mx.model._create_kvstore(store, 1, {}) == (store, False)
+
+
+@pytest.mark.parametrize('text, wanted', [('1', True), ('0', False)])
+def test_the_environment_may_ask_for_updates_on_the_store(monkeypatch, text, wanted):
+    monkeypatch.setenv('MXNET_UPDATE_ON_KVSTORE', text)
+    assert mx.model._create_kvstore('hybrid', 1, {})[1] is wanted
+
+
+@pytest.mark.parametrize('update', [None, '0', '1'])
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('name', [None, 'local', 'device', 'instance'])
+def test_other_stores_are_made_as_before(monkeypatch, name, devices, update):
+    if update is not None:
+        monkeypatch.setenv('MXNET_UPDATE_ON_KVSTORE', update)
+    kvstore = mx.kv.create('device') if name == 'instance' else name
+    params = {'w': mx.nd.zeros(3)}
+    hooked = mx.model._create_kvstore(kvstore, devices, params)
+    original = mx.model._create_kvstore.__wrapped__(kvstore, devices, params)
+    assert hooked[1] == original[1]
+    assert type(hooked[0]) is type(original[0]) and not isinstance(hooked[0], mxhybrid.Hybrid)
+    assert getattr(hooked[0], 'type', None) == getattr(original[0], 'type', None)
+
+
+def test_mistakes_are_refused_as_before():
+    for create in (mx.model._create_kvstore, mx.model._create_kvstore.__wrapped__):
+        with pytest.raises(TypeError, match='kvstore must be KVStore, str or None'):
+            create(3, 2, {})
+
+
+# ------------------------------------------------------------------------------------------ installation
+
+
+def test_installing_twice_wraps_once():
+    def hooked():
+        methods = [vars(mx.gluon.Trainer)[name] for name in TRAINER_METHODS]
+        return methods + [module._create_kvstore for module in USERS] + [mx.gluon.Parameter.set_data, sys.excepthook]
+
+    excepthook = sys.excepthook
+    try:
+        hooks.install()
+        before = hooked()
+        hooks.install()
+        assert hooked() == before
+    finally:
+        sys.excepthook = excepthook
+
+
+def test_every_hook_keeps_the_name_and_text_of_what_it_wraps():
+    for name in TRAINER_METHODS:
+        method = vars(mx.gluon.Trainer)[name]
+        assert method._mxhybrid and method.__name__ == name
+        assert method.__doc__ == method.__wrapped__.__doc__
+        assert not getattr(method.__wrapped__, '_mxhybrid', False)
+
+
+SCRIPT = """
+%s
+net = mx.gluon.nn.Dense(1, in_units=2)
+net.initialize()
+trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
+with mx.autograd.record():
+    loss = net(mx.nd.ones((1, 2))).sum()
+loss.backward()
+trainer.step(1)
+print(type(trainer._kvstore).__name__, trainer._kvstore.type, mx.kv.create('hybrid').num_workers)
+"""
+
+
+def run_script(text, **variables):
+    """Run Python text as a user's script."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(('DMLC_', 'HOROVOD_', 'MXHYBRID_'))}
+    return subprocess.run([sys.executable, '-c', text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=50,
+                          universal_newlines=True, env=dict(env, PYTHONPATH=os.pathsep.join(sys.path), **variables))
+
+
+@pytest.mark.parametrize('imports', ['import mxhybrid\nimport mxnet as mx', 'import mxnet as mx\nimport mxhybrid'],
+                         ids=['mxhybrid first', 'mxnet first'])
+def test_the_order_of_imports_does_not_matter(imports):
+    done = run_script(SCRIPT % imports)
+    assert (done.returncode, done.stdout) == (0, 'Hybrid hybrid 1\n'), done.stderr
+
+
+def test_an_exception_of_a_script_outside_a_job_is_shown_as_ever():
+    done = run_script("import mxhybrid\nimport atexit\natexit.register(print, 'exit handler')\nraise KeyError('mine')")
+    assert done.returncode == 1
+    assert done.stdout == 'exit handler\n'
+    assert done.stderr.count('Traceback') == 1 and done.stderr.endswith("KeyError: 'mine'\n")
+
+
+def test_importing_reads_no_settings_and_starts_nothing():
+    done = run_script('import mxhybrid, threading\nfrom mxhybrid import job\n'
+                      'print(job.current(), threading.active_count())', MXHYBRID_TIMEOUT='soon')
+    assert (done.returncode, done.stdout) == (0, 'None 1\n'), done.stderr
+
+
+# ------------------------------------------------------------------------------------------ Trainer, one process
+
+CONTEXTS = [mx.cpu(0), mx.cpu(1)]
+
+
+class Net(mx.gluon.nn.Sequential):
+    """An embedding, dense with row_sparse gradients or row_sparse itself, and a dense layer."""
+
+    def __init__(self, kind):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            if kind == 'row_sparse weight':
+                self.add(mx.gluon.contrib.nn.SparseEmbedding(20, 3))
+            else:
+                self.add(mx.gluon.nn.Embedding(20, 3, sparse_grad=kind == 'row_sparse gradient'))
+            self.add(mx.gluon.nn.Dense(2, in_units=3, flatten=False))
+
+
+def trained(kind, kvstore, contexts, update_on_kvstore=None, states=None, steps=4):
+    """Weights after a few steps on fixed data."""
+    net = Net(kind)
+    net.initialize(mx.init.Zero(), ctx=contexts)
+    random = np.random.RandomState(3)
+    for param in net.collect_params().values():
+        value = mx.nd.array(random.standard_normal(param.shape))
+        param.set_data(value if param._stype == 'default' else value.tostype('row_sparse'))
+    trainer = mx.gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}, kvstore=kvstore,
+                               update_on_kvstore=update_on_kvstore)
+    for step in range(steps):
+        if states and step == 2:
+            trainer.save_states(states)
+            trainer.load_states(states)
+        with mx.autograd.record():
+            losses = [(net(mx.nd.array(random.randint(0, 20, 6), ctx=context)) ** 2).sum() for context in contexts]
+        mx.autograd.backward(losses)
+        trainer.step(6 * len(contexts))
+    everything = mx.nd.arange(20)
+    weights = []
+    for param in net.collect_params().values():
+        data = param.data(contexts[0]) if param._stype == 'default' else param.row_sparse_data(everything)
+        weights.append(data.asnumpy())
+    return weights, trainer
+
+
+KINDS = ['dense', 'row_sparse gradient', 'row_sparse weight']
+
+
+@pytest.mark.parametrize('update_on_kvstore', [None, True, False])
+@pytest.mark.parametrize('contexts', [CONTEXTS[:1], CONTEXTS], ids=['one device', 'two devices'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_training_equals_mxnets_own_store(kind, contexts, update_on_kvstore):
+    if kind == 'row_sparse weight' and update_on_kvstore is False:
+        pytest.skip('MXNet refuses it')
+    wanted, _ = trained(kind, mx.kv.create('device'), contexts, update_on_kvstore)
+    found, trainer = trained(kind, 'hybrid', contexts, update_on_kvstore)
+    assert isinstance(trainer._kvstore, mxhybrid.Hybrid)
+    assert trainer._update_on_kvstore == (bool(update_on_kvstore) or kind == 'row_sparse weight')
+    for one, other in zip(found, wanted):
+        assert np.abs(one).max() > 0
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_states_written_in_the_middle_change_nothing(kind, tmp_path):
+    wanted, _ = trained(kind, 'hybrid', CONTEXTS[:1])
+    found, _ = trained(kind, 'hybrid', CONTEXTS[:1], states=str(tmp_path / 'states'))
+    for one, other in zip(found, wanted):
+        np.testing.assert_array_equal(one, other)
+    assert [entry.name for entry in tmp_path.iterdir()] == ['states']
+
+
+def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were():
+    _, trainer = trained('row_sparse weight', 'hybrid', CONTEXTS[:1])
+    embedding, dense = trainer._params[0], trainer._params[1]
+    before = embedding.row_sparse_data(mx.nd.arange(20)).asnumpy()
+    dense.set_data(mx.nd.full(dense.shape, 3))
+    np.testing.assert_array_equal(embedding.row_sparse_data(mx.nd.arange(20)).asnumpy(), before)
+    assert (dense.data().asnumpy() == 3).all()

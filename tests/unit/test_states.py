@@ -1,0 +1,87 @@
+"""State files: written whole or not at all; state arrays brought to the shape that tables take."""
+import types
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid import states
+from mxhybrid.arrays import make_row_sparse
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    path = tmp_path / 'trainer.states'
+    for data in (b'first', b'second, longer', b''):
+        states.write_atomically(str(path), data)
+        assert path.read_bytes() == data
+    assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path):
+    path = tmp_path / 'trainer.states'
+    path.write_bytes(b'old')
+    with pytest.raises(TypeError):
+        states.write_atomically(str(path), 'text is not bytes')
+    assert path.read_bytes() == b'old'
+    assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
+    path = tmp_path / 'trainer.states'
+    path.write_bytes(b'old')
+
+    def full(_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(states.os, 'fsync', full)
+    with pytest.raises(OSError, match='No space left'):
+        states.write_atomically(str(path), b'new')
+    assert path.read_bytes() == b'old'
+    assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
+
+
+def test_a_target_that_cannot_be_replaced_leaves_no_part(tmp_path):
+    (tmp_path / 'directory').mkdir()
+    with pytest.raises(OSError):
+        states.write_atomically(str(tmp_path / 'directory'), b'new')
+    with pytest.raises(FileNotFoundError):
+        states.write_atomically(str(tmp_path / 'missing' / 'trainer.states'), b'new')
+    assert [entry.name for entry in tmp_path.iterdir()] == ['directory']
+
+
+def route(rows=5, width=3, key=0, dtype='float32'):
+    """What this module reads of a table's route."""
+    return types.SimpleNamespace(key=key, name='w%d' % key, shape=(rows, width), rows=rows, dtype=np.dtype(dtype))
+
+
+@pytest.mark.parametrize('width', [1, 3])
+def test_state_rows_are_padded_to_the_width_of_the_table(width):
+    values = np.arange(1.0, 5 * width + 1, dtype='float32').reshape(5, width)
+    ids = np.array([0, 2, 3])
+    wanted = np.zeros((3, 3), 'float32')
+    wanted[:, :width] = values[ids]
+    np.testing.assert_array_equal(states._padded_rows(mx.nd.array(values), route())(ids), wanted)
+    sparse = make_row_sparse(np.array([2, 4]), values[[2, 4]], (5, width))
+    wanted[[0, 2]] = 0
+    np.testing.assert_array_equal(states._padded_rows(sparse, route())(ids), wanted)
+
+
+@pytest.mark.parametrize('name, arguments, slots', [('sgd', {}, 0), ('sgd', {'momentum': 0.9}, 1), ('adam', {}, 2)])
+def test_the_template_is_the_state_that_one_process_keeps(name, arguments, slots):
+    optimizer = mx.optimizer.create(name, **arguments)
+    weight = make_row_sparse(np.arange(5), np.ones((5, 3), 'float32'), (5, 3))
+    arrays = states.state_arrays(states._template(route(), optimizer))
+    wanted = states.state_arrays(optimizer.create_state_multi_precision(0, weight))
+    assert len(arrays) == len(wanted) == slots
+    assert [(a.shape, a.stype, a.dtype) for a in arrays] == [(a.shape, a.stype, a.dtype) for a in wanted]
+    assert not any(array.asnumpy().any() for array in arrays)
+
+
+def test_state_of_another_model_or_optimizer_is_described():
+    adam = mx.optimizer.create('adam')
+    fitting, narrow = (mx.nd.zeros((5, 3)),) * 2, (mx.nd.zeros((5, 2)),) * 2
+    assert states._misfit({0: fitting}, [route()], adam) == ''
+    assert states._misfit({}, [route()], adam) == ''
+    assert states._misfit({0: narrow}, [route()], adam) == (
+        'the state of w0 has shapes [(5, 2), (5, 2)], not [(5, 3), (5, 3)]')
+    assert 'the state of w1' in states._misfit({0: fitting, 1: fitting[0]}, [route(), route(key=1)], adam)
