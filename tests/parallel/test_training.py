@@ -1,7 +1,7 @@
 """Training with kvstore='hybrid' equals MXNet in one process on the joined batch, for every case of ``train.py``."""
 import comparing
 import pytest
-from jobs import BODIES, STOCK_LAUNCH_WORKS, run_job
+from jobs import BODIES, run_job
 
 BODY = BODIES / 'train.py'
 
@@ -34,12 +34,3 @@ def test_partition_count_changes_no_bit():
 def test_one_process_without_launcher(expected):
     result = run_job(BODY, 'none', timeout=120).ok()
     comparing.assert_cases(expected, result, 1)
-
-
-def test_stock_launcher(expected):
-    """MXNet's own launch.py works wherever it can run at all, that is on CPython 3.8."""
-    result = run_job(BODY, 'stock-launch.py', workers=2, servers=2, timeout=200)
-    if STOCK_LAUNCH_WORKS:
-        comparing.assert_cases(expected, result.ok(), 2)
-    else:
-        assert 'isAlive' in result.output
