@@ -4,13 +4,15 @@ Horovod reads any array as one dense block, so a row_sparse one would corrupt me
 flight is an error; gathers block.
 """
 import json
-from typing import Any, List
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional
 
 import mxnet as mx
 import numpy as np
 
 from .arrays import host_view
 from .errors import SettingError
+from .lifeline import Lifeline
 
 _INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
             '--no-cache-dir --force-reinstall horovod==0.28.1')
@@ -45,6 +47,8 @@ class Collective:
         self._hvd = hvd
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
+        #: Where blocking calls are announced, once the job has one.
+        self.lifeline: Optional[Lifeline] = None
 
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
@@ -57,8 +61,22 @@ class Collective:
     def any(self, flag: bool, name: str) -> bool:
         """Whether `flag` is true on any worker (blocks)."""
         array = mx.nd.array([float(flag)])
-        self.allreduce_(array, name)
-        return bool(array.asscalar() > 0)
+        with self._waiting(name):
+            self.allreduce_(array, name)
+            return bool(array.asscalar() > 0)
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        """Around a call that blocks until all workers make it."""
+        if self.lifeline is None:
+            yield
+            return
+        self.lifeline.count_call()
+        self.lifeline.waiting_for = name
+        try:
+            yield
+        finally:
+            self.lifeline.waiting_for = None
 
     def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
         """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
@@ -69,7 +87,8 @@ class Collective:
         framed = np.empty(len(values) + 1, dtype)
         framed[0] = len(values)
         framed[1:] = values
-        everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
+        with self._waiting(name):
+            everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
         gathered, at = [], 0
         for _ in range(self.size):
             count = int(everything[at])

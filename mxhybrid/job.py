@@ -282,6 +282,7 @@ class Job:
             raise SettingError('hvd.size() is %d but the parameter servers expect %d workers'
                                % (self.collective.size, self._native.num_workers))
         native_ranks = self.collective.exchange(self._native.rank, 'mxhybrid.native_ranks')
+        self.collective.lifeline = self.lifeline
         self.num_servers = num_servers
         self.servers = ParameterServers(self._native, num_servers, self.rank == 0, self._native.rank == 0,
                                         native_ranks[0] == 0, _BOOTSTRAP_KEY + 1)

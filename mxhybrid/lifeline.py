@@ -7,10 +7,14 @@ the monitor then tells everybody who failed first, and they leave with a message
 The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
 made and waits until all have ended.  A worker that is past that count could only hang, and is told so.
 
+So does a deadlock among calls that need everybody: a worker that has waited long in one says in which, and
+when all workers wait in different ones, none of them can ever return.
+
 Messages are JSON objects, one a line.
 """
 import json
 import os
+import select
 import selectors
 import socket
 import sys
@@ -28,6 +32,9 @@ ABORT_STATUS = 1
 
 #: Seconds that an error which may only be the echo of another process's death waits for the true cause.
 ECHO_DELAY_S = 1.0
+
+#: Seconds in a call that needs all workers after which a worker says that it waits.
+PATIENCE_S = 10.0
 
 #: Seconds that a process told to end gets to finish a message of its own: often all workers find the same error.
 LAST_WORDS_S = 0.5
@@ -80,7 +87,13 @@ class Monitor:
         self._scheduler_seen = time.monotonic()
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        os.register_at_fork(after_in_child=self._close_in_child)
         self._thread.start()
+
+    def _close_in_child(self) -> None:
+        """A forked child, a data loader say, must not hold connections open that its parent's death would close."""
+        for sock in [self._listener] + list(self._buffers):
+            sock.close()
 
     def watch_scheduler(self, address: Tuple[str, int]) -> None:
         """Also look every few seconds whether the scheduler at `address` still listens."""
@@ -158,8 +171,18 @@ class Monitor:
                 self._try_send(other, {'finished': rank, 'calls': message['done']})
             if len(self._finished) == self._workers:
                 self._release()
+        elif 'waiting' in message:
+            who['waiting'] = message['waiting']
+            self._look_for_deadlock()
         elif 'bye' in message:
             who['bye'] = True
+
+    def _look_for_deadlock(self) -> None:
+        waiting = {who['rank']: who.get('waiting') for who in self._peers.values() if who['rank'] >= 0}
+        if len(waiting) == self._workers and None not in waiting.values() and len(set(waiting.values())) > 1:
+            calls = ', '.join('worker %d in %s' % item for item in sorted(waiting.items()))
+            self.report_failure('all workers wait for each other in different calls (%s): make the same calls of the '
+                                'store in the same order on every worker' % calls)
 
     def _release(self) -> None:
         with self._lock:
@@ -212,7 +235,10 @@ class Lifeline:
         self._lock = threading.Lock()
         self._calls = 0
         self._ended: Dict[int, int] = {}
+        #: Name of the call that needs all workers in which this one is, set by the caller.
+        self.waiting_for: Optional[str] = None
         _send(self._sock, {'hello': {'name': name, 'rank': rank}})
+        os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
         self._thread.start()
 
@@ -275,7 +301,21 @@ class Lifeline:
 
     def _run(self) -> None:
         buffer = b''
+        seen: Optional[str] = None
+        since, said = 0.0, False
+        readable = select.poll()
+        readable.register(self._sock, select.POLLIN)
         while True:
+            if not readable.poll(1000):
+                now, waiting = time.monotonic(), self.waiting_for
+                if waiting != seen:
+                    if said:
+                        self._say({'waiting': None})
+                    seen, since, said = waiting, now, False
+                elif seen is not None and not said and now - since > PATIENCE_S:
+                    self._say({'waiting': seen})
+                    said = True
+                continue
             try:
                 data = self._sock.recv(65536)
             except OSError:
@@ -288,6 +328,12 @@ class Lifeline:
             buffer = lines.pop()
             for line in lines:
                 self._handle(json.loads(line.decode()))
+
+    def _say(self, message: Dict[str, Any]) -> None:
+        try:
+            _send(self._sock, message)
+        except OSError:
+            pass  # the monitor is gone; the next read says so
 
     def _handle(self, message: Dict[str, Any]) -> None:
         if 'abort' in message:

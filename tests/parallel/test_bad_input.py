@@ -61,6 +61,12 @@ def test_workers_disagree(what, words):
     assert result.seconds < 30
 
 
+def test_workers_make_different_calls():
+    result = run_job(DISAGREE, 'horovodrun', workers=2, args=['calls'], timeout=60)
+    result.failed('wait for each other in different calls', 'worker 1 in hybrid0.barrier', 'same order')
+    assert result.seconds < 40
+
+
 def test_one_worker_makes_more_steps():
     result = run_job(DISAGREE, 'horovodrun', workers=2, args=['steps'], timeout=60)
     result.failed('worker 0 ended its script after', 'same number of steps')

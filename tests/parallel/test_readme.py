@@ -49,10 +49,14 @@ def parse(command):
 
 def as_typed(argv):
     """list of str: a command line of `jobs`, as a user types it in the repository with the environment activated."""
-    words = [shlex.split(str(word))[0].replace(str(REPOSITORY) + '/', '') for word in argv]
-    words = [os.path.basename(word) if os.path.dirname(word) == os.path.dirname(sys.executable) else word
-             for word in words]
-    words = ['python' if word == os.path.basename(sys.executable) else word for word in words]
+    words = []
+    for word in argv:
+        word = shlex.split(str(word))[0]  # launch.py is given quoted words
+        if word == sys.executable:
+            word = 'python'
+        elif os.path.dirname(word) == os.path.dirname(sys.executable):
+            word = os.path.basename(word)
+        words.append(word.replace(str(REPOSITORY) + '/', ''))
     return words[1:] if words[1] == 'horovodrun' else words
 
 
@@ -127,7 +131,7 @@ def check_several_hosts(env, words, folder):
     hosts = [types.SimpleNamespace(name=name) for name in ('hosta', 'hostb')]
     tested = as_typed(module.horovodrun(types.SimpleNamespace(hosts=hosts)))
     assert not env
-    assert [word.lower() for word in words[:-1]] == tested[:-1]
+    assert [re.sub('host[AB]', lambda name: name.group().lower(), word) for word in words[:-1]] == tested[:-1]
     assert (words[-1], tested[-1]) == ('train.py', 'tests/multihost/body_train.py')
 
 
@@ -265,8 +269,9 @@ def test_layout():
 
 def test_optimizers():
     section = README[README.index('Optimizers of a server-held'):README.index('## Correctness')]
-    sparse, elementwise, refused = (set(re.findall(r'`(\w+)`', item.split(':')[0] if ':' in item else item))
-                                    for item in re.split(r'^- ', section, flags=re.MULTILINE)[1:])
+    items = [item.partition(':') for item in re.split(r'^- ', section, flags=re.MULTILINE)[1:]]
+    sparse, elementwise, refused = (set(re.findall(r'`(\w+)`', text))
+                                    for text in (items[0][0], items[1][0], items[2][2]))
     assert sparse == set(optimizers.SPARSE_KERNELS) - {'ccsgd'}  # another name of sgd
     assert elementwise == set(optimizers.ELEMENTWISE)
     assert refused == set(Optimizer.opt_registry) - sparse - elementwise - {'ccsgd', 'test'}

@@ -13,6 +13,9 @@ def main():
     what, odd = sys.argv[1], os.environ.get('HOROVOD_RANK') == '1'
     if what == 'settings' and odd:
         os.environ['MXHYBRID_PARTITIONS'] = '3'
+    if what == 'calls':
+        kv = mx.kv.create('hybrid')
+        kv._barrier() if odd else kv.init(1, mx.nd.ones(3))
     net = nn.Sequential()
     with net.name_scope():
         net.add(nn.Dense(3 if what == 'shape' and odd else 2, in_units=4, prefix='other_' if what == 'name' and odd
