@@ -54,13 +54,12 @@ def row_sparse_parts(array):
     """
     array.wait_to_read()
     width = int(np.prod(array.shape[1:]))
-    if array.context.device_type not in _HOST_DEVICES:
-        ids = array.indices.asnumpy().astype(np.int64, copy=False).reshape(-1)
-        return ids, array.data.asnumpy().reshape(len(ids), width) if len(ids) else np.empty((0, width), array.dtype)
-    ids = array.indices
-    if not ids.shape or not ids.shape[0]:
+    stored = array.indices
+    if not stored.shape or not stored.shape[0]:
         return np.empty(0, np.int64), np.empty((0, width), array.dtype)
-    ids = ids.asnumpy().astype(np.int64, copy=False)
+    ids = stored.asnumpy().astype(np.int64, copy=False)
+    if array.context.device_type not in _HOST_DEVICES:
+        return ids, array.data.asnumpy().reshape(len(ids), width)
     return ids, _pointer_view(array, (len(ids), width), array.dtype)
 
 
