@@ -5,6 +5,9 @@ from typing import Any, List
 #: Steps after which rank 0 prints the plan, once.
 PRINT_AFTER_STEPS = 3
 
+#: Step at which it is printed although parameters were not pushed equally often.
+PRINT_AT_STEP = 20
+
 
 @dataclass
 class Traffic:
@@ -71,6 +74,9 @@ def plan(job: Any, routes: List[Any]) -> str:
                      ','.join(map(str, sorted(set(held.servers)))) if held else '-',
                      '%.0f' % (traffic.rows / steps) if held else 'all',
                      size(traffic.pushed / steps), size(traffic.pulled / steps)])
+    if not job.num_servers:
+        title = "mxhybrid: one process, MXNet's own store does the work and nothing is sent"
+        return title + '\n' + table(['parameter', 'shape', 'route'], [row[:3] for row in rows])
     steps = max([route.traffic.steps for route in routes] or [0])
     hosts = len(set(job.hosts))
     title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'

@@ -12,7 +12,7 @@ from .errors import InputError
 from .job import Job, join
 from .local import OneProcess
 from .log import get_logger
-from .report import PRINT_AFTER_STEPS, plan
+from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan
 from .settings import resolve
 
 logger = get_logger(__name__)
@@ -291,6 +291,8 @@ class Hybrid(KVStore):
     def _maybe_report(self) -> None:
         if self._reported:
             return
-        self._reported = any(route.traffic.steps > PRINT_AFTER_STEPS for route in self._backend.routes.values())
+        steps = {route.traffic.steps for route in self._backend.routes.values() if route.traffic.steps}
+        # At the end of a step, when all parameters have been pushed equally often, if that ever happens.
+        self._reported = min(steps, default=0) >= PRINT_AFTER_STEPS and (len(steps) == 1 or max(steps) > PRINT_AT_STEP)
         if self._reported and self.rank == 0:
             logger.info('plan:\n%s', self.report())
