@@ -54,10 +54,12 @@ class Distributed:
 
     # -- initial values ----------------------------------------------------------------------------------------
 
+    def may_init(self, key: Any) -> bool:
+        """Whether a key is new, or to be initialised anew."""
+        return key not in self.routes or key in self._reinitialise
+
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
         """Set a key's initial value to worker 0's and write it to `outs`."""
-        if key in self.routes and key not in self._reinitialise:
-            raise InputError('%s: key %r (%s) was initialised before; push changes it' % (call, key, name))
         if value.stype == 'row_sparse' and self._optimizer is not None:
             check_for_table(self._optimizer, name, value.dtype, self._optimizer._get_wd(key))
         self._lifeline.count_call()

@@ -34,6 +34,10 @@ class OneProcess:
         """The updater of the store, None without an optimizer."""
         return self.native._updater
 
+    def may_init(self, key: Any) -> bool:
+        """Whether a key is new."""
+        return key not in self.routes
+
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
         """Set a key's initial value."""
         self.routes[key] = Local(key, name, value)

@@ -131,7 +131,7 @@ class Hybrid(KVStore):
 
     def _init(self, call: str, key: Any, value: Any, outs: List[Any], priority: int) -> None:
         name = self._names.get(key, str(key))
-        if self._job.num_workers == 1 and key in self._backend.routes:
+        if not self._backend.may_init(key):
             raise InputError('%s: key %r (%s) was initialised before; push changes it' % (call, key, name))
         checks.stypes(call, name, [value], ('default', 'row_sparse'), 'convert it with tostype')
         checks.shape_and_dtype(call, name, outs, value.shape, value.dtype)

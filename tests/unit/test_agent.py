@@ -343,6 +343,20 @@ def test_state_moves_to_another_partitioning_and_training_goes_on(name, argument
         equal(new.read_state(slot, widths[slot]), wanted)
 
 
+@pytest.mark.parametrize('name, arguments', [('sgd', {'momentum': 0.9}), ('nag', {'momentum': 0.9})], ids=case_name)
+def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
+    table, whole = pair(name, arguments, 2)
+    ids = np.array([1, 2, 7, 8])
+    rows = np.random.RandomState(14).standard_normal((4, WIDTH)).astype('float32')
+    table.push(ids, rows)
+    whole.push(ids, rows)
+    wanted = whole.states()[0]
+    wanted[[2, 5]] = 3
+    table.agent.do_mode(table.keys, 'state:0')
+    table.push(np.array([2, 5]), np.full((2, WIDTH), 3, 'float32'))
+    equal(table.read_state(0, WIDTH), wanted)
+
+
 def test_state_of_a_partition_on_another_server_is_not_read():
     agent = LoudAgent()
     agent.do_table('w', [7], [3], WIDTH, 'capture')

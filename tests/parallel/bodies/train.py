@@ -306,7 +306,11 @@ def main():
     worker = Worker(arguments.kvstore, arguments.partitions)
     for case in arguments.cases.split(','):
         report(worker.rank, **{case: CASES[case](worker)})
-    report(worker.rank, seen=(worker.rank, worker.size))
+    seen = (worker.rank, worker.size)
+    if worker.size > 1:
+        import horovod.mxnet as hvd
+        assert seen == (hvd.rank(), hvd.size())
+    report(worker.rank, seen=seen)
 
 
 if __name__ == '__main__':
