@@ -72,7 +72,8 @@ class Distributed:
                 known.restart(value if value_was_set else None)
             else:
                 wanted = self._partitions_for(name, value.shape[0])
-                self.routes[key] = known = Sparse(key, name, value, self._servers, self._prefix, wanted)
+                self.routes[key] = known = Sparse(key, name, value, self._servers, self._collective, self._prefix,
+                                                  wanted)
             if outs:
                 known.pull(np.arange(known.rows, dtype=np.int64), outs, priority)
             return

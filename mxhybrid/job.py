@@ -284,8 +284,8 @@ class Job:
         native_ranks = self.collective.exchange(self._native.rank, 'mxhybrid.native_ranks')
         self.collective.lifeline = self.lifeline
         self.num_servers = num_servers
-        self.servers = ParameterServers(self._native, num_servers, self.rank == 0, self._native.rank == 0,
-                                        native_ranks[0] == 0, _BOOTSTRAP_KEY + 1)
+        self.servers = ParameterServers(self._native, num_servers, self.rank, native_ranks.index(0),
+                                        _BOOTSTRAP_KEY + 1)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout})
 
     def _cleanup(self) -> None:

@@ -31,22 +31,19 @@ class ParameterServers:
     native : mxnet.kvstore.KVStore
         A ``dist_sync`` store.
     num_servers : int
-    is_root : bool
-        Whether this worker is rank 0, the only one that sends commands and whose values count.
-    initialises : bool
-        Whether this worker is the native rank 0, whose pushes initialise keys.
-    root_initialises : bool
-        Whether those two are the same worker.
+    rank : int
+        This worker; rank 0 alone sends commands, and its values count.
+    initialiser : int
+        The worker that is the native store's rank 0, whose pushes initialise keys.
     first_key : int
         Smallest key that is free.
     """
 
-    def __init__(self, native: Any, num_servers: int, is_root: bool, initialises: bool, root_initialises: bool,
-                 first_key: int):
+    def __init__(self, native: Any, num_servers: int, rank: int, initialiser: int, first_key: int):
         self.native = native
-        self.is_root = is_root
-        self.initialises = initialises
-        self.root_initialises = root_initialises
+        self.rank = rank
+        self.is_root = rank == 0
+        self.initialiser = initialiser
         self.placement = Placement(num_servers, first_key)
         self.num_servers = num_servers
         self._mailboxes = [self.placement.key_on(server) for server in range(num_servers)]
@@ -101,7 +98,7 @@ class ParameterServers:
                      rows=[partitioning.shape(part)[0] for part in range(count)])
         table = Table(self, name, partitioning, dtype)
         for part, key in enumerate(partitioning.keys):
-            if self.initialises:
+            if self.rank == self.initialiser:
                 local = np.arange(partitioning.shape(part)[0], dtype=np.int64)
                 value, view = allocate_rows(local, partitioning.shape(part), dtype)
                 view[:] = 0 if values is None else values(partitioning.members(part))

@@ -68,3 +68,10 @@ def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():
     assert text.startswith('mxhybrid: 1 worker on 1 host, 1 server; averages over 0 steps of rank 0')
     assert text.endswith('0 B          0 B')
     assert 'over 0 steps' in plan(alone, [])
+
+
+def test_one_process_has_no_traffic_to_report():
+    title, head, rule, row = plan(job(num_workers=1, num_servers=0, hosts=['a']),
+                                  [route('w', (3, 2), 'local', Traffic())]).split('\n')
+    assert title.startswith('mxhybrid: one process') and 'nothing is sent' in title
+    assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']

@@ -431,7 +431,7 @@ def test_a_failed_init_leaves_the_key_free():
 
 def test_the_report_lists_the_keys(store):
     lines = store.report().split('\n')
-    assert lines[0].startswith('mxhybrid: 1 worker on 1 host, 0 servers')
+    assert lines[0].startswith('mxhybrid: one process')
     assert [line.split()[:3] for line in lines[3:]] == [['0', '2x3', 'local'], ['1', '6x2', 'local']]
 
 
