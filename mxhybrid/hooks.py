@@ -52,7 +52,7 @@ def install() -> None:
                        ('save_states', _save_states), ('load_states', _load_states)):
         _wrap(Trainer, name, make)
     _wrap(Parameter, 'set_data', _set_data)
-    sys.excepthook = _excepthook(sys.excepthook)
+    _wrap(sys, 'excepthook', _excepthook)
 
 
 def _create_kvstore(original: Any) -> Any:

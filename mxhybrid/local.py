@@ -40,15 +40,18 @@ class OneProcess:
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
         """Set a key's initial value."""
-        self.routes[key] = Local(key, name, value)
         if value.stype == 'row_sparse':
             # MXNet's sparse optimizers want every row stored, also those of zeros that tostype left out.
             everything = np.arange(value.shape[0], dtype=np.int64)
             value = make_row_sparse(everything, rows_of(value)(everything), value.shape)
-        if outs:
+            self.native.init(key, value)
+            if outs:  # which MXNet's own broadcast would leave untouched
+                self.native.pull(key, outs, priority, ignore_sparse=False)
+        elif outs:
             self.native.broadcast(key, value, outs, priority)
         else:
             self.native.init(key, value)
+        self.routes[key] = Local(key, name, value)
 
     def push(self, route: Route, arrays: List[Any], priority: int) -> None:
         """Sum the devices' arrays into the key."""

@@ -18,9 +18,8 @@ _rank_filter = _RankFilter()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Logger of module `name`; messages carry the rank once :func:`set_label` was called."""
-    logger = logging.getLogger(name)
-    return logger
+    """Logger of module `name`; messages carry the rank once :func:`configure` was called."""
+    return logging.getLogger(name)
 
 
 def configure(level: str, label: str) -> None:

@@ -24,8 +24,11 @@ SPARSE_KERNELS = ('sgd', 'ccsgd', 'adam', 'adagrad', 'groupadagrad', 'ftrl')
 #: MXNet computes on all rows, each element by itself.
 ELEMENTWISE = ('nag', 'rmsprop', 'adadelta')
 
+#: MXNet keeps their state in float32 whatever the weight's dtype, and then refuses to mix the two.
+FLOAT32_STATE = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta')
+
 #: Bookkeeping that every process keeps for itself, and what is sent as effective values per table.
-_NOT_SENT = frozenset(['num_update', 'begin_num_update', 'aggregate_num', 'lr', 'wd'])
+_NOT_SENT = frozenset(['num_update', 'begin_num_update', 'aggregate_num', 'lr', 'wd', 'lr_scheduler'])
 
 
 def name_of(optimizer: Any) -> str:
@@ -55,6 +58,9 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
             "would depend on the partitioning or change untouched rows. Use one of %s, or give the layer a dense "
             "weight (nn.Embedding with sparse_grad=True works with every optimizer)"
             % (name, table, ', '.join(n for n in SPARSE_KERNELS + ELEMENTWISE if n != 'ccsgd')))
+    if name in FLOAT32_STATE and np.dtype(dtype) != np.float32:
+        raise InputError('optimizer %r cannot update %s, which is %s: MXNet keeps its state in float32. Make the table '
+                         'float32, or use sgd, adam or nag' % (name, table, np.dtype(dtype)))
     if optimizer.multi_precision and np.dtype(dtype) == np.float16:
         raise InputError('optimizer %r with multi_precision=True cannot update %s: MXNet has no sparse update with a '
                          'float32 copy. Make the table float32, or set multi_precision=False' % (name, table))
@@ -65,9 +71,9 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
 
 def scalars(optimizer: Any) -> Dict[str, Any]:
     """All scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
-    return {name: value for name, value in vars(optimizer).items()
-            if name not in _NOT_SENT and isinstance(value, (bool, int, float, str, type(None)))
-            and name != 'lr_scheduler'}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(optimizer).items()}
+    return {name: value for name, value in plain.items()
+            if name not in _NOT_SENT and isinstance(value, (bool, int, float, str, type(None)))}
 
 
 def build(name: str, attributes: Dict[str, Any]) -> Any:

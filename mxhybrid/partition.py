@@ -132,7 +132,7 @@ class Placement:
         """
         key = self._next_key[server]
         if key > MAX_KEY:
-            raise OverflowError('server %d has no key left below %d' % (server, MAX_KEY))
+            raise OverflowError('server %d has no key left up to %d' % (server, MAX_KEY))
         self._next_key[server] = self._first(server, key + 1)
         return key
 

@@ -146,7 +146,8 @@ class Children:
 def describe_status(status: int) -> str:
     """Say what a ``Popen.returncode`` means."""
     if status < 0:
-        return 'signal %d (%s)' % (-status, signal.Signals(-status).name)
+        names = {int(known): ' (%s)' % known.name for known in signal.Signals}
+        return 'signal %d%s' % (-status, names.get(-status, ''))
     return 'exit status %d' % status
 
 

@@ -201,7 +201,7 @@ class Table:
         count : int
             Updates made to this table before the one to come.
         """
-        attributes = dict(scalars(optimizer), lr=lr, wd=wd)
+        attributes = dict(scalars(optimizer), lr=float(lr), wd=float(wd))
         current = (name_of(optimizer), attributes)
         if current != self._sent_optimizer or count != self._sent_count:
             if self._sent_optimizer is not None and self._sent_optimizer[0] == current[0]:

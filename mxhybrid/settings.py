@@ -5,6 +5,7 @@ A keyword of :func:`mxhybrid.create` wins over the environment variable, which w
 import fnmatch
 import logging
 import os
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -44,7 +45,7 @@ class Settings:
 
 
 def _count(setting: str, value: Any) -> int:
-    if isinstance(value, bool) or not (isinstance(value, int) or str(value).strip().lstrip('+-').isdigit()):
+    if isinstance(value, bool) or not re.fullmatch('[+-]?[0-9]+', str(value).strip()):
         raise SettingError('%s=%r is not a whole number: give a count of at least 1, for example %s=4'
                            % (setting, value, setting))
     count = int(value)
@@ -76,7 +77,7 @@ def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
 
 def _seconds(setting: str, value: Any) -> float:
     try:
-        seconds = float(value)
+        seconds = -1.0 if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         seconds = -1.0
     if not 0 < seconds < float('inf'):

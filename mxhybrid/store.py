@@ -201,14 +201,23 @@ class Hybrid(KVStore):
 
         Row ids need not be unique or sorted.  With one array of row ids, all outputs of a key get those rows.
         """
+        if isinstance(key, (list, tuple)):
+            row_ids = [row_ids] if len(key) == 1 and isinstance(row_ids, mx.nd.NDArray) else row_ids
+            if not all(isinstance(given, (list, tuple)) and len(given) == len(key) for given in (out, row_ids)):
+                raise InputError('row_sparse_pull: %d keys need lists of %d outputs and %d row_ids, one a key'
+                                 % (len(key), len(key), len(key)))
+            if len(set(key)) != len(key):
+                raise InputError('row_sparse_pull: a key occurs twice in %r: give it several outputs instead' % (key,))
+            all_ids = list(row_ids)
+        else:
+            all_ids = [row_ids]
         work = self._checked('row_sparse_pull', key, out)
         wanted: List[List[np.ndarray]] = []
-        for index, (route, outs) in enumerate(work):
+        for (route, outs), ids in zip(work, all_ids):
             if not route.sparse:
                 raise InputError('row_sparse_pull: %s is dense: use pull' % route.name)
             checks.stypes('row_sparse_pull', route.name, outs, ('row_sparse',), 'rows need a row_sparse output')
-            mine = row_ids[index] if isinstance(key, (list, tuple)) and len(key) > 1 else row_ids
-            mine = list(mine) if isinstance(mine, (list, tuple)) else [mine]
+            mine = list(ids) if isinstance(ids, (list, tuple)) else [ids]
             if len(mine) not in (1, len(outs)):
                 raise InputError('row_sparse_pull: %s has %d outputs but %d arrays of row ids: give one, or one an '
                                  'output' % (route.name, len(outs), len(mine)))
