@@ -7,7 +7,7 @@ parameter servers, dense parameters are summed by Horovod allreduce, as in Paral
 import os as _os
 
 # Under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
-# ends and nothing of ours is needed (mxhybrid.agent, which MXNet's server loads, imports what it uses).
+# ends and nothing of ours is needed (mxhybrid.handler, which MXNet's server loads, imports what it uses).
 import mxnet as _mxnet  # noqa: F401
 
 __version__ = '0.1.0'

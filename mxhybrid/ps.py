@@ -1,6 +1,6 @@
 """Tables on MXNet's native ``dist_sync`` parameter servers, cut into partitions.
 
-The native store moves the bytes; :mod:`mxhybrid.agent` decides in the servers what they mean.  Rules of the
+The native store moves the bytes; :mod:`mxhybrid.handler` decides in the servers what they mean.  Rules of the
 native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server.h``):
 
 * every worker pushes every key once per step, so a partition without touched rows is pushed empty;
@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import mxnet as mx
 import numpy as np
 
-from .agent import MAILBOX_ELEMENTS, Command
 from .arrays import allocate_rows, host_view, row_sparse_parts
 from .errors import InputError, JobError
+from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import name_of, scalars
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
 
@@ -49,7 +49,7 @@ class ParameterServers:
         self._mailboxes = [self.placement.key_on(server) for server in range(num_servers)]
 
     def install(self, watch: Dict[str, Any]) -> None:
-        """Put the agent into every server and connect it to the job monitor (collective)."""
+        """Put the handler into every server and connect it to the job monitor (collective)."""
         zeros = mx.nd.zeros(MAILBOX_ELEMENTS)
         self.native.init(self._mailboxes, [zeros] * self.num_servers)
         self.command('mailbox', keys=self._mailboxes)
@@ -59,7 +59,7 @@ class ParameterServers:
         mx.nd.waitall()
 
     def command(self, name: str, /, **arguments: Any) -> None:
-        """Have all servers carry out a command of :class:`mxhybrid.agent.Agent`; a no-op but on rank 0."""
+        """Have all servers carry out a command of :class:`mxhybrid.handler.Handler`; a no-op but on rank 0."""
         if not self.is_root:
             return
         mx.nd.waitall()
@@ -86,7 +86,7 @@ class ParameterServers:
         wanted : int
             Partitions asked for.
         mode : str
-            What the servers do with a push, see :mod:`mxhybrid.agent`.
+            What the servers do with a push, see :mod:`mxhybrid.handler`.
         values : callable, optional
             Gives rows for ids; called on the worker that initialises. Zeros by default.
         """

@@ -12,7 +12,7 @@ import sys
 import mxnet as mx
 from mxnet.kvstore.kvstore_server import KVStoreServer
 
-from . import agent
+from . import handler
 from .lifeline import Lifeline
 
 #: prctl option: signal to this process when its parent dies (linux/prctl.h).
@@ -31,8 +31,8 @@ def main() -> None:
     die_with_parent(int(os.environ['MXHYBRID_PARENT']))
     role = os.environ['MXHYBRID_ROLE']
     host, port = os.environ['MXHYBRID_MONITOR'].rsplit(':', 1)
-    name = agent.server_name() if role == 'server' else 'the scheduler (pid %d)' % os.getpid()
-    agent.process_lifeline = Lifeline((host, int(port)), name, -1, float(os.environ['MXHYBRID_TIMEOUT']))
+    name = handler.server_name() if role == 'server' else 'the scheduler (pid %d)' % os.getpid()
+    handler.process_lifeline = Lifeline((host, int(port)), name, -1, float(os.environ['MXHYBRID_TIMEOUT']))
     os.environ['DMLC_ROLE'] = role
     KVStoreServer(mx.kv.create('dist')).run()
 

@@ -2,10 +2,10 @@
 
 The only way to talk to a server of MXNet 1.9.1 is command 0, a pickle that the server loads and installs as
 its optimizer (``python/mxnet/kvstore/kvstore_server.py``).  :class:`Command` pickles to a call of
-:func:`execute`, which carries out the command and returns the one :class:`Agent` of the process, so the same
+:func:`execute`, which carries out the command and returns the one :class:`Handler` of the process, so the same
 channel serves servers that mxhybrid started and stock servers that ``launch.py`` started.
 
-From then on the server calls the agent once for each partition and step with the merged gradient.  What it
+From then on the server calls the handler once for each partition and step with the merged gradient.  What it
 does with it depends on the partition's mode:
 
 ========== ================================================================================================
@@ -124,7 +124,7 @@ class Partition:
         return full
 
 
-class Agent(Optimizer):
+class Handler(Optimizer):
     """The optimizer that a server of MXNet believes it has."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Agent(Optimizer):
     # -- called by MXNet's Updater, once for every key and step --------------------------------------------
 
     def create_state_multi_precision(self, index: int, weight: Any) -> None:
-        """The agent keeps state itself."""
+        """The handler keeps state itself."""
 
     def update_multi_precision(self, index: int, weight: Any, grad: Any, state: Any) -> None:
         """Take one merged push; an error ends the server, since MXNet would swallow it."""
@@ -250,7 +250,7 @@ class Agent(Optimizer):
 #: Lifeline that the server's own main program opened, if it did.
 process_lifeline: Optional[Lifeline] = None
 
-_agent: Optional[Agent] = None
+_handler: Optional[Handler] = None
 
 
 def server_name() -> str:
@@ -258,14 +258,14 @@ def server_name() -> str:
     return 'a parameter server (host %s, pid %d)' % (os.uname().nodename, os.getpid())
 
 
-def execute(text: str) -> Agent:
-    """Carry out a command in this server; returns the agent for the server to install."""
-    global _agent
-    if _agent is None:
-        _agent = Agent()
+def execute(text: str) -> Handler:
+    """Carry out a command in this server; returns the handler for the server to install."""
+    global _handler
+    if _handler is None:
+        _handler = Handler()
     name, arguments = json.loads(text)
     try:
-        getattr(_agent, 'do_' + name)(**arguments)
+        getattr(_handler, 'do_' + name)(**arguments)
     except BaseException:
-        _agent.die('command %s' % name)
-    return _agent
+        _handler.die('command %s' % name)
+    return _handler

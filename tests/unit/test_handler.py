@@ -10,9 +10,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid import agent as agent_module
-from mxhybrid.agent import MAILBOX_ELEMENTS, Agent, Command
+from mxhybrid import handler as handler_module
 from mxhybrid.arrays import host_view, make_row_sparse, row_sparse_parts
+from mxhybrid.handler import MAILBOX_ELEMENTS, Command, Handler
 from mxhybrid.optimizers import ELEMENTWISE, SPARSE_KERNELS, is_sparse_kernel, scalars, state_arrays
 from mxhybrid.partition import Placement
 
@@ -36,7 +36,7 @@ def case_name(value):
     return str(value)
 
 
-class LoudAgent(Agent):
+class LoudHandler(Handler):
     """Raises what would end a server."""
 
     def die(self, doing):
@@ -54,29 +54,29 @@ def merged_gradients(seed, dtype='float32', steps=7):
 
 
 class Table:
-    """A table cut into partitions that one agent holds, with the calls that servers and worker 0 make."""
+    """A table cut into partitions that one handler holds, with the calls that servers and worker 0 make."""
 
-    def __init__(self, values, count, agent=None):
-        self.agent = agent or LoudAgent()
+    def __init__(self, values, count, handler=None):
+        self.handler = handler or LoudHandler()
         self.plan = Placement(2, MAILBOX + 1).place(ROWS, WIDTH, values.itemsize, count)
         self.keys = list(self.plan.keys)
         shapes = [self.plan.shape(part) for part in range(count)]
         self.stored = [make_row_sparse(np.arange(shape[0]), values[self.plan.members(part)], shape)
                        for part, shape in enumerate(shapes)]
-        self.agent.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
+        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
         self.push(np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows):
         """What servers do with one merged push, partitions without rows included."""
         for part, at in enumerate(self.plan.split(ids)):
             grad = make_row_sparse(self.plan.local(ids[at]), rows[at], self.plan.shape(part))
-            self.agent.update_multi_precision(self.keys[part], self.stored[part], grad, None)
+            self.handler.update_multi_precision(self.keys[part], self.stored[part], grad, None)
 
     def set_optimizer(self, optimizer, count=None, **changes):
         """What worker 0 sends, through the text that it travels as."""
         attributes = dict(scalars(optimizer), lr=optimizer.learning_rate, wd=optimizer.wd, **changes)
         name = type(optimizer).__name__.lower()
-        self.agent.do_optimizer('w', self.keys, name, json.loads(json.dumps(attributes)), count)
+        self.handler.do_optimizer('w', self.keys, name, json.loads(json.dumps(attributes)), count)
 
     def values(self):
         """The whole table."""
@@ -90,8 +90,8 @@ class Table:
     def read_state(self, slot, width, at_once=2):
         """Optimizer state of the whole table, as worker 0 reads it."""
         mailbox = mx.nd.zeros(MAILBOX_ELEMENTS)
-        self.agent.do_mailbox([MAILBOX])
-        self.agent.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
+        self.handler.do_mailbox([MAILBOX])
+        self.handler.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
         dtype = np.dtype(self.stored[0].dtype)
         whole = np.empty((ROWS, width), dtype)
         for part, key in enumerate(self.keys):
@@ -100,7 +100,7 @@ class Table:
                 stop = min(start + at_once, len(members))
                 mailbox[:] = -1
                 mailbox.wait_to_read()
-                self.agent.do_read(key, slot, start, stop)
+                self.handler.do_read(key, slot, start, stop)
                 size = (stop - start) * width
                 whole[members[start:stop]] = host_view(mailbox).view(dtype)[:size].reshape(-1, width)
         return whole
@@ -137,7 +137,7 @@ def start_values(dtype='float32'):
 
 
 def pair(name, arguments, count, dtype='float32'):
-    """A cut table on an agent and a whole one in MXNet, with equal optimizers."""
+    """A cut table on a handler and a whole one in MXNet, with equal optimizers."""
     table = Table(start_values(dtype), count)
     optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
     table.set_optimizer(optimizer)
@@ -186,7 +186,7 @@ def test_changed_settings_reach_the_update_and_keep_the_state(name, arguments):
     table, whole = pair(name, arguments, 2)
     for step, (ids, rows) in enumerate(merged_gradients(3)):
         if step == 4:
-            table.agent.do_optimizer('w', table.keys, name, {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}, None)
+            table.handler.do_optimizer('w', table.keys, name, {'lr': 0.5, 'wd': 0.1, 'rescale_grad': 2.0}, None)
             whole.updater.optimizer.set_learning_rate(0.5)
             whole.updater.optimizer.wd = 0.1
             whole.updater.optimizer.rescale_grad = 2.0
@@ -223,7 +223,7 @@ def test_forgetting_the_state_starts_the_same_optimizer_afresh():
     table, _ = pair('adam', {}, 2)
     for ids, rows in merged_gradients(5):
         table.push(ids, rows)
-    table.agent.do_forget_state('w', table.keys)
+    table.handler.do_forget_state('w', table.keys)
     whole = Whole(table.values(), mx.optimizer.create('adam'))
     table.set_optimizer(mx.optimizer.create('adam'))
     for ids, rows in merged_gradients(6):
@@ -233,18 +233,18 @@ def test_forgetting_the_state_starts_the_same_optimizer_afresh():
 
 
 def test_tables_have_their_own_optimizers():
-    agent = LoudAgent()
+    handler = LoudHandler()
     whole = Whole(start_values(), mx.optimizer.create('sgd', **COMMON))
-    first = Table(start_values(), 2, agent)
+    first = Table(start_values(), 2, handler)
     first.set_optimizer(mx.optimizer.create('sgd', **COMMON))
-    agent.do_table('other', [100], [2], WIDTH, 'capture')
+    handler.do_table('other', [100], [2], WIDTH, 'capture')
     other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
-    agent.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
-    agent.do_optimizer('other', [100], 'sgd', {'lr': 1.0, 'wd': 0.0}, None)
+    handler.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
+    handler.do_optimizer('other', [100], 'sgd', {'lr': 1.0, 'wd': 0.0}, None)
     for ids, rows in merged_gradients(7):
         first.push(ids, rows)
         whole.push(ids, rows)
-    agent.update_multi_precision(100, other, make_row_sparse(np.array([1]), np.ones((1, WIDTH), 'float32'),
+    handler.update_multi_precision(100, other, make_row_sparse(np.array([1]), np.ones((1, WIDTH), 'float32'),
                                                              (2, WIDTH)), None)
     equal(first.values(), whole.values())
     assert other.asnumpy()[:, 0].tolist() == [1, 0]
@@ -257,7 +257,7 @@ def test_tables_have_their_own_optimizers():
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_assign_overwrites_the_pushed_rows_only(count, dtype):
     table, wanted = Table(start_values(dtype), count), start_values(dtype)
-    table.agent.do_mode(table.keys, 'assign')
+    table.handler.do_mode(table.keys, 'assign')
     for ids, rows in merged_gradients(8, dtype):
         table.push(ids, rows)
         wanted[ids] = rows
@@ -269,7 +269,7 @@ def test_replace_does_what_mxnets_store_does_without_an_optimizer(count):
     table = Table(start_values(), count)
     store = mx.kv.create('local')
     store.init('w', make_row_sparse(np.arange(ROWS), start_values(), (ROWS, WIDTH)))
-    table.agent.do_mode(table.keys, 'replace')
+    table.handler.do_mode(table.keys, 'replace')
     for ids, rows in merged_gradients(9):
         table.push(ids, rows)
         store.push('w', make_row_sparse(ids, rows, (ROWS, WIDTH)))
@@ -316,10 +316,10 @@ def write_state(table, slot, rows):
     """Overwrite a state of the whole table, in two pushes, with rows as wide as the table's."""
     padded = np.zeros((ROWS, WIDTH), rows.dtype)
     padded[:, :rows.shape[1]] = rows
-    table.agent.do_mode(table.keys, 'state:%d' % slot)
+    table.handler.do_mode(table.keys, 'state:%d' % slot)
     for ids in (np.arange(0, 4), np.arange(4, ROWS)):
         table.push(ids, padded[ids])
-    table.agent.do_mode(table.keys, 'optimize')
+    table.handler.do_mode(table.keys, 'optimize')
 
 
 @pytest.mark.parametrize('counts', [(2, 5), (5, 1), (1, 2)])
@@ -352,18 +352,18 @@ def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
     whole.push(ids, rows)
     wanted = whole.states()[0]
     wanted[[2, 5]] = 3
-    table.agent.do_mode(table.keys, 'state:0')
+    table.handler.do_mode(table.keys, 'state:0')
     table.push(np.array([2, 5]), np.full((2, WIDTH), 3, 'float32'))
     equal(table.read_state(0, WIDTH), wanted)
 
 
 def test_state_of_a_partition_on_another_server_is_not_read():
-    agent = LoudAgent()
-    agent.do_table('w', [7], [3], WIDTH, 'capture')
+    handler = LoudHandler()
+    handler.do_table('w', [7], [3], WIDTH, 'capture')
     mailbox = mx.nd.full(MAILBOX_ELEMENTS, 5)
-    agent.do_mailbox([MAILBOX])
-    agent.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
-    agent.do_read(7, 0, 0, 3)
+    handler.do_mailbox([MAILBOX])
+    handler.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
+    handler.do_read(7, 0, 0, 3)
     assert (mailbox.asnumpy() == 5).all()
 
 
@@ -372,33 +372,33 @@ def test_state_of_a_partition_on_another_server_is_not_read():
 
 def test_a_push_to_an_unknown_key_is_an_error():
     with pytest.raises(RuntimeError, match='key 9, which no table has'):
-        LoudAgent().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
+        LoudHandler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
 
 
 def test_an_unknown_mode_is_an_error():
     table = Table(start_values(), 1)
-    table.agent.do_mode(table.keys, 'average')
+    table.handler.do_mode(table.keys, 'average')
     with pytest.raises(RuntimeError, match="unknown mode 'average'"):
         table.push(np.array([1]), np.ones((1, WIDTH), 'float32'))
 
 
 def test_stored_weights_that_lack_rows_are_an_error():
-    agent = LoudAgent()
-    agent.do_table('w', [7], [4], WIDTH, 'assign')
+    handler = LoudHandler()
+    handler.do_table('w', [7], [4], WIDTH, 'assign')
     lacking = make_row_sparse(np.array([0, 2]), np.ones((2, WIDTH), 'float32'), (4, WIDTH))
     with pytest.raises(RuntimeError, match='partition 7 of w holds 2 of its 4 rows'):
-        agent.update_multi_precision(7, lacking, make_row_sparse(np.array([0]), np.ones((1, WIDTH), 'float32'),
+        handler.update_multi_precision(7, lacking, make_row_sparse(np.array([0]), np.ones((1, WIDTH), 'float32'),
                                                                  (4, WIDTH)), None)
 
 
 @pytest.mark.parametrize('call, text', [
-    ("Agent().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)",
+    ("Handler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)",
      'update of key 9 failed'),
     ("pickle.loads(pickle.dumps(Command('mode', keys=[3], mode='assign'), 0))", 'command mode failed'),
     ("pickle.loads(pickle.dumps(Command('dance'), 0))", 'command dance failed'),
 ], ids=['update', 'command', 'unknown command'])
 def test_an_error_ends_the_server_and_is_shown(call, text):
-    program = 'import pickle, mxnet as mx\nfrom mxhybrid.agent import Agent, Command\n%s\nprint("alive")' % call
+    program = 'import pickle, mxnet as mx\nfrom mxhybrid.handler import Handler, Command\n%s\nprint("alive")' % call
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True, timeout=50, env=env)
@@ -410,8 +410,8 @@ def test_an_error_ends_the_server_and_is_shown(call, text):
 # ------------------------------------------------------------------------------------------ commands
 
 
-def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_agent(monkeypatch):
-    monkeypatch.setattr(agent_module, '_agent', None)
+def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(monkeypatch):
+    monkeypatch.setattr(handler_module, '_handler', None)
 
     def send(*name, **arguments):
         # KVStore.set_optimizer: a pickle of protocol 0, sent as text.
@@ -419,7 +419,7 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_agent(monke
         return pickle.loads(text.encode('latin-1'))
 
     first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4, mode='capture')
-    assert isinstance(first, Agent)
+    assert isinstance(first, Handler)
     assert send('optimizer', table='größe', keys=(5, 6), name='sgd', count=3,
                 attributes={'lr': 0.1, 'wd': 0.0, 'rescale_grad': 1 / 3, 'clip_gradient': None}) is first
     part = first._partitions[6]
@@ -429,11 +429,11 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_agent(monke
     assert optimizer._index_update_count == {5: 3, 6: 3}
 
 
-def test_the_agent_passes_for_an_optimizer_where_mxnet_looks_at_it():
-    assert isinstance(Agent(), mx.optimizer.Optimizer)
+def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
+    assert isinstance(Handler(), mx.optimizer.Optimizer)
     assert Command('mode').multi_precision is False
-    assert 'index' in inspect.signature(Agent.update_multi_precision).parameters
-    updater = mx.optimizer.get_updater(LoudAgent())
+    assert 'index' in inspect.signature(Handler.update_multi_precision).parameters
+    updater = mx.optimizer.get_updater(LoudHandler())
     updater.optimizer.do_table('w', [0], [2], 1, 'assign')
     weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
     updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
