@@ -8,6 +8,7 @@ hooked                            why
 ``Trainer._reset_kvstore``,       new weights in the middle of training: MXNet makes a new store and fills it
 ``Parameter.set_data``            from the worker, which holds only some rows of a table
 ``Trainer._row_sparse_pull``      before the first step a parameter can be saved from what the worker holds
+``Trainer._update``               after the first step the worker lets go of tables that servers hold
 ``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
 ``Trainer._update``               together, and before a push updates weights on servers
 ``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
@@ -81,6 +82,7 @@ def _init_kvstore(original: Any) -> Any:
         store.attach({index: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype, param.grad_req,
                               list(param.shape or ())] for index, param in enumerate(self._params)},
                      bool(self._update_on_kvstore))
+        self._mxhybrid_holds_tables = isinstance(store.backend, Distributed)
     return init
 
 
@@ -203,11 +205,28 @@ def _update(original: Any) -> Any:
                 original(self, ignore_stale_grad)
             finally:
                 del scaler.has_overflow
+        if self._mxhybrid_holds_tables and not self._params_to_init:
+            self._mxhybrid_holds_tables = False
+            _let_go_of_tables(self)
         if ignore_stale_grad and self._update_on_kvstore:
             for param in _trained(self):
                 for array in _arrays(param):
                     array._fresh_grad = False
     return update
+
+
+def _let_go_of_tables(trainer: Any) -> None:
+    """Replace arrays that still have the memory of a whole table; MXNet's arrays grow, but never shrink."""
+    for param in trainer._params:
+        if param._stype == 'default':
+            continue
+        fresh = [array._fresh_grad for array in param._data]
+        param._data = [mx.nd.sparse.zeros('row_sparse', param.shape, ctx=array.context, dtype=param.dtype)
+                       for array in param._data]
+        if param._grad is not None:
+            mx.autograd.mark_variables(param._data, param._grad, param.grad_req)
+            for array, flag in zip(param._data, fresh):
+                array._fresh_grad = flag
 
 
 def _start(trainer: Any) -> None:

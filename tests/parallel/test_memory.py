@@ -1,0 +1,12 @@
+"""A worker does not keep tables that servers hold."""
+import numpy as np
+from jobs import BODIES, run_job
+
+
+def test_worker_lets_go_of_tables():
+    result = run_job(BODIES / 'memory.py', 'horovodrun', workers=2, servers=2, timeout=120).ok()
+    for values in result.results.values():
+        # Initialised, MXNet's parameter and the initialiser's array are there; trained, neither.
+        assert values['seen'][-1] < values['before'] - 0.8 * values['table']
+        assert values['rows'][1] == 0.5 and (values['rows'][[0, 2]] < 0.5).all()
+        assert np.isfinite(values['rows']).all()
