@@ -6,7 +6,8 @@ from jobs import BODIES, run_job
 def test_worker_lets_go_of_tables():
     result = run_job(BODIES / 'memory.py', 'horovodrun', workers=2, servers=2, timeout=120).ok()
     for values in result.results.values():
-        # Initialised, MXNet's parameter and the initialiser's array are there; trained, neither.
-        assert values['seen'][-1] < values['before'] - 0.8 * values['table']
+        assert values['full'] > values['empty'] + 0.9 * values['table']
+        # The store's own buffers and connections take some 30 MB.
+        assert values['seen'][-1] < values['empty'] + 0.5 * values['table']
         assert values['rows'][1] == 0.5 and (values['rows'][[0, 2]] < 0.5).all()
         assert np.isfinite(values['rows']).all()

@@ -17,10 +17,11 @@ def resident_mb():
 
 
 net = SparseEmbedding(ROWS, WIDTH)
+empty = resident_mb()
 net.initialize(mx.init.Constant(0.5))
 trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore='hybrid')
 mx.nd.waitall()
-before = resident_mb()
+full = resident_mb()
 seen = []
 for step in range(4):
     ids = mx.nd.array(np.arange(5) + 100000 * step)
@@ -31,4 +32,4 @@ for step in range(4):
     mx.nd.waitall()
     seen.append(resident_mb())
 rows = net.weight.row_sparse_data(mx.nd.array([3, 100004, 5])).asnumpy()[[3, 5, 100004], 0]
-report(trainer._kvstore.rank, before=before, seen=seen, rows=rows, table=ROWS * WIDTH * 4 / 1e6)
+report(trainer._kvstore.rank, empty=empty, full=full, seen=seen, rows=rows, table=ROWS * WIDTH * 4 / 1e6)
