@@ -297,6 +297,11 @@ class Result:
         return self
 
 
+def _obey_ctrl_c():
+    """Undo what a shell does to commands in its background: those ignore SIGINT, and so would all they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Job:
     """A running job, with every process that belongs to it. Made by `start_job` and `start_command`.
 
@@ -322,7 +327,7 @@ class Job:
         with open(str(self._directory / 'output'), 'wb') as output:
             self._launcher = subprocess.Popen(
                 argv, env=self._environment(env), cwd=str(cwd or self._directory), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_obey_ctrl_c)
         self.pid = self._launcher.pid
         resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
 

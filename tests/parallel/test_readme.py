@@ -101,7 +101,7 @@ def check_training(env, words, folder):
     output = run(env, words, folder)
     assert len(re.findall(r'step 50, loss 0\.0\d\d\b', output)) == 1, output
     workers = 4 if '4' in words else 1
-    report = output[output.rindex('mxhybrid: %d worker' % workers):]
+    report = output[output.rindex('mxhybrid: 4 workers' if workers == 4 else 'mxhybrid: one process'):]
     plan = {words[0]: words[1:] for words in (line.replace('[0]<stdout>:', '').split()
                                               for line in report.splitlines()) if words}
     weights, gradients = plan['net_words_weight'], plan['net_bins_weight']
