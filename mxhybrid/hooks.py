@@ -166,14 +166,16 @@ def _allreduce_grads(original: Any) -> Any:
                 self._mxhybrid_overflow = store.backend.any(_overflows(self._params))
                 if self._mxhybrid_overflow:
                     return
-            if isinstance(store.backend, Distributed):
-                _silence_stale_gradients(self, store.backend)
+            if self._update_on_kvstore:
+                _silence_stale_gradients(self)
+            elif isinstance(store.backend, Distributed):
+                self._mxhybrid_fresh = store.backend.sum_flags(_silence_stale_gradients(self))
         original(self)
     return allreduce_grads
 
 
-def _silence_stale_gradients(trainer: Any, backend: Distributed) -> None:
-    """Have gradients that no backward refreshed count as zeros, and let all workers know which are fresh anywhere."""
+def _silence_stale_gradients(trainer: Any) -> List[bool]:
+    """Have gradients that no backward refreshed count as zeros; returns which parameters have a fresh one."""
     fresh = []
     for param in _trained(trainer):
         flags = [bool(array._fresh_grad) for array in _arrays(param)]
@@ -181,8 +183,7 @@ def _silence_stale_gradients(trainer: Any, backend: Distributed) -> None:
         for flag, grad in zip(flags, param.list_grad()):
             if not flag:
                 mx.nd.zeros_like(grad, out=grad)
-    if not trainer._update_on_kvstore:
-        trainer._mxhybrid_fresh = backend.sum_flags(fresh)
+    return fresh
 
 
 def _update(original: Any) -> Any:

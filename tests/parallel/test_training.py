@@ -9,7 +9,10 @@ BODY = BODIES / 'train.py'
 @pytest.fixture(scope='module')
 def expected():
     """MXNet alone."""
-    return comparing.reference(BODY)
+    found = comparing.reference(BODY)
+    # With adagrad, which leaves untouched rows alone, a dense weight takes the same steps.
+    found['stale-weight'] = found['stale-gradient']
+    return found
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions', [
