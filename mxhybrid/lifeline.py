@@ -116,6 +116,13 @@ class Monitor:
             pass
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # a monitor that is gone would notice no death any more
+            self.report_failure('the job monitor in worker 0 failed: %s: %s' % (type(error).__name__, error))
+            raise
+
+    def _watch(self) -> None:
         while True:
             for key, _ in self._selector.select(timeout=0.5):
                 if key.fileobj is self._listener:
@@ -147,13 +154,23 @@ class Monitor:
                 message = json.loads(line.decode())
             except ValueError:
                 continue
-            if isinstance(message, dict):
+            try:
                 self._handle(peer, message)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                logger.warning('the job monitor ignores a malformed message from %s', self._address_of(peer))
+
+    @staticmethod
+    def _address_of(peer: socket.socket) -> str:
+        try:
+            return '%s:%d' % peer.getpeername()[:2]
+        except OSError:
+            return 'a closed connection'
 
     def _handle(self, peer: socket.socket, message: Dict[str, Any]) -> None:
         if 'hello' in message:
+            hello = message['hello']
             with self._lock:
-                self._peers[peer] = message['hello']
+                self._peers[peer] = {'name': str(hello['name']), 'rank': int(hello['rank'])}
                 failure = self._first_failure
             if failure is not None:
                 self._try_send(peer, {'abort': failure})
@@ -286,20 +303,23 @@ class Lifeline:
         except OSError:
             pass
 
-    def finish(self, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Say that this worker's script has ended and wait until all have; True when all did."""
+    def finish(self) -> bool:
+        """Say that this worker's script has ended and wait until all have; a death meanwhile ends this process."""
         with self._lock:
             calls = self._calls
         try:
             _send(self._sock, {'done': calls})
         except OSError:
             return False
-        while not self._released.wait(0.5):
-            if cancelled():
-                return False
-        return True
+        return self._released.wait()
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except Exception as error:  # without this thread the process would wait for the dead
+            self._abort('its connection to the job monitor failed: %s: %s' % (type(error).__name__, error))
+
+    def _listen(self) -> None:
         buffer = b''
         seen: Optional[str] = None
         since, said = 0.0, False

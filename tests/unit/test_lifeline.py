@@ -53,8 +53,6 @@ for command in sys.stdin:
         say('ok')
     elif word == 'finish':
         say(line.finish())
-    elif word == 'finish_unless_cancelled':
-        say(line.finish(cancelled=lambda: True))
     elif word == 'fail':
         line.fail(rest)
         say('ok')
@@ -361,12 +359,6 @@ def test_messages_may_arrive_in_pieces():
             time.sleep(0.02)
         assert json.loads(answers.readline()) == {'finished': 0, 'calls': 4}
         assert json.loads(answers.readline()) == {'release': True}
-
-
-def test_finish_can_be_cancelled(job):
-    _, first, second = job(2)
-    assert first.ask('finish_unless_cancelled') == 'False'
-    assert second.ask('finish') == 'True'
 
 
 def test_failures_from_many_threads_are_told_once():
