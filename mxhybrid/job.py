@@ -18,14 +18,16 @@ import os
 import socket
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, check_call
 
 from . import log
+from .aggregation import Direct, Follower, Leader
 from .arrays import host_view
+from .client import Client
 from .collective import Collective, load
 from .errors import JobError, SettingError
 from .lifeline import Lifeline, Monitor, leave
@@ -39,6 +41,7 @@ from .processes import (
     interface_of,
 )
 from .ps import ParameterServers
+from .segments import Listener, connect, place_of_host
 from .settings import Settings, variable
 
 logger = log.get_logger(__name__)
@@ -94,6 +97,8 @@ class Job:
         self._monitor: Optional[Monitor] = None
         self._children: Optional[Children] = None
         self._native: Any = None
+        #: For each worker the one that talks to the servers for it.
+        self._leaders: List[int] = []
         self._store_count = 0
         self.launcher = launcher()
         log.configure(settings.log_level, 'rank 0')
@@ -149,10 +154,11 @@ class Job:
         several_hosts = hvd.local_size() != self.num_workers
         address = self._own_address(several_hosts)
         peers = self.collective.exchange({'host': socket.gethostname(), 'address': address,
-                                          'local_rank': hvd.local_rank(), 'settings': _shared(self.settings)},
-                                         'mxhybrid.peers')
+                                          'local_rank': hvd.local_rank(), 'place': place_of_host(),
+                                          'settings': _shared(self.settings)}, 'mxhybrid.peers')
         self._agree_on_settings([peer['settings'] for peer in peers])
         self.hosts = [peer['host'] for peer in peers]
+        self._find_leaders([peer['place'] for peer in peers])
         hosts = sum(peer['local_rank'] == 0 for peer in peers)
         num_servers = hosts * self.settings.servers_per_host
         plan: Dict[str, Any] = {}
@@ -162,7 +168,7 @@ class Job:
         plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
         self._connect_lifeline(tuple(plan['monitor']))
         environment = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
-                       'DMLC_NUM_WORKER': str(self.num_workers), 'DMLC_NUM_SERVER': str(num_servers),
+                       'DMLC_NUM_WORKER': str(len(set(self._leaders))), 'DMLC_NUM_SERVER': str(num_servers),
                        'DMLC_NODE_HOST': address, 'MXHYBRID_MONITOR': '%s:%d' % tuple(plan['monitor']),
                        variable('timeout'): str(self.settings.timeout)}
         self._children = Children(environment, self._child_died)
@@ -174,8 +180,9 @@ class Job:
         self._children.watch()
         os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
         os.environ['DMLC_ROLE'] = 'worker'
-        self._create_native()
-        self._install(num_servers, plan['monitor'])
+        if self._leaders[self.rank] == self.rank:
+            self._create_native()
+        self._install(num_servers, plan['monitor'], len(set(self._leaders)))
 
     def _own_address(self, several_hosts: bool) -> str:
         if not several_hosts:
@@ -209,7 +216,8 @@ class Job:
         log.configure(self.settings.log_level, 'rank %d' % self.rank)
         scheduler = (os.environ['DMLC_PS_ROOT_URI'], int(os.environ['DMLC_PS_ROOT_PORT']))
         address = address_towards(*scheduler)
-        mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'settings': _shared(self.settings)}
+        mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of_host(),
+                                'settings': _shared(self.settings)}
         if self.rank == 0:
             from horovod.runner.http.http_server import RendezvousServer
 
@@ -226,6 +234,7 @@ class Job:
         self._connect_lifeline(tuple(peers[0]['monitor']))
         self._agree_on_settings([peer['settings'] for peer in peers])
         self.hosts = [peer['host'] for peer in peers]
+        self._find_leaders([peer['place'] for peer in peers])
         if len(set(self.hosts)) > 1:
             check_host_name()
         if not hvd.is_initialized():
@@ -237,7 +246,7 @@ class Job:
             raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
                                'to mxhybrid and unset HOROVOD_* variables'
                                % (self.collective.rank, self.collective.size, self.rank, self.num_workers))
-        self._install(num_servers, peers[0]['monitor'])
+        self._install(num_servers, peers[0]['monitor'], self.num_workers)
 
     def _exchange_natively(self, value: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Give all workers the JSON `value` of all, over the native store: each adds its row to a sum."""
@@ -276,17 +285,63 @@ class Job:
         self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout,
                                  self._cleanup)
 
-    def _install(self, num_servers: int, monitor: Tuple[str, int]) -> None:
-        assert self.collective is not None and self._native is not None
-        if self._native.num_workers != self.collective.size:
-            raise SettingError('hvd.size() is %d but the parameter servers expect %d workers'
-                               % (self.collective.size, self._native.num_workers))
-        native_ranks = self.collective.exchange(self._native.rank, 'mxhybrid.native_ranks')
+    def _find_leaders(self, places: List[str]) -> None:
+        """Find the worker that talks to the servers for each worker: the first one of its host."""
+        self._leaders = [places.index(place) for place in places] if self.settings.local_aggregation \
+            else list(range(len(places)))
+
+    def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int) -> None:
+        assert self.collective is not None
+        if self._native is not None and self._native.num_workers != clients:
+            raise SettingError('the parameter servers expect %d workers, but %d will come'
+                               % (self._native.num_workers, clients))
+        native_rank = None if self._native is None else self._native.rank
+        native_ranks = self.collective.exchange(native_rank, 'mxhybrid.native_ranks')
+        client = None if self._native is None else Client(self._native)
+        link = self._link(client)
         self.collective.lifeline = self.lifeline
         self.num_servers = num_servers
-        self.servers = ParameterServers(self._native, num_servers, self.rank, native_ranks.index(0),
-                                        _BOOTSTRAP_KEY + 1)
+        self.servers = ParameterServers(client, link, num_servers, self.rank, native_ranks.index(0),
+                                        _BOOTSTRAP_KEY + 1, self._meet)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout})
+
+    def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:
+        """Connect this worker with the others of its host."""
+        assert self.collective is not None
+        followers = [rank for rank, leader in enumerate(self._leaders) if leader == self.rank != rank]
+        listener = Listener() if followers else None
+        names = self.collective.exchange(listener and listener.name, 'mxhybrid.listeners')
+        leader = self._leaders[self.rank]
+        if leader != self.rank:
+            try:
+                connection = connect(names[leader])
+            except OSError as error:
+                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): '
+                               'switch it off with %s=0' % (self.rank, leader, error, variable('local_aggregation'))) from error
+            connection.send(['hello', self.rank])
+            return Follower(connection, client)
+        assert client is not None
+        if listener is None:
+            return Direct(client)
+        connections: Dict[int, Any] = {}
+        try:
+            while len(connections) < len(followers):
+                connection = listener.accept(self.settings.timeout)
+                connections[connection.receive()[0][1]] = connection
+        except socket.timeout:
+            raise JobError('worker %d waited %g s for the workers %s of its host: see their output for the cause, or '
+                           'raise %s' % (self.rank, self.settings.timeout,
+                                         sorted(set(followers) - set(connections)), variable('timeout'))) from None
+        finally:
+            listener.close()
+        return Leader(client, connections, self._link_failed)
+
+    def _link_failed(self, error: BaseException) -> None:
+        self.fail('local aggregation failed: %s: %s' % (type(error).__name__, error), echo=True)
+
+    def _meet(self) -> None:
+        assert self.collective is not None
+        self.collective.any(False, 'mxhybrid.meet')
 
     def _cleanup(self) -> None:
         """Before leaving on a failure: end what would otherwise wait for ever."""
@@ -308,15 +363,18 @@ class Job:
 
     def _finish(self) -> None:
         """At exit: wait until all workers have ended, then leave the native store and Horovod in step."""
-        assert self.lifeline is not None and self.collective is not None
+        assert self.lifeline is not None and self.collective is not None and self.servers is not None
         try:
             mx.nd.waitall()
             self.lifeline.finish()
             if self._children is not None:
                 self._children.expect_end()
             with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
-                handle, self._native.handle = self._native.handle, type(self._native.handle)()
-                check_call(_LIB.MXKVStoreFree(handle))
+                self.servers.link.settle()
+                self.servers.link.close()
+                if self._native is not None:
+                    handle, self._native.handle = self._native.handle, type(self._native.handle)()
+                    check_call(_LIB.MXKVStoreFree(handle))
                 self.collective.shutdown()
         except Exception as error:
             self.fail('%s at exit: %s' % (type(error).__name__, error), echo=isinstance(error, mx.base.MXNetError))
@@ -343,7 +401,7 @@ class _Deadline:
 def _shared(settings: Settings) -> Dict[str, Any]:
     """Settings that must be equal on all workers, as JSON values."""
     return {'partitions': [list(pair) for pair in settings.partitions],
-            'servers_per_host': settings.servers_per_host}
+            'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation}
 
 
 def _slots(hosts: List[str]) -> List[Any]:

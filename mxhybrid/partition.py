@@ -52,14 +52,34 @@ class Partitioning:
         """Rows and width of partition `part`."""
         return rows_in_partition(self.rows, self.count, part), self.width
 
+    @property
+    def stride(self) -> int:
+        """Places from the first row of a partition to that of the next; at least the rows of a partition."""
+        return rows_in_partition(self.rows, self.count, 0)
+
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """Number the rows `ids` (int64) partition by partition: ``partition * stride + local row``."""
+        if self.count == 1:
+            return ids
+        local, parts = np.divmod(ids, self.count)
+        return parts * self.stride + local
+
+    def order(self, ids: np.ndarray) -> np.ndarray:
+        """Positions in `ids` (sorted, unique, int64) in ascending order of their places."""
+        if self.count == 1:
+            return np.arange(len(ids))
+        parts = ids % self.count
+        # NumPy sorts 16-bit integers by their digits, in linear time.
+        return np.argsort(parts.astype(np.uint16) if self.count < 1 << 16 else parts, kind='stable')
+
+    def bounds(self, places: np.ndarray) -> np.ndarray:
+        """Where each partition begins in `places` (sorted), and after the last one the end; count + 1 positions."""
+        return np.searchsorted(places, np.arange(self.count + 1) * self.stride)
+
     def split(self, ids: np.ndarray) -> List[np.ndarray]:
         """Positions in `ids` (sorted, unique, int64) that belong to each partition, in ascending order."""
-        if self.count == 1:
-            return [np.arange(len(ids))]
-        parts = ids % self.count
-        order = np.argsort(parts, kind='stable')
-        bounds = np.searchsorted(parts[order], np.arange(1, self.count))
-        return np.split(order, bounds)
+        order = self.order(ids)
+        return np.split(order, self.bounds(self.places(ids[order]))[1:-1])
 
     def local(self, ids: np.ndarray) -> np.ndarray:
         """Row numbers inside their partitions of global rows `ids`."""

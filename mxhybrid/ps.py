@@ -8,13 +8,15 @@ native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstor
 * a command overtakes pushes that are still under way, so rank 0 waits for its own before it sends one.
 """
 import pickle
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 import mxnet as mx
 import numpy as np
 
-from .arrays import allocate_rows, host_view, row_sparse_parts
-from .errors import InputError, JobError
+from .aggregation import Direct, Follower, Leader
+from .arrays import allocate_rows, host_view
+from .client import Client
+from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import name_of, scalars
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
@@ -28,8 +30,10 @@ class ParameterServers:
 
     Parameters
     ----------
-    native : mxnet.kvstore.KVStore
-        A ``dist_sync`` store.
+    client : Client or None
+        This worker's connection to the servers, unless only the leader of its host has one.
+    link : Direct, Leader or Follower
+        How this worker's rows get to the servers.
     num_servers : int
     rank : int
         This worker; rank 0 alone sends commands, and its values count.
@@ -37,39 +41,65 @@ class ParameterServers:
         The worker that is the native store's rank 0, whose pushes initialise keys.
     first_key : int
         Smallest key that is free.
+    meet : callable
+        Waits until all workers call it.
     """
 
-    def __init__(self, native: Any, num_servers: int, rank: int, initialiser: int, first_key: int):
-        self.native = native
+    def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
+                 initialiser: int, first_key: int, meet: Callable[[], None]):
+        self.client = client
+        self.link = link
         self.rank = rank
         self.is_root = rank == 0
         self.initialiser = initialiser
         self.placement = Placement(num_servers, first_key)
         self.num_servers = num_servers
+        self._meet = meet
         self._mailboxes = [self.placement.key_on(server) for server in range(num_servers)]
+        self._table_count = 0
+        self._stand_in: Any = None
+
+    @property
+    def native(self) -> Any:
+        """The native store of this worker, a local one if it has no connection of its own."""
+        if self.client is not None:
+            return self.client.native
+        if self._stand_in is None:
+            self._stand_in = mx.kv.create('local')
+        return self._stand_in
 
     def install(self, watch: Dict[str, Any]) -> None:
         """Put the handler into every server and connect it to the job monitor (collective)."""
-        zeros = mx.nd.zeros(MAILBOX_ELEMENTS)
-        self.native.init(self._mailboxes, [zeros] * self.num_servers)
+        if self.client is None:
+            return
+        self._initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
         self.command('mailbox', keys=self._mailboxes)
         self.command('watch', **watch)
         for key in self._mailboxes:
-            self.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
+            self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
+
+    def _initialise(self, keys: Any, values: Any) -> None:
+        if self.client is not None:
+            with self.client.lock:
+                self.client.native.init(keys, values)
 
     def command(self, name: str, /, **arguments: Any) -> None:
         """Have all servers carry out a command of :class:`mxhybrid.handler.Handler`; a no-op but on rank 0."""
         if not self.is_root:
             return
-        mx.nd.waitall()
+        self.link.settle()
         body = pickle.dumps(Command(name, **arguments), 0).decode('ascii')
-        self.native._send_command_to_servers(0, body)
+        assert self.client is not None
+        with self.client.lock:
+            self.client.native._send_command_to_servers(0, body)
 
     def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
         """The first `count` elements that a command left in a server's mailbox."""
         out = mx.nd.empty(MAILBOX_ELEMENTS)
-        self.native.pull(self._mailboxes[server], out=out)
+        assert self.client is not None
+        with self.client.lock:
+            self.client.native.pull(self._mailboxes[server], out=out)
         nbytes = count * np.dtype(dtype).itemsize
         return np.array(host_view(out).view(np.uint8)[:nbytes]).view(dtype)
 
@@ -94,9 +124,13 @@ class ParameterServers:
         rows, width = shape[0], int(np.prod(shape[1:]))
         count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
         partitioning = self.placement.place(rows, width, dtype.itemsize, count)
+        # The native store's own barrier, below, must find no worker of any host with rows still under way.
+        self.link.settle()
+        self._meet()
         self.command('table', table=name, keys=partitioning.keys, width=width, mode='capture',
                      rows=[partitioning.shape(part)[0] for part in range(count)])
-        table = Table(self, name, partitioning, dtype)
+        table = Table(self, self._table_count, name, partitioning, dtype)
+        self._table_count += 1
         for part, key in enumerate(partitioning.keys):
             if self.rank == self.initialiser:
                 local = np.arange(partitioning.shape(part)[0], dtype=np.int64)
@@ -104,7 +138,7 @@ class ParameterServers:
                 view[:] = 0 if values is None else values(partitioning.members(part))
             else:
                 value = table.empty(part)
-            self.native.init(key, value)
+            self._initialise(key, value)
         table.push_nothing()
         table.set_mode(mode)
         return table
@@ -113,9 +147,11 @@ class ParameterServers:
 class Table:
     """One table on the servers.  Row ids are global; partitions do not show."""
 
-    def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype):
+    def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype):
         self._servers = servers
-        self._native = servers.native
+        #: Number of the table in its job, and of pushes made to it; equal on all workers.
+        self.index = index
+        self.pushes = 0
         self.name = name
         self.partitioning = partitioning
         self.dtype = dtype
@@ -140,16 +176,8 @@ class Table:
         rows : numpy.ndarray, shape (n, width)
         priority : int
         """
-        partitioning = self.partitioning
-        values = []
-        for part, positions in enumerate(partitioning.split(ids)):
-            if not len(positions):
-                values.append(self.empty(part))
-                continue
-            value, view = allocate_rows(partitioning.local(ids[positions]), partitioning.shape(part), self.dtype)
-            np.take(rows, positions, axis=0, out=view)
-            values.append(value)
-        self._native.push(list(partitioning.keys), values, priority)
+        self.pushes += 1
+        self._servers.link.push(self, ids, rows, priority)
 
     def push_nothing(self) -> None:
         """Take part in a push without rows (collective)."""
@@ -165,24 +193,7 @@ class Table:
         result : numpy.ndarray, shape (n, width)
         priority : int
         """
-        partitioning = self.partitioning
-        keys, outs, wanted, places = [], [], [], []
-        for part, positions in enumerate(partitioning.split(ids)):
-            if not len(positions):
-                continue
-            keys.append(partitioning.keys[part])
-            outs.append(mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=self.dtype))
-            wanted.append(mx.nd.from_numpy(partitioning.local(ids[positions])))
-            places.append(positions)
-        if not keys:
-            return
-        self._native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
-        for out, positions in zip(outs, places):
-            held, rows = row_sparse_parts(out)
-            if len(held) != len(positions):
-                raise JobError('%s: a server answered a pull of %d rows with %d'
-                               % (self.name, len(positions), len(held)))
-            result[positions] = rows
+        self._servers.link.request(self, ids, priority)(result)
 
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""
@@ -243,7 +254,7 @@ class Table:
                 self.push(ids, values(ids))
             else:
                 self.push_nothing()
-            mx.nd.waitall()
+            self._servers.link.settle()
         self.set_mode(before)
 
     def read(self, slot: int, width: int) -> np.ndarray:

@@ -25,6 +25,8 @@ class Settings:
         Name pattern and partition count, first match wins; no match means one partition per server.
     servers_per_host : int
         Parameter server processes that ``horovodrun`` jobs start on each host.
+    local_aggregation : bool
+        Whether one worker of each host exchanges rows with the servers for all workers there.
     timeout : float
         Seconds to wait for the other processes while a job starts.
     log_level : str
@@ -33,6 +35,7 @@ class Settings:
 
     partitions: Tuple[Tuple[str, int], ...] = ()
     servers_per_host: int = 1
+    local_aggregation: bool = True
     timeout: float = DEFAULT_TIMEOUT_S
     log_level: str = 'INFO'
 
@@ -75,6 +78,14 @@ def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
     return tuple(checked)
 
 
+def _switch(setting: str, value: Any) -> bool:
+    meanings = {'1': True, 'true': True, 'on': True, '0': False, 'false': False, 'off': False}
+    try:
+        return meanings[str(value).strip().lower()]
+    except KeyError:
+        raise SettingError('%s=%r is neither on nor off: use 1 or 0' % (setting, value)) from None
+
+
 def _seconds(setting: str, value: Any) -> float:
     try:
         seconds = -1.0 if isinstance(value, bool) else float(value)
@@ -93,7 +104,8 @@ def _level(setting: str, value: Any) -> str:
 
 
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
-    'partitions': _partitions, 'servers_per_host': _count, 'timeout': _seconds, 'log_level': _level}
+    'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
+    'timeout': _seconds, 'log_level': _level}
 
 
 def variable(name: str) -> str:

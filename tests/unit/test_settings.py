@@ -18,18 +18,20 @@ def problem(keywords=None, environ=None):
 
 
 def test_defaults():
-    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO')
+    assert resolve({}, {}) == Settings((), 1, True, DEFAULT_TIMEOUT_S, 'INFO')
     assert resolve(None, {}) == Settings()
 
 
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
-        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL']
+        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
+        'MXHYBRID_LOG_LEVEL']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
     ('partitions', '3', (('*', 3),), 5, (('*', 5),)),
     ('servers_per_host', '2', 2, 4, 4),
+    ('local_aggregation', 'off', False, True, True),
     ('timeout', '7.5', 7.5, 9, 9.0),
     ('log_level', 'debug', 'DEBUG', 'warning', 'WARNING'),
 ])
@@ -89,6 +91,17 @@ def test_wrong_counts_from_the_environment_name_the_variable(name, text):
 def test_counts_may_be_numbers_or_text(value):
     assert resolve({'servers_per_host': value}, {}).servers_per_host == 4
     assert resolve({'partitions': value}, {}).partitions_for('any') == 4
+
+
+@pytest.mark.parametrize('value, meaning', [(True, True), ('1', True), (' On ', True), ('true', True), (1, True),
+                                            (False, False), ('0', False), ('OFF', False), ('false', False)])
+def test_switches(value, meaning):
+    assert resolve({'local_aggregation': value}, {}).local_aggregation is meaning
+
+
+@pytest.mark.parametrize('value', ['yes!', 2, '', [], 'none'], ids=repr)
+def test_wrong_switches_name_setting_value_and_fix(value):
+    assert problem({'local_aggregation': value}) == 'local_aggregation=%r is neither on nor off: use 1 or 0' % (value,)
 
 
 # ------------------------------------------------------------------------------------------ patterns

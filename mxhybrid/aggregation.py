@@ -1,0 +1,437 @@
+"""Local aggregation: one worker of a host, the leader, talks to the servers for all of them (Parallax, section 4.3).
+
+The workers of a host write their gradients into shared memory; the leader sums them and pushes the union of their
+rows once.  Likewise the leader pulls each row that any of them wants once a step and puts it where all can read
+it.  Nothing waits for all workers in a pull: rows that come later join those already there.
+
+A :class:`Direct` link serves a worker that is alone on its host, or all of them without aggregation.  Under
+``launch.py`` every worker is a client of the servers, which wait for all their clients; there the followers
+push empties.
+
+Messages of a follower: ``push`` (table, number of this push, rows, priority), ``pull`` (table, number of pushes to
+be in it, ticket, rows, priority) and ``segment`` (purpose, table, bytes).  Those of the leader: ``merged`` (table),
+``rows`` (table, ticket) and ``segment``.
+"""
+import collections
+import os
+import selectors
+import socket
+import threading
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .client import Arrival, Client
+from .errors import JobError
+from .segments import Connection, Segment
+
+_PLACE = np.dtype(np.int64)
+_SLOT = np.dtype(np.int32)
+
+
+class Direct:
+    """A worker's own way to the servers.
+
+    Parameters
+    ----------
+    client : Client
+    """
+
+    def __init__(self, client: Client):
+        self._client = client
+
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        """Push rows (collective); returns before the servers answer."""
+        order = table.partitioning.order(ids)
+        places = table.partitioning.places(ids[order])
+        self._client.push(table, [(places, rows, order)], priority)
+
+    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        """Ask for rows; the function returned waits for them and writes them to an array."""
+        order = table.partitioning.order(ids)
+        arrival = self._client.pull(table, table.partitioning.places(ids[order]), priority)
+        return lambda result: arrival.write(result, order)
+
+    def settle(self) -> None:
+        """Wait until the servers have answered all pushes of this worker."""
+        mx.nd.waitall()
+
+    def close(self) -> None:
+        """Make no more calls."""
+
+
+class Follower:
+    """The way to the servers of a worker whose host has another one as leader.
+
+    Parameters
+    ----------
+    connection : Connection
+        To the leader.
+    client : Client, optional
+        Where the servers wait for this worker too.
+    """
+
+    def __init__(self, connection: Connection, client: Optional[Client]):
+        self._connection = connection
+        self._client = client
+        self._segments: Dict[Tuple[str, int], Segment] = {}
+        self._caches: Dict[int, Segment] = {}
+        self._unmerged: set = set()
+        self._arrived: set = set()
+        self._asking: set = set()
+
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        """Push rows (collective); returns before they are merged."""
+        while table.index in self._unmerged:
+            self._receive()
+        partitioning, count = table.partitioning, len(ids)
+        memory = self._segment('push', table.index, count * (_PLACE.itemsize + partitioning.width
+                                                             * table.dtype.itemsize))
+        order = partitioning.order(ids)
+        places, merged = push_views(memory, count, partitioning.width, table.dtype)
+        places[:] = partitioning.places(ids[order])
+        if rows.dtype == merged.dtype:
+            np.take(rows, order, axis=0, out=merged, mode='clip')
+        else:
+            merged[:] = rows[order]
+        self._unmerged.add(table.index)
+        self._connection.send(['push', table.index, table.pushes, count, priority])
+        if self._client is not None:
+            empty = np.empty(0, np.int64)
+            self._client.push(table, [(empty, rows[:0], None)], priority)
+
+    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        """Ask for rows; the function returned waits for them and writes them to an array."""
+        ticket = 0
+        while (table.index, ticket) in self._asking:
+            ticket += 1
+        question = (table.index, ticket)
+        memory = self._segment('pull%d' % ticket, table.index, len(ids) * (_PLACE.itemsize + _SLOT.itemsize))
+        places, slots = pull_views(memory, len(ids))
+        places[:] = table.partitioning.places(ids)
+        self._asking.add(question)
+        self._connection.send(['pull', table.index, table.pushes, ticket, len(ids), priority])
+
+        def write(result: np.ndarray) -> None:
+            while question not in self._arrived:
+                self._receive()
+            self._arrived.discard(question)
+            self._asking.discard(question)
+            gather(self._caches[table.index], slots, result)
+        return write
+
+    def settle(self) -> None:
+        """Wait until the leader has taken all pushes of this worker."""
+        while self._unmerged:
+            self._receive()
+        if self._client is not None:
+            mx.nd.waitall()
+
+    def close(self) -> None:
+        """Leave the host's aggregation."""
+        self._connection.close()
+
+    def _segment(self, purpose: str, table: int, nbytes: int) -> Segment:
+        memory = self._segments.get((purpose, table))
+        if memory is None or memory.nbytes < nbytes:
+            memory, descriptor = Segment.create(nbytes)
+            self._segments[purpose, table] = memory
+            try:
+                self._connection.send(['segment', purpose, table, memory.nbytes], descriptor)
+            finally:
+                os.close(descriptor)
+        return memory
+
+    def _receive(self) -> None:
+        message, descriptor = self._connection.receive()
+        if message[0] == 'merged':
+            self._unmerged.discard(message[1])
+        elif message[0] == 'rows':
+            self._arrived.add((message[1], message[2]))
+        elif message[0] == 'segment' and descriptor is not None:
+            self._caches[message[1]] = Segment(descriptor, message[2])
+
+
+def push_views(memory: Segment, count: int, width: int, dtype: Any) -> Tuple[np.ndarray, np.ndarray]:
+    """Places and rows of a push in a segment."""
+    return (memory.view(0, (count,), _PLACE), memory.view(count * _PLACE.itemsize, (count, width), dtype))
+
+
+def pull_views(memory: Segment, count: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Wanted places of a pull in a segment, and the slots of the cache in which the leader answers."""
+    return memory.view(0, (count,), _PLACE), memory.view(count * _PLACE.itemsize, (count,), _SLOT)
+
+
+def gather(cache: Segment, slots: np.ndarray, result: np.ndarray) -> None:
+    """Write rows of a cache to `result`, an array of the cache's dtype."""
+    if result.size:
+        rows = cache.view(0, (cache.nbytes // result[0].nbytes, result.shape[1]), result.dtype)
+        np.take(rows, slots, axis=0, out=result, mode='clip')
+
+
+class _Shared:
+    """What the leader knows of one table."""
+
+    def __init__(self, index: int):
+        self.index = index
+        self.table: Any = None
+        self.merged = 0
+        #: By local rank: places, rows, order; and the priority of the push.
+        self.contributions: Dict[int, Tuple[tuple, int]] = {}
+        self.questions: List['_Question'] = []
+        self.cache: Optional[Segment] = None
+        #: Slot + 1 of each place that the cache holds or awaits, 0 where it does not.
+        self.slots = np.zeros(0, _SLOT)
+        self.held: List[np.ndarray] = []
+        self.used = 0
+
+    def forget_rows(self) -> None:
+        """Empty the cache: the rows have changed."""
+        for places in self.held:
+            self.slots[places] = 0
+        self.held, self.used = [], 0
+
+
+class _Question:
+    """A worker's wish for rows."""
+
+    def __init__(self, pushes: int, places: np.ndarray, priority: int, answer: Callable[[np.ndarray], None]):
+        self.pushes = pushes
+        self.places = places
+        self.priority = priority
+        self.answer = answer
+        self.slots: Any = None
+
+
+class Leader:
+    """The link of the worker that talks to the servers for its host; its threads serve the others.
+
+    Parameters
+    ----------
+    client : Client
+    followers : dict of int to Connection
+        Connections by the followers' ranks; sums run in order of rank, this worker's part first.
+    on_failure : callable
+        Called with an exception that ends the service.
+    """
+
+    def __init__(self, client: Client, followers: Dict[int, Connection], on_failure: Callable[[BaseException], None]):
+        self._client = client
+        self._followers = followers
+        self._on_failure = on_failure
+        self._shared: Dict[int, _Shared] = {}
+        self._segments: Dict[Tuple[int, str, int], Segment] = {}
+        self._inbox: Deque[Tuple[Any, ...]] = collections.deque()
+        self._tables: Dict[int, Any] = {}
+        #: Pushes merged by table, under the condition.
+        self._merged: Dict[int, int] = collections.defaultdict(int)
+        self._progress = threading.Condition()
+        self._closing = False
+        self._arrivals: Deque[Optional[tuple]] = collections.deque()
+        self._some_arrival = threading.Semaphore(0)
+        self._bell, self._clapper = socket.socketpair()
+        self._clapper.setblocking(False)
+        os.register_at_fork(after_in_child=self._bell.close)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        for rank, connection in followers.items():
+            self._selector.register(connection, selectors.EVENT_READ, rank)
+        self._threads = [threading.Thread(target=self._guard, args=(body,), name='mxhybrid-' + name, daemon=True)
+                         for name, body in (('merge', self._serve), ('arrivals', self._complete))]
+        for thread in self._threads:
+            thread.start()
+
+    # -- called by this worker -----------------------------------------------------------------------------------
+
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        """Push rows (collective); returns before they are merged."""
+        order = table.partitioning.order(ids)
+        self._tables[table.index] = table
+        self._wait_for_merges({table.index: table.pushes - 1})
+        # A copy: the caller may overwrite its rows while others of the host are still under way with theirs.
+        part = (table.partitioning.places(ids[order]), rows[order].astype(table.dtype, copy=False), None)
+        self._post('push', table, part, priority)
+
+    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        """Ask for rows; the function returned waits for them and writes them to an array."""
+        arrived = threading.Event()
+        question = _Question(table.pushes, table.partitioning.places(ids), priority, lambda _: arrived.set())
+        self._post('pull', table, question)
+
+        def write(result: np.ndarray) -> None:
+            arrived.wait()
+            gather(self._state(table.index).cache, question.slots, result)  # type: ignore[arg-type]
+        return write
+
+    def settle(self) -> None:
+        """Wait until all workers of the host have made the pushes that this one made, and the servers answered."""
+        self._wait_for_merges({index: table.pushes for index, table in self._tables.items()})
+        mx.nd.waitall()
+
+    def _wait_for_merges(self, pushes: Dict[int, int]) -> None:
+        with self._progress:
+            self._progress.wait_for(lambda: all(self._merged[index] >= count for index, count in pushes.items()))
+
+    def close(self) -> None:
+        """End the service; nothing may be under way."""
+        self._closing = True
+        self._ring()
+        for thread in self._threads:
+            thread.join()
+
+    def _post(self, *item: Any) -> None:
+        self._inbox.append(item)
+        self._ring()
+
+    def _ring(self) -> None:
+        try:
+            self._clapper.send(b'!')
+        except BlockingIOError:
+            pass  # it rings already
+
+    # -- the service -----------------------------------------------------------------------------------------------
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:  # without this thread the whole host would wait
+            self._on_failure(error)
+
+    def _state(self, index: int) -> _Shared:
+        state = self._shared.get(index)
+        if state is None:
+            state = self._shared.setdefault(index, _Shared(index))
+        return state
+
+    def _serve(self) -> None:
+        while not self._closing:
+            events = self._selector.select()
+            while events:
+                for key, _ in events:
+                    if key.fileobj is self._bell:
+                        self._bell.recv(4096)
+                    else:
+                        self._take_message(key.data, key.fileobj)
+                events = self._selector.select(0)
+            while self._inbox:
+                self._take_own(*self._inbox.popleft())
+            self._advance()
+        self._arrivals.append(None)
+        self._some_arrival.release()
+
+    def _take_own(self, kind: str, table: Any, what: Any, priority: int = 0) -> None:
+        state = self._state(table.index)
+        if kind == 'push':
+            state.table = table
+            state.contributions[-1] = (what, priority)
+        else:
+            state.questions.append(what)
+
+    def _take_message(self, rank: int, connection: Any) -> None:
+        try:
+            message, descriptor = connection.receive()
+        except JobError:
+            self._selector.unregister(connection)  # its death is the job monitor's business
+            return
+        kind = message[0]
+        if kind == 'segment' and descriptor is not None:
+            _, purpose, index, nbytes = message
+            self._segments[rank, purpose, index] = Segment(descriptor, nbytes)
+        elif kind == 'push':
+            _, index, _, count, priority = message
+            self._state(index).contributions[rank] = ((self._segments[rank, 'push', index], count), priority)
+        elif kind == 'pull':
+            _, index, pushes, ticket, count, priority = message
+            places, slots = pull_views(self._segments[rank, 'pull%d' % ticket, index], count)
+
+            def answer(found: np.ndarray) -> None:
+                slots[:] = found
+                _tell(connection, ['rows', index, ticket])
+            self._state(index).questions.append(_Question(pushes, places, priority, answer))
+
+    def _advance(self) -> None:
+        ready = [state for state in list(self._shared.values()) if len(state.contributions) > len(self._followers)]
+        for state in sorted(ready, key=lambda state: -state.contributions[-1][1]):
+            self._merge(state)
+        asked = [state for state in list(self._shared.values())
+                 if any(question.pushes <= state.merged for question in state.questions)]
+        for state in sorted(asked, key=lambda state: -max(question.priority for question in state.questions)):
+            self._pull(state)
+
+    def _merge(self, state: _Shared) -> None:
+        table = state.table
+        parts = []
+        for rank in sorted(state.contributions):
+            part, priority = state.contributions[rank]
+            if rank >= 0:
+                memory, count = part
+                part = push_views(memory, count, table.partitioning.width, table.dtype) + (None,)
+            parts.append(part)
+        self._client.push(table, [part for part in parts if len(part[0])] or parts[:1], priority)
+        state.contributions = {}
+        state.forget_rows()
+        state.merged += 1
+        with self._progress:
+            self._merged[state.index] = state.merged
+            self._progress.notify_all()
+        for connection in self._followers.values():
+            _tell(connection, ['merged', state.index])
+
+    def _pull(self, state: _Shared) -> None:
+        now = [question for question in state.questions if question.pushes <= state.merged]
+        state.questions = [question for question in state.questions if question.pushes > state.merged]
+        table = state.table
+        size = table.partitioning.count * table.partitioning.stride
+        if len(state.slots) != size:
+            state.forget_rows()
+            state.slots = np.zeros(size, _SLOT)
+        missing = []
+        for question in now:
+            new = question.places[state.slots[question.places] == 0]
+            state.slots[new] = 1
+            missing.append(new)
+        places = np.sort(np.concatenate(missing))
+        first = state.used
+        state.used += len(places)
+        state.slots[places] = np.arange(first + 1, state.used + 1, dtype=_SLOT)
+        state.held.append(places)
+        for question in now:
+            question.slots = state.slots[question.places] - 1
+        arrival = self._client.pull(table, places, max(question.priority for question in now))
+        self._arrivals.append((state, table, first, state.used, arrival, now))
+        self._some_arrival.release()
+
+    def _complete(self) -> None:
+        """Put rows into the caches as they arrive, and answer."""
+        while True:
+            self._some_arrival.acquire()
+            item = self._arrivals.popleft()
+            if item is None:
+                return
+            self._arrive(*item)
+
+    def _arrive(self, state: _Shared, table: Any, first: int, stop: int, arrival: Arrival,
+                questions: List[_Question]) -> None:
+        width, dtype = table.partitioning.width, table.dtype
+        row_bytes = width * dtype.itemsize
+        if state.cache is None or state.cache.nbytes < stop * row_bytes:
+            old = state.cache
+            state.cache, descriptor = Segment.create(stop * row_bytes)
+            if old is not None:
+                state.cache.view(0, (first, width), dtype)[:] = old.view(0, (first, width), dtype)
+            try:
+                for connection in self._followers.values():
+                    _tell(connection, ['segment', state.index, state.cache.nbytes], descriptor)
+            finally:
+                os.close(descriptor)
+        arrival.write(state.cache.view(first * row_bytes, (stop - first, width), dtype))
+        for question in questions:
+            question.answer(question.slots)
+
+
+def _tell(connection: Connection, message: List[Any], descriptor: Optional[int] = None) -> None:
+    try:
+        connection.send(message, descriptor)
+    except OSError:
+        pass  # it has left, or died, which the job monitor notices

@@ -1,0 +1,123 @@
+"""Pushes and pulls of partitioned tables through this process's native store.
+
+Rows are named by their places (:meth:`mxhybrid.partition.Partitioning.places`), which run through one partition
+after the other, so that the rows of a partition are a slice.
+"""
+import threading
+from typing import Any, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .arrays import allocate_rows, row_sparse_parts
+from .errors import JobError
+
+#: Places (sorted, unique), rows, and in which order the rows belong to the places; None if in that order.
+Contribution = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
+
+#: Tables with more rows than this for each row pushed are merged by sorting, others by marking touched rows.
+_SPARSE_ROWS = 64
+
+
+class Client:
+    """A native ``dist_sync`` store, called by one thread at a time.
+
+    Parameters
+    ----------
+    native : mxnet.kvstore.KVStore
+    """
+
+    def __init__(self, native: Any):
+        self.native = native
+        self.lock = threading.Lock()
+
+    def push(self, table: Any, contributions: List[Contribution], priority: int) -> None:
+        """Sum contributions row by row and push the sum; the rows are read before this returns."""
+        arrays = merge(table, contributions)
+        with self.lock:
+            self.native.push(list(table.partitioning.keys), arrays, priority)
+
+    def pull(self, table: Any, places: np.ndarray, priority: int) -> 'Arrival':
+        """Ask for the rows at `places` (sorted, unique)."""
+        partitioning = table.partitioning
+        bounds = partitioning.bounds(places)
+        keys, outs, wanted, spans = [], [], [], []
+        for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+            if start == stop:
+                continue
+            keys.append(partitioning.keys[part])
+            outs.append(mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=table.dtype))
+            wanted.append(mx.nd.from_numpy(places[start:stop] - part * partitioning.stride))
+            spans.append((start, stop))
+        if keys:
+            with self.lock:
+                self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
+        return Arrival(table.name, spans, outs)
+
+
+class Arrival:
+    """Rows that are on their way from the servers."""
+
+    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any]):
+        self._name = name
+        self._spans = spans
+        self._outs = outs
+
+    def write(self, result: np.ndarray, order: Optional[np.ndarray] = None) -> None:
+        """Wait for the rows and write them to `result`, to the positions `order` if given."""
+        for (start, stop), out in zip(self._spans, self._outs):
+            held, rows = row_sparse_parts(out)
+            if len(held) != stop - start:
+                raise JobError('%s: a server answered a pull of %d rows with %d'
+                               % (self._name, stop - start, len(held)))
+            if order is None:
+                result[start:stop] = rows
+            else:
+                result[order[start:stop]] = rows
+        self._outs = []
+
+
+def merge(table: Any, contributions: List[Contribution]) -> List[Any]:
+    """Sum contributions into one row_sparse array a partition; they are added in the order given."""
+    partitioning = table.partitioning
+    if len(contributions) == 1:
+        union = contributions[0][0]
+    else:
+        union, slots = _union(partitioning, [places for places, _, _ in contributions])
+    bounds = partitioning.bounds(union)
+    each = [partitioning.bounds(places) for places, _, _ in contributions]
+    arrays = []
+    for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+        if start == stop:
+            arrays.append(table.empty(part))
+            continue
+        array, view = allocate_rows(union[start:stop] - part * partitioning.stride, partitioning.shape(part),
+                                    table.dtype)
+        if len(contributions) == 1:
+            _, rows, order = contributions[0]
+            if order is None:
+                view[:] = rows[start:stop]
+            else:
+                np.take(rows, order[start:stop], axis=0, out=view, mode='clip')
+        else:
+            view[:] = 0
+            for (_, rows, order), own, at in zip(contributions, each, slots):
+                first, last = own[part], own[part + 1]
+                taken = rows[first:last] if order is None else rows[order[first:last]]
+                view[at[first:last] - start] += taken
+        arrays.append(array)
+    return arrays
+
+
+def _union(partitioning: Any, places: List[np.ndarray]) -> Tuple[np.ndarray, List[np.ndarray]]:
+    """The sorted union of several sets of places, and where in it each of them lies."""
+    total = partitioning.count * partitioning.stride
+    if sum(map(len, places)) * _SPARSE_ROWS < total:
+        union = np.unique(np.concatenate(places))
+        return union, [np.searchsorted(union, mine) for mine in places]
+    position = np.zeros(total, np.int32)
+    for mine in places:
+        position[mine] = 1
+    union = np.flatnonzero(position)
+    position[union] = np.arange(len(union), dtype=np.int32)
+    return union, [position[mine] for mine in places]

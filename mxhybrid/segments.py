@@ -1,0 +1,181 @@
+"""Memory that the processes of one host share, and the connections over which they share it.
+
+A segment is an anonymous file (``memfd_create``) whose descriptor travels over a Unix socket.  It has no name,
+so nothing is left behind however its owners end, and no limit of ``/dev/shm`` applies to it.
+"""
+import array
+import json
+import mmap
+import os
+import socket
+import struct
+import threading
+from typing import Any, List, Optional, Tuple
+
+import numpy as np
+
+from .errors import JobError
+
+#: Growth of a segment beyond what is needed, so that slowly growing demands seldom make a new one.
+HEADROOM = 1.25
+
+#: Largest message on a connection, in bytes.
+_MESSAGE_BYTES = 4096
+
+_PAGE = mmap.PAGESIZE
+
+
+class Segment:
+    """A piece of shared memory, as its owner or another process sees it.
+
+    Parameters
+    ----------
+    descriptor : int
+        Taken over and closed.
+    nbytes : int
+    """
+
+    def __init__(self, descriptor: int, nbytes: int):
+        try:
+            self._map = mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+        self.nbytes = nbytes
+
+    @classmethod
+    def create(cls, nbytes: int) -> Tuple['Segment', int]:
+        """Make a segment of at least `nbytes`; also returns its descriptor, to be sent and then closed."""
+        nbytes = -(-max(1, int(nbytes * HEADROOM)) // _PAGE) * _PAGE
+        descriptor = os.memfd_create('mxhybrid')
+        try:
+            os.ftruncate(descriptor, nbytes)
+            return cls(os.dup(descriptor), nbytes), descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def view(self, offset: int, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array in the memory, from byte `offset` on; keeps the memory alive."""
+        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+
+
+class Connection:
+    """Messages, each a list of JSON values, between two processes of one host; any thread may send.
+
+    Parameters
+    ----------
+    sock : socket.socket
+        A connected Unix socket of type SOCK_SEQPACKET; taken over.
+    """
+
+    def __init__(self, sock: socket.socket):
+        self._sock = sock
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=sock.close)
+
+    def fileno(self) -> int:
+        """Descriptor, to wait for messages with a selector."""
+        return self._sock.fileno()
+
+    def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
+        """Send a message, with a descriptor if given."""
+        ancillary = []
+        if descriptor is not None:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [descriptor]))]
+        with self._lock:
+            self._sock.sendmsg([json.dumps(message).encode()], ancillary)
+
+    def receive(self) -> Tuple[List[Any], Optional[int]]:
+        """Wait for a message; also returns the descriptor that came with it, if one did.
+
+        Raises
+        ------
+        JobError
+            The other process has closed the connection, or died.
+        """
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(array.array('i').itemsize))
+        except ConnectionError:
+            data, ancillary = b'', []
+        if not data:
+            raise JobError('a worker of this host has left its local aggregation')
+        descriptor = None
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptor = array.array('i', content[:array.array('i').itemsize])[0]
+        return json.loads(data.decode()), descriptor
+
+    def send_segment(self, message: List[Any], descriptor: int, nbytes: int) -> None:
+        """Send a segment: a message, to which its size is added, with its descriptor."""
+        self.send(message + [nbytes], descriptor)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()
+
+
+def _own_peer(sock: socket.socket) -> bool:
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i'))
+    return struct.unpack('3i', credentials)[1] == os.getuid()
+
+
+class Listener:
+    """Where the other workers of a host connect to; only processes of the same user get through.
+
+    Attributes
+    ----------
+    name : str
+        To be given to :func:`connect`.
+    """
+
+    def __init__(self) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # An abstract name, chosen by the kernel, vanishes with the socket.
+        self._sock.bind('')
+        self.name = os.fsdecode(self._sock.getsockname()[1:])
+        self._sock.listen(128)
+
+    def accept(self, timeout: float) -> Connection:
+        """Wait up to `timeout` seconds for the next connection.
+
+        Raises
+        ------
+        socket.timeout
+        """
+        while True:
+            self._sock.settimeout(timeout)
+            sock, _ = self._sock.accept()
+            if _own_peer(sock):
+                sock.settimeout(None)
+                return Connection(sock)
+            sock.close()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._sock.close()
+
+
+def connect(name: str) -> Connection:
+    """Connect to a :class:`Listener` of the same host and user.
+
+    Raises
+    ------
+    OSError
+        There is none of that name.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(b'\0' + os.fsencode(name))
+        if not _own_peer(sock):
+            raise PermissionError('the process that listens as %r belongs to another user' % name)
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock)
+
+
+def place_of_host() -> str:
+    """A name for what can share memory: equal in processes that share a kernel and its Unix sockets."""
+    with open('/proc/sys/kernel/random/boot_id') as handle:
+        boot = handle.read().strip()
+    return '%s/%d' % (boot, os.stat('/proc/self/ns/net').st_ino)

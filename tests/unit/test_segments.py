@@ -1,0 +1,105 @@
+"""Shared memory and connections between the processes of a host."""
+import gc
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from mxhybrid.errors import JobError
+from mxhybrid.segments import Connection, Listener, Segment, connect, place_of_host
+
+
+@pytest.fixture
+def pair():
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connections = Connection(one), Connection(other)
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+def descriptors():
+    return len(os.listdir('/proc/self/fd'))
+
+
+def test_what_one_side_writes_the_other_reads(pair):
+    segment, descriptor = Segment.create(1000)
+    pair[0].send(['segment', segment.nbytes], descriptor)
+    os.close(descriptor)
+    message, received = pair[1].receive()
+    assert message == ['segment', segment.nbytes]
+    other = Segment(received, message[1])
+    segment.view(16, (3, 2), np.float32)[:] = [[1, 2], [3, 4], [5, 6]]
+    np.testing.assert_array_equal(other.view(16, (3, 2), np.float32), [[1, 2], [3, 4], [5, 6]])
+    other.view(16, (6,), np.float32)[5] = 7
+    assert segment.view(16, (3, 2), np.float32)[2, 1] == 7
+
+
+def test_a_view_keeps_the_memory_and_nothing_keeps_a_descriptor():
+    before = descriptors()
+    segment, descriptor = Segment.create(100)
+    os.close(descriptor)
+    view = segment.view(0, (10,), np.int64)
+    view[:] = 5
+    del segment
+    gc.collect()
+    assert list(view) == [5] * 10
+    del view
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_an_empty_segment_has_room_for_no_rows():
+    segment, descriptor = Segment.create(0)
+    os.close(descriptor)
+    assert segment.nbytes > 0
+    assert segment.view(0, (0, 4), np.float32).shape == (0, 4)
+
+
+def test_a_view_beyond_the_end_is_refused():
+    segment, descriptor = Segment.create(1)
+    os.close(descriptor)
+    with pytest.raises(TypeError):
+        segment.view(0, (segment.nbytes + 1,), np.uint8)
+
+
+def test_messages_keep_their_bounds_and_order(pair):
+    for number in range(50):
+        pair[0].send(['push', number])
+    assert [pair[1].receive()[0] for _ in range(50)] == [['push', number] for number in range(50)]
+
+
+def test_the_end_of_the_other_side_is_an_error(pair):
+    pair[0].close()
+    with pytest.raises(JobError, match='left its local aggregation'):
+        pair[1].receive()
+
+
+def test_a_listener_connects_processes_of_this_user():
+    listener = Listener()
+    try:
+        mine = connect(listener.name)
+        theirs = listener.accept(5)
+        mine.send(['hello', 3])
+        assert theirs.receive() == (['hello', 3], None)
+        mine.close()
+        theirs.close()
+    finally:
+        listener.close()
+    with pytest.raises(OSError):
+        connect(listener.name)
+
+
+def test_nobody_comes():
+    listener = Listener()
+    try:
+        with pytest.raises(socket.timeout):
+            listener.accept(0.05)
+    finally:
+        listener.close()
+
+
+def test_a_host_has_one_place():
+    assert place_of_host() == place_of_host()
+    assert place_of_host().count('/') == 1
