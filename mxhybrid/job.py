@@ -316,8 +316,8 @@ class Job:
             try:
                 connection = connect(names[leader])
             except OSError as error:
-                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): '
-                               'switch it off with %s=0' % (self.rank, leader, error, variable('local_aggregation'))) from error
+                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): switch '
+                               'it off with %s=0' % (self.rank, leader, error, variable('local_aggregation'))) from error
             connection.send(['hello', self.rank])
             return Follower(connection, client)
         assert client is not None

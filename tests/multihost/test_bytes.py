@@ -1,0 +1,26 @@
+"""Local aggregation: rows that several workers of a host touch cross its link once."""
+import sys
+from pathlib import Path
+
+import jobs
+
+BODY = Path(__file__).parent / 'body_bytes.py'
+
+
+def sent_by_the_busiest(cluster, switch):
+    """Bytes sent by the busier host, and the bytes of the rows that one worker pushes."""
+    before = [cluster.traffic(i) for i in range(2)]
+    argv = [sys.executable, jobs.beside_python('horovodrun'), '-np', '6',
+            '-H', ','.join(host.name + ':3' for host in cluster.hosts),
+            '--gloo', '--network-interface', 'e0', sys.executable, str(BODY)]
+    result = cluster.run(0, argv, env={'MXHYBRID_LOCAL_AGGREGATION': switch}, body=BODY).ok()
+    sent = max(cluster.traffic(i)[1] - before[i][1] for i in range(2))
+    return sent, result.results[0]['payload']
+
+
+def test_a_host_sends_each_row_once(cluster):
+    merged, payload = sent_by_the_busiest(cluster, '1')
+    apart, _ = sent_by_the_busiest(cluster, '0')
+    # Half of the rows live on the other host. A host pushes that half and answers the other host's pulls.
+    assert payload < merged < 1.25 * payload
+    assert apart > 2.5 * payload

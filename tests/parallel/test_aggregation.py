@@ -1,0 +1,26 @@
+"""Local aggregation: values under random pushes and pulls, and who talks to the servers."""
+import numpy as np
+import pytest
+from jobs import BODIES, run_job
+
+BODY = BODIES / 'aggregation.py'
+
+
+@pytest.mark.parametrize('launcher, workers, switch, links, clients', [
+    ('horovodrun', 3, '1', ['Leader', 'Follower', 'Follower'], [True, False, False]),
+    ('launch.py', 3, '1', ['Leader', 'Follower', 'Follower'], [True, True, True]),
+    ('horovodrun', 3, '0', ['Direct'] * 3, [True] * 3),
+    ('launch.py', 2, '0', ['Direct'] * 2, [True] * 2)])
+def test_random_pushes_and_pulls_equal_a_model(launcher, workers, switch, links, clients):
+    result = run_job(BODY, launcher, workers=workers, servers=2, env={'MXHYBRID_LOCAL_AGGREGATION': switch},
+                     timeout=120).ok()
+    assert sorted(result.results) == list(range(workers))
+    found = [result.results[rank] for rank in range(workers)]
+    assert [one['link'] for one in found] == links
+    assert [one['client'] for one in found] == clients
+    assert all(one['pulled'] > 0 for one in found)
+    for one in found:
+        assert np.abs(one['tables'][0]).sum() > 0
+        assert one['descriptors'] < 200
+        for mine, theirs in zip(one['tables'], found[0]['tables']):
+            np.testing.assert_array_equal(mine, theirs)
