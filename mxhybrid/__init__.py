@@ -15,6 +15,7 @@ __version__ = '0.1.0'
 if _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
     from . import hooks as _hooks
     from .errors import HybridError, InputError, JobError, SettingError
+    from .prefetching import prefetch, prefetching
     from .store import Hybrid
 
     _hooks.install()
@@ -33,4 +34,5 @@ if _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
         """
         return Hybrid(**settings)
 
-    __all__ = ['Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'create']
+    __all__ = ['Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'create', 'prefetch',
+               'prefetching']

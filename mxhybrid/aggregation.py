@@ -68,13 +68,16 @@ class Follower:
     ----------
     connection : Connection
         To the leader.
-    client : Client, optional
+    client : Client or None
         Where the servers wait for this worker too.
+    on_loss : callable
+        Called when the leader is gone, before the error of that is raised.
     """
 
-    def __init__(self, connection: Connection, client: Optional[Client]):
+    def __init__(self, connection: Connection, client: Optional[Client], on_loss: Callable[[], None]):
         self._connection = connection
         self._client = client
+        self._on_loss = on_loss
         self._segments: Dict[Tuple[str, int], Segment] = {}
         self._caches: Dict[int, Segment] = {}
         self._unmerged: set = set()
@@ -144,7 +147,11 @@ class Follower:
         return memory
 
     def _receive(self) -> None:
-        message, descriptor = self._connection.receive()
+        try:
+            message, descriptor = self._connection.receive()
+        except JobError:
+            self._on_loss()
+            raise
         if message[0] == 'merged':
             self._unmerged.discard(message[1])
         elif message[0] == 'rows':

@@ -173,6 +173,11 @@ class Distributed:
         else:
             route.pull_each(wanted, outs, priority)
 
+    def prefetch(self, route: Any, ids: np.ndarray, priority: int, after_push: bool) -> None:
+        """Ask for rows that will be pulled."""
+        if isinstance(route, Sparse):
+            route.table.prefetch(ids, priority, after_push)
+
     # -- optimizer -------------------------------------------------------------------------------------------------
 
     def set_optimizer(self, optimizer: Any) -> None:

@@ -170,8 +170,30 @@ def _allreduce_grads(original: Any) -> Any:
                 _silence_stale_gradients(self)
             elif isinstance(store.backend, Distributed):
                 self._mxhybrid_fresh = store.backend.sum_flags(_silence_stale_gradients(self))
-        original(self)
+            _exchange(self, store)
+        else:
+            original(self)
     return allreduce_grads
+
+
+def _exchange(trainer: Any, store: Hybrid) -> None:
+    """Make the calls of ``Trainer._allreduce_grads``, those first that do not wait for the end of backward.
+
+    A dense gradient travels as soon as backward has computed it.  The rows of a row_sparse one are read here, and
+    an embedding's are the last to be computed.
+    """
+    trained = [(key, param) for key, param in enumerate(trainer._params) if param.grad_req != 'null']
+    sparse = [(key, param) for key, param in trained if param._grad_stype != 'default']
+    for key, param in trained:
+        if param._grad_stype == 'default':
+            out = param.list_data() if trainer._update_on_kvstore else None
+            store.pushpull(key, param.list_grad(), out=out, priority=-key)
+    for key, param in sparse:
+        store.push(key, param.list_grad(), priority=-key)
+    for key, param in sparse:
+        if param._stype == 'default':
+            out = param.list_data() if trainer._update_on_kvstore else param.list_grad()
+            store.pull(key, out, priority=-key, ignore_sparse=False)
 
 
 def _silence_stale_gradients(trainer: Any) -> List[bool]:

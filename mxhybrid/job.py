@@ -18,6 +18,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
@@ -30,7 +31,7 @@ from .arrays import host_view
 from .client import Client
 from .collective import Collective, load
 from .errors import JobError, SettingError
-from .lifeline import Lifeline, Monitor, leave
+from .lifeline import ECHO_DELAY_S, Lifeline, Monitor, leave
 from .processes import (
     Children,
     address_towards,
@@ -316,10 +317,12 @@ class Job:
             try:
                 connection = connect(names[leader])
             except OSError as error:
-                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): switch '
-                               'it off with %s=0' % (self.rank, leader, error, variable('local_aggregation'))) from error
+                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): '
+                               'switch it off with %s=0'
+                               % (self.rank, leader, error, variable('local_aggregation'))) from error
             connection.send(['hello', self.rank])
-            return Follower(connection, client)
+            # If the leader dies, the job monitor has the cause; a moment for it to say so and end this process.
+            return Follower(connection, client, lambda: time.sleep(ECHO_DELAY_S))
         assert client is not None
         if listener is None:
             return Direct(client)

@@ -69,6 +69,9 @@ class OneProcess:
         """Write rows to `outs`."""
         self.native.row_sparse_pull(route.key, outs, priority, [mx.nd.from_numpy(ids) for ids in wanted])
 
+    def prefetch(self, route: Route, ids: np.ndarray, priority: int, after_push: bool) -> None:
+        """All rows are here."""
+
     def set_optimizer(self, optimizer: Any) -> None:
         """Update on the store from now on."""
         self.native.set_optimizer(optimizer)

@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from .aggregation import Direct, Follower, Leader
+from .ahead import Ahead
 from .arrays import allocate_rows, host_view
 from .client import Client
 from .errors import InputError
@@ -159,6 +160,7 @@ class Table:
         self._sent_optimizer: Any = None
         self._sent_count = 0
         self.mode = 'capture'
+        self._ahead = Ahead(lambda ids, priority: servers.link.request(self, ids, priority), partitioning.width, dtype)
 
     def empty(self, part: int) -> Any:
         """A row_sparse array without rows in the shape of a partition."""
@@ -176,8 +178,10 @@ class Table:
         rows : numpy.ndarray, shape (n, width)
         priority : int
         """
+        self._ahead.before_push()
         self.pushes += 1
         self._servers.link.push(self, ids, rows, priority)
+        self._ahead.after_push()
 
     def push_nothing(self) -> None:
         """Take part in a push without rows (collective)."""
@@ -193,7 +197,11 @@ class Table:
         result : numpy.ndarray, shape (n, width)
         priority : int
         """
-        self._servers.link.request(self, ids, priority)(result)
+        self._ahead.pull(ids, result, priority)
+
+    def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
+        """Ask for rows before they are pulled, see :meth:`mxhybrid.ahead.Ahead.want`."""
+        self._ahead.want(ids, priority, after_push)
 
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""

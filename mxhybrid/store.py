@@ -225,6 +225,27 @@ class Hybrid(KVStore):
         for (route, outs), mine in zip(work, wanted):
             self._backend.pull_rows(route, mine, outs, priority)
 
+    def prefetch(self, key: Any, row_ids: Any, priority: int = 0, after_push: bool = False) -> None:
+        """Ask early for rows that ``row_sparse_pull`` will want next, so that they travel meanwhile.
+
+        Rows change with every push: called after this step's pull, it asks when this step's push is made.  Asking
+        for other rows than will be pulled costs their bytes, and no more.  A no-op where rows are not on servers.
+
+        Parameters
+        ----------
+        key : int or str
+        row_ids : NDArray or numpy.ndarray
+            Need not be unique or sorted.
+        priority : int, optional
+        after_push : bool, optional
+            The rows are for the first pull after the next push in any case.
+        """
+        route = self._route('prefetch', key)
+        if not isinstance(row_ids, mx.nd.NDArray):
+            row_ids = mx.nd.array(row_ids, dtype='int64')
+        ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
+        self._backend.prefetch(route, ids, priority, after_push)
+
     # -- optimizer ---------------------------------------------------------------------------------------------------
 
     def set_optimizer(self, optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """Tables under random pushes and pulls that differ from worker to worker, against a NumPy model.
 
 Values are small whole numbers, so that sums are exact in any order. Worker r pulls r times a step, none on the
-others' steps; pushes are empty, full, and grow, so that shared memory grows while it is in use.
+others' steps, and asks for some rows early, rightly or not; pushes are empty, full, and grow, so that shared memory grows while it is in use.
 """
 import os
 
@@ -53,6 +53,9 @@ def main():
         for _ in range(rank if step % 2 else 1):
             for key in random.permutation(2):
                 wanted = random.randint(0, ROWS, random.choice([1, 50, 3 * ROWS]))
+                if random.randint(3) == 0:
+                    early = wanted if random.randint(2) else random.randint(0, ROWS, 40)
+                    store.prefetch(int(key), early, after_push=bool(random.randint(2)))
                 out = mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH))
                 store.row_sparse_pull(int(key), out=out, row_ids=mx.nd.array(wanted, dtype='int64'))
                 ids = np.unique(wanted)

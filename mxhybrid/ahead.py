@@ -1,0 +1,86 @@
+"""Rows of a table that are asked for before they are needed, so that they travel while other work is done."""
+from typing import Callable, Optional, Tuple
+
+import numpy as np
+
+#: Asks for rows by ids (sorted, unique) and priority; what it returns waits for them and writes them to an array.
+Request = Callable[[np.ndarray, int], Callable[[np.ndarray], None]]
+
+
+class Ahead:
+    """Pulls of one table, answered from rows asked for earlier where possible.
+
+    Rows change with every push.  So a wish that is made after the rows of this step were pulled is for the next
+    step, and waits for the push; one that is made before is sent at once.
+
+    Parameters
+    ----------
+    request : callable
+        See :data:`Request`.
+    width : int
+        Elements of a row.
+    dtype : numpy dtype
+    """
+
+    def __init__(self, request: Request, width: int, dtype: np.dtype):
+        self._request = request
+        self._width = width
+        self._dtype = dtype
+        self._pulled = False
+        self._wish: Optional[Tuple[np.ndarray, int]] = None
+        self._asked: Optional[Tuple[np.ndarray, Callable[[np.ndarray], None]]] = None
+        self._here: Optional[Tuple[np.ndarray, np.ndarray]] = None
+
+    def want(self, ids: np.ndarray, priority: int, after_push: bool = False) -> None:
+        """Rows that the next pull, or with `after_push` the one after the next push, will ask for.
+
+        A later wish replaces an earlier one.
+        """
+        self._wish = (ids, priority)
+        if not self._pulled and not after_push:
+            self._ask()
+
+    def before_push(self) -> None:
+        """To be called before every push: what is here or under way gets stale."""
+        self._collect()
+        self._here = None
+
+    def after_push(self) -> None:
+        """To be called after every push: wishes for the new rows can be sent."""
+        self._pulled = False
+        self._ask()
+
+    def pull(self, ids: np.ndarray, result: np.ndarray, priority: int) -> None:
+        """Write rows to `result`, see :meth:`mxhybrid.ps.Table.pull`."""
+        self._pulled = True
+        if self._asked is not None and np.array_equal(self._asked[0], ids):
+            self._asked[1](result)
+            self._asked = None
+            return
+        self._collect()
+        if self._here is None:
+            self._request(ids, priority)(result)
+            return
+        held, rows = self._here
+        at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
+        found = held[at] == ids
+        result[found] = rows[at[found]]
+        if not found.all():
+            others = np.empty((np.count_nonzero(~found), self._width), self._dtype)
+            self._request(ids[~found], priority)(others)
+            result[~found] = others
+
+    def _ask(self) -> None:
+        if self._wish is not None:
+            self._collect()
+            ids, priority = self._wish
+            self._wish = None
+            if len(ids):
+                self._asked = (ids, self._request(ids, priority))
+
+    def _collect(self) -> None:
+        if self._asked is not None:
+            ids, write = self._asked
+            rows = np.empty((len(ids), self._width), self._dtype)
+            write(rows)
+            self._asked, self._here = None, (ids, rows)

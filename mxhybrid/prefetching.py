@@ -1,0 +1,70 @@
+"""Ask for embedding rows of the next batch before its forward pass needs them."""
+from typing import Any, Callable, Dict, Iterable, Iterator
+
+from mxnet.gluon.parameter import Parameter
+
+from .errors import InputError
+from .store import Hybrid
+
+
+def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
+    """Ask for the rows of a row_sparse parameter that the next forward pass will use.
+
+    Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes
+    are asked for once it has pushed its gradients.  They then travel while the script does other work.  Wrong
+    guesses cost bytes, never correctness; where there is nothing to ask for yet, nothing happens.
+
+    Parameters
+    ----------
+    param : mxnet.gluon.Parameter
+        Of a Trainer with ``kvstore='hybrid'``.
+    row_ids : NDArray or numpy.ndarray
+        Row numbers, in any order, shape and number.
+    after_step : bool, optional
+        Wait for the next step in any case: the rows are not for the forward pass to come, but for the one after.
+
+    Raises
+    ------
+    InputError
+        `param` is no row_sparse parameter, or a row does not exist.
+    """
+    if not isinstance(param, Parameter) or param._stype != 'row_sparse':
+        raise InputError('prefetch: %r is not a row_sparse parameter: only its rows can be asked for' % (param,))
+    trainer = param._trainer
+    if trainer is None or not trainer._kv_initialized or trainer._params_to_init:
+        return
+    if isinstance(trainer._kvstore, Hybrid):
+        key = trainer._param2idx[param.name]
+        trainer._kvstore.prefetch(key, row_ids, -key, after_step)
+
+
+def prefetching(batches: Iterable[Any], wanted: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:
+    """Give batches one after the other, each with its successor's rows already asked for.
+
+    ::
+
+        for data, label in mxhybrid.prefetching(loader, lambda batch: {net.embedding.weight: batch[0]}):
+            ...
+
+    Parameters
+    ----------
+    batches : iterable
+    wanted : callable
+        Gives the row ids of a batch by parameter, see :func:`prefetch`.
+
+    Yields
+    ------
+    object
+        The batches, unchanged and in order; one is read ahead.
+    """
+    iterator = iter(batches)
+    try:
+        batch = next(iterator)
+    except StopIteration:
+        return
+    for following in iterator:
+        for param, row_ids in wanted(following).items():
+            prefetch(param, row_ids, after_step=True)
+        yield batch
+        batch = following
+    yield batch

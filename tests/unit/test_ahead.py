@@ -1,0 +1,106 @@
+"""Pulls answered from rows that were asked for earlier."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mxhybrid.ahead import Ahead
+
+ROWS = 12
+
+
+class Server:
+    """A table whose rows change with every push; counts what it is asked."""
+
+    def __init__(self):
+        self.rows = np.arange(ROWS, dtype=np.float64)[:, None] * [1, 100]
+        self.asked = []
+        self.open = 0
+        self.ahead = Ahead(self.request, 2, np.dtype(np.float64))
+
+    def request(self, ids, priority):
+        self.asked.append(list(ids))
+        self.open += 1
+        found = self.rows[ids]
+
+        def write(result):
+            self.open -= 1
+            result[:] = found
+        return write
+
+    def push(self):
+        self.ahead.before_push()
+        assert not self.open, 'rows under way would be read after they changed'
+        self.rows = self.rows + 1
+        self.ahead.after_push()
+
+    def check_pull(self, ids):
+        ids = np.array(ids, np.int64)
+        result = np.full((len(ids), 2), np.nan)
+        self.ahead.pull(ids, result, 0)
+        np.testing.assert_array_equal(result, self.rows[ids])
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def test_without_a_wish_every_pull_is_a_request(server):
+    server.check_pull([1, 3])
+    server.check_pull([1, 3])
+    assert server.asked == [[1, 3], [1, 3]]
+
+
+def test_a_wish_before_the_pull_is_sent_at_once_and_used(server):
+    server.ahead.want(np.array([2, 5]), 0)
+    assert server.asked == [[2, 5]]
+    server.check_pull([2, 5])
+    assert server.asked == [[2, 5]]
+
+
+def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
+    server.check_pull([0])
+    server.ahead.want(np.array([2, 5]), 0)
+    assert server.asked == [[0]]
+    server.push()
+    assert server.asked == [[0], [2, 5]]
+    server.check_pull([2, 5])
+    assert server.asked == [[0], [2, 5]]
+
+
+def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
+    server.ahead.want(np.array([2, 5, 7]), 0)
+    server.check_pull([2, 6, 7, 9])
+    assert server.asked == [[2, 5, 7], [6, 9]]
+    server.check_pull([5])
+    assert server.asked == [[2, 5, 7], [6, 9]]
+
+
+def test_a_push_makes_what_is_here_stale(server):
+    server.ahead.want(np.array([2, 5]), 0)
+    server.push()
+    server.check_pull([2, 5])
+    assert server.asked == [[2, 5], [2, 5]]
+
+
+def test_a_wish_for_nothing_sends_nothing(server):
+    server.ahead.want(np.empty(0, np.int64), 0)
+    server.check_pull([1])
+    assert server.asked == [[1]]
+
+
+ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
+
+
+@given(st.lists(st.tuples(st.sampled_from(['want', 'pull', 'push']), ids_lists), max_size=25))
+@settings(deadline=None)
+def test_any_order_of_calls_gives_the_rows_of_now(calls):
+    server = Server()
+    for kind, ids in calls:
+        if kind == 'want':
+            server.ahead.want(np.array(ids, np.int64), 0)
+        elif kind == 'pull':
+            server.check_pull(ids)
+        else:
+            server.push()
