@@ -11,7 +11,7 @@ Each module imports only modules below it.
 ``sharded``      the exchange by PyTorch: row-wise sharded tables, alltoall
 ``training``     the real training run, examples/word_lm.py
 ``measuring``    bytes of an interface, CPU seconds of a job
-``checking``     what every contender must have summed
+``gradients``     the gradients, and what every contender must have summed
 ``report``       from readings to the table and the JSON file
 ``plot``         from readings to the picture (matplotlib)
 ``bounds``       bytes that no such exchange can avoid

@@ -7,7 +7,7 @@ workload          tables                                      dense elements at 
 ``nmt``           2 of 36,548 x 1024 (74.9 million elements)  94.1 million: 6 LSTM layers of 1024, output projection
 ``resnet50``      none                                        25.6 million, ResNet-50's own layers
 ``inception_v3``  none                                        23.8 million, Inception-v3's own layers
-``recsys``        8 of 5,652 to 1,000,000 x 64                0.7 million: two perceptrons
+``recsys``        8 of 5,652 to 1,000,000 x 64                0.6 million: two perceptrons
 ================  ==========================================  ======================================================
 
 The models are those of Parallax (Kim et al., EuroSys 2019, table 1), which gives 23.8 million for ResNet-50 and 25.6
