@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional
 
 from emulation import EmulationError
@@ -114,14 +113,6 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--json', metavar='FILE', help='write all figures')
     add('--plot', metavar='FILE.png', help='draw bars, and a curve over several --hosts; needs matplotlib')
     return parser.parse_args(argv)
-
-
-@dataclass
-class _Turn:
-    """One contender's job."""
-
-    name: str
-    spec: Dict[str, Any]
 
 
 def say(text: str) -> None:

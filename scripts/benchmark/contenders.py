@@ -32,7 +32,8 @@ class Contender:
         self.unique = [{name: np.unique(ids) for name, ids in drawn.items()} for drawn in self.drawn]
         # The order of parameters in a model: what is looked up first, the layers, what comes last.
         self.parameters: List[Any] = list(workload.tables[:1]) + list(workload.dense) + list(workload.tables[1:])
-        self.dense = [mx.nd.full(one.shape, dense_value(rank, index)) for index, one in enumerate(workload.dense)]
+        self._dense = [(mx.nd.full(one.shape, dense_value(rank, index)), mx.nd.empty(one.shape))
+                       for index, one in enumerate(workload.dense)]
 
     def start(self) -> None:
         """Join the other workers and initialise all parameters."""
@@ -53,6 +54,12 @@ class Contender:
         Contenders that keep weights also return those of the `past` steps, as found before it.
         """
         raise NotImplementedError
+
+    def _write_dense(self) -> List[Any]:
+        """The dense gradients, written anew as a backward pass would: some contenders overwrite them."""
+        for values, gradient in self._dense:
+            values.copyto(gradient)
+        return [gradient for _, gradient in self._dense]
 
     def _gradient(self, table: Table, batch: int) -> np.ndarray:
         return row_pattern(self.rank, len(self.unique[batch][table.name]), table.width)
@@ -77,13 +84,9 @@ class _Store(Contender):
                 weight = mx.nd.zeros(parameter.shape)
                 self.store.broadcast(key, weight, [weight])
                 self._weights[parameter.name] = weight
-        dense = iter(self.dense)
-        self._gradients: List[List[Any]] = []
-        constant = {one.name: next(dense) for one in self.workload.dense}
-        for batch in range(BATCHES):
-            self._gradients.append([
-                row_sparse(self.unique[batch][parameter.name], self._gradient(parameter, batch), parameter.shape)
-                if isinstance(parameter, Table) else constant[parameter.name] for parameter in self.parameters])
+        self._gradients = [
+            {table.name: row_sparse(self.unique[batch][table.name], self._gradient(table, batch), table.shape)
+             for table in self.workload.tables} for batch in range(BATCHES)]
         self._row_ids = [{name: mx.nd.array(ids, dtype=np.int64) for name, ids in drawn.items()}
                          for drawn in self.drawn]
         mx.nd.waitall()
@@ -101,11 +104,12 @@ class _Store(Contender):
 
     def step(self, batch: int) -> None:
         self._pull(batch)
-        for key, (parameter, gradient) in enumerate(zip(self.parameters, self._gradients[batch])):
+        dense = iter(self._write_dense())
+        for key, parameter in enumerate(self.parameters):
             if isinstance(parameter, Table):
-                self.store.push(key, [gradient], priority=-key)
+                self.store.push(key, [self._gradients[batch][parameter.name]], priority=-key)
             else:
-                self.store.pushpull(key, [gradient], out=[self._weights[parameter.name]], priority=-key)
+                self.store.pushpull(key, [next(dense)], out=[self._weights[parameter.name]], priority=-key)
         for one in self.workload.dense:
             self._weights[one.name].wait_to_read()
 
@@ -171,12 +175,12 @@ class _Horovod(Contender):
         if (hvd.rank(), hvd.size()) != (self.rank, self.size):
             raise RuntimeError('Horovod says rank %d of %d, not %d of %d'
                                % (hvd.rank(), hvd.size(), self.rank, self.size))
-        self._sums = [mx.nd.zeros(one.shape) for one in self.workload.dense]
+        self._sums: List[Any] = []
         self._tag = mx.nd.zeros(1)
 
     def _allreduce_dense(self) -> None:
-        for number, (gradient, total) in enumerate(zip(self.dense, self._sums)):
-            gradient.copyto(total)  # where a backward pass would write it
+        self._sums = self._write_dense()
+        for number, total in enumerate(self._sums):
             self.hvd.allreduce_(total, op=self.hvd.Sum, name=self.workload.dense[number].name, priority=-number)
 
     def barrier(self) -> None:
@@ -205,7 +209,7 @@ class HorovodDense(_Horovod):
             view = host_view(total)
             view[:] = 0
             view[self.unique[batch][table.name]] = self._gradient(table, batch)
-            self.hvd.allreduce_(total, op=self.hvd.Sum, name=table.name, priority=-len(self.dense) - number)
+            self.hvd.allreduce_(total, op=self.hvd.Sum, name=table.name, priority=-len(self._sums) - number)
         mx.nd.waitall()
 
     def verify(self, batch: int) -> Dict[str, Dict[str, Checksum]]:
