@@ -96,7 +96,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--workload', choices=list(WORKLOADS), default='lm1b', help='tensors and access patterns')
     add('--width-scale', type=float, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
-    add('--shrink', type=_positive, default=1, help='a workload this many times smaller in all respects, for trying out')
+    add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
     add('--mbit', type=_rate, default=100.0, metavar='RATE', help='rate of every link, 10^6 bits per second')
