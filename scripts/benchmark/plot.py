@@ -56,7 +56,7 @@ def _bars(axes: Any, run: Dict[str, Any], name: str, scale: float, label: str, s
 
 
 def _curve(axes: Any, runs: List[Dict[str, Any]]) -> None:
-    names = [name for name in runs[0]['contenders']]
+    names = list(runs[0]['contenders'])
     for name in names:
         points = [(run['hosts'], run['contenders'][name]['per_s']) for run in runs if name in run['contenders']]
         axes.plot(*zip(*points), marker='o', label=name, color=_COLOURS.get(name))
