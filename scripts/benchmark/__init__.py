@@ -1,0 +1,21 @@
+"""The benchmark behind ``scripts/bench``: mxhybrid against other ways to exchange the same gradients.
+
+Each module imports only modules below it.
+
+===============  ===================================================================================
+``cli``          arguments of ``scripts/bench``; what runs in which order
+``jobs``         starts the job of one contender, waits for it with a deadline, ends it
+``places``       where a job's processes run: emulated hosts, or plain processes on loopback
+``worker``       main program of a worker: warm up, step, measure, verify
+``contenders``   the exchanges by MXNet: hybrid, dist_sync, Horovod dense, Horovod allgather
+``sharded``      the exchange by PyTorch: row-wise sharded tables, alltoall
+``training``     the real training run, examples/word_lm.py
+``measuring``    bytes of an interface, CPU seconds of a job
+``gradients``     the gradients, and what every contender must have summed
+``report``       from readings to the table and the JSON file
+``plot``         from readings to the picture (matplotlib)
+``bounds``       bytes that no such exchange can avoid
+``workloads``    tensors and access patterns
+``shapes``       layers of the image models
+===============  ===================================================================================
+"""

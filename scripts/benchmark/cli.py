@@ -1,0 +1,248 @@
+"""Arguments of scripts/bench, and what runs in which order.
+
+Contenders take turns: in every round each one's job is started, measured and ended before the next begins.  Jobs are
+not held beside each other, because an idle Horovod goes on talking: its workers agree every millisecond that there is
+nothing to do, over the link and on the cores that are being measured.
+"""
+import argparse
+import contextlib
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections import Counter
+from typing import Any, Dict, Iterator, List, Optional
+
+from emulation import EmulationError
+
+from . import launching, report
+from .bounds import lower_bound
+from .gradients import Expected, differences
+from .jobs import Job, JobFailed
+from .places import Emulated, Loopback
+from .worker import make_workload
+from .workloads import WORKLOADS, Workload, step_batch
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+#: Share of the memory that is free which Horovod's dense tables may take.
+_MEMORY_SHARE = 0.5
+
+
+class Interrupted(BaseException):
+    """A signal asked the benchmark to end."""
+
+    def __init__(self, number: int):
+        super().__init__('interrupted by %s' % signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Have the first signal end the block with `Interrupted`, and let no other disturb the cleaning up."""
+    def interrupt(number: int, _: Any) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = [signal.signal(number, interrupt) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_SIGNALS, before):
+            signal.signal(number, handler)
+
+
+def _counts(text: str) -> List[int]:
+    counts = [int(part) for part in text.split(',')]
+    if not counts or min(counts) < 1:
+        raise ValueError(text)
+    return counts
+
+
+def _positive(text: str) -> int:
+    return _counts(text)[0]
+
+
+def _rate(text: str) -> float:
+    if not float(text) > 0:
+        raise ValueError(text)
+    return float(text)
+
+
+def _variable(text: str) -> List[str]:
+    if '=' not in text:
+        raise ValueError(text)
+    return text.split('=', 1)
+
+
+def _names(text: str) -> List[str]:
+    names = [name.strip() for name in text.split(',') if name.strip()]
+    unknown = [name for name in names if name not in launching.CONTENDERS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError('%s: choose from %s' % (','.join(unknown) or 'none',
+                                                                 ', '.join(launching.CONTENDERS)))
+    return names
+
+
+def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
+    add = parser.add_argument
+    add('--workload', choices=list(WORKLOADS), default='lm1b', help='tensors and access patterns')
+    add('--width-scale', type=float, default=0.125,
+        help='factor on the width of tables and on dense parameters; 1 is the published model')
+    add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
+    add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
+    add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
+    add('--mbit', type=_rate, default=100.0, metavar='RATE', help='rate of every link, 10^6 bits per second')
+    add('--no-network', action='store_true',
+        help='plain processes on this host, no limit, no byte counts; needs no root')
+    add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
+        help='who takes part: ' + ', '.join(launching.CONTENDERS))
+    add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded')
+    add('--rounds', type=_positive, default=2, help='jobs of each contender')
+    add('--steps', type=_positive, default=10, help='steps measured in each job')
+    add('--warmup', type=_positive, default=3, help='steps before them')
+    add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='that one job may take')
+    add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE', help='for all processes of jobs')
+    add('--json', metavar='FILE', help='write all figures')
+    add('--plot', metavar='FILE.png', help='draw bars, and a curve over several --hosts; needs matplotlib')
+    return parser.parse_args(argv)
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; results alone go to standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def skipped(args: argparse.Namespace, workload: Workload, size: int) -> Dict[str, str]:
+    """Contenders that cannot take part, and why."""
+    reasons = {}
+    if not workload.tables:
+        reasons['horovod_dense'] = 'without tables it is the same as horovod_gather'
+    else:
+        # Each worker holds the dense gradient of every table, and Horovod as much again to fuse them.
+        needed, free = 2 * workload.table_bytes * size, _free_bytes()
+        if needed > _MEMORY_SHARE * free:
+            reasons['horovod_dense'] = ('dense gradients of the tables need %.1f GB on this machine, %.1f GB are free; '
+                                        'lower --width-scale' % (needed / 1e9, free / 1e9))
+    if not args.torch_python:
+        reasons['torch_sharded'] = 'no --torch-python was given'
+    return {name: reasons[name] for name in args.contenders if name in reasons}
+
+
+def _free_bytes() -> int:
+    with open('/proc/meminfo') as lines:
+        for line in lines:
+            if line.startswith('MemAvailable:'):
+                return int(line.split()[1]) * 1024
+    raise LookupError('/proc/meminfo has no MemAvailable')
+
+
+def run_job(args: argparse.Namespace, place: Any, hosts: int, contender: str) -> Dict[str, Any]:
+    """Run one contender's job, check its sums, and return its figures."""
+    with Job(place, hosts, args.workers, args.timeout, dict(args.env)) as job:
+        spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale, 'hosts': hosts,
+                'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps, 'contender': contender,
+                'interface': place.counted, 'directory': str(job.directory)}
+        launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
+        job.wait()
+        readings = job.readings()
+        job.wait_for_helpers()
+    _check(make_workload(spec), hosts * args.workers, args, contender, readings)
+    return report.one_round(readings, args.steps)
+
+
+def _check(workload: Workload, size: int, args: argparse.Namespace, contender: str,
+           readings: List[Dict[str, Any]]) -> None:
+    """Refuse figures of a contender that did not sum what it was given."""
+    done = args.warmup + args.steps
+    last = step_batch(done)
+    expected = {'step': Expected(workload, size, {last: 1}),
+                'past': Expected(workload, size, Counter(step_batch(step) for step in range(done)))}
+    wrong = [text for reading in readings for when, sums in reading['sums'].items()
+             for text in differences(workload, expected[when], reading['rank'], last, sums)]
+    if wrong:
+        raise JobFailed('%s did not sum the gradients: %s%s'
+                        % (contender, wrong[0], ' and %d more' % (len(wrong) - 1) if wrong[1:] else ''))
+
+
+def run_hosts(args: argparse.Namespace, hosts: int) -> Dict[str, Any]:
+    """All contenders on one number of hosts, in turn, round after round."""
+    spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale}
+    workload, size = make_workload(spec), hosts * args.workers
+    left_out = skipped(args, workload, size)
+    names = [name for name in args.contenders if name not in left_out]
+    bound = lower_bound(workload, hosts, args.workers, None if args.no_network else args.mbit)
+    rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in names}
+    place: Any = Loopback() if args.no_network else Emulated(hosts, args.mbit)
+    with place:
+        for number in range(args.rounds):
+            for name in names:
+                started = time.monotonic()
+                figures = run_job(args, place, hosts, name)
+                rounds[name].append(figures)
+                say('%d x %d, round %d of %d, %s: %.3f s/step (job %.0f s)'
+                    % (hosts, args.workers, number + 1, args.rounds, name, figures['step_s'],
+                       time.monotonic() - started))
+    units = workload.units * size
+    contenders = {name: report.over_rounds(done, units) for name, done in rounds.items()}
+    report.add_ratios(contenders)
+    return {'hosts': hosts, 'workers': args.workers, 'unit': workload.unit, 'skipped': left_out,
+            'bound': report.bound_row(bound, units), 'contenders': contenders,
+            'dense_bytes': workload.dense_bytes, 'table_bytes': workload.table_bytes}
+
+
+def _settings(args: argparse.Namespace) -> Dict[str, Any]:
+    settings = {name: value for name, value in vars(args).items() if name not in ('json', 'plot')}
+    return dict(settings, cores=os.cpu_count(), load_before=os.getloadavg()[0], machine=platform.platform(),
+                python=platform.python_version(), started=time.strftime('%Y-%m-%dT%H:%M:%S%z'))
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the benchmark; returns the exit status."""
+    args = parse(argv)
+    if args.plot:
+        from . import plot
+
+        if not plot.available():
+            say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
+            return 2
+    settings = _settings(args)
+    runs: List[Dict[str, Any]] = []
+    try:
+        with interruptible():
+            for hosts in args.hosts:
+                runs.append(run_hosts(args, hosts))
+                _print_run(args, runs[-1], settings)
+    except (EmulationError, JobFailed) as error:
+        say('bench: %s' % error)
+        if isinstance(error, EmulationError):
+            say('bench: --no-network runs plain processes instead')
+        return 1
+    except Interrupted as error:
+        say('bench: %s; all processes and namespaces are gone' % error)
+        return 128 + error.number
+    result = {'settings': settings, 'runs': runs}
+    if args.json:
+        with open(args.json, 'w') as file:
+            json.dump(result, file, indent=1)
+    if args.plot:
+        plot.draw(result, args.plot)
+    return 0
+
+
+def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:
+    link = 'no network' if args.no_network else '%g Mbit/s' % args.mbit
+    print('\n%s at width scale %g: %d hosts x %d workers, %s; dense %.1f MB, tables %.0f MB'
+          % (args.workload, args.width_scale, run['hosts'], run['workers'], link, run['dense_bytes'] / report.MB,
+             run['table_bytes'] / report.MB))
+    print(report.table(run))
+    for sentence in report.explain(run, settings):
+        print('* ' + sentence)
+    sys.stdout.flush()

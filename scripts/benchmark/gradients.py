@@ -1,0 +1,84 @@
+"""The gradients that every worker has, chosen so that sums are exact in float32 and every worker's share shows.
+
+A row of worker r's gradient is ``1 + r % 7 + column % 5``, whatever its id; dense parameter i is ``1 + r % 7 + i % 3``
+throughout.  What a contender has summed is compared, by checksums, with sums made here from the ids alone.
+"""
+from typing import Dict, List, Tuple
+
+import numpy as np
+
+from .workloads import Dense, Table, Workload
+
+_RANKS, _COLUMNS, _PARAMETERS = 7, 5, 3
+
+#: Checksum of rows: their sum, and their sum weighted by position.
+Checksum = Tuple[float, float]
+
+
+def row_pattern(rank: int, count: int, width: int) -> np.ndarray:
+    """Gradient of `count` rows: float32, shape (count, width)."""
+    row = 1 + rank % _RANKS + np.arange(width) % _COLUMNS
+    return np.tile(row.astype(np.float32), (count, 1))
+
+
+def dense_value(rank: int, index: int) -> float:
+    """Every element of the gradient of the dense parameter that is number `index` of the dense ones."""
+    return float(1 + rank % _RANKS + index % _PARAMETERS)
+
+
+def checksum(rows: np.ndarray) -> Checksum:
+    """Checksum of an array; a one-dimensional view counts as one column."""
+    sums = np.asarray(rows, np.float64).reshape(len(rows), -1).sum(axis=1)
+    return float(sums.sum()), float((sums * np.arange(1, len(sums) + 1)).sum())
+
+
+class Expected:
+    """Sums over all workers, from ids alone.
+
+    Parameters
+    ----------
+    workload : Workload
+    size : int
+        Number of workers.
+    times : dict of int to int
+        How often each batch was exchanged.
+    """
+
+    def __init__(self, workload: Workload, size: int, times: Dict[int, int]):
+        self._workload, self._size = workload, size
+        self._steps = sum(times.values())
+        self._sums: Dict[str, Tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        drawn = {(batch, rank): workload.draw(batch, rank) for batch in times for rank in range(size)}
+        for table in workload.tables:
+            ids, values, counts = [], [], []
+            for (batch, rank), batch_ids in drawn.items():
+                unique = np.unique(batch_ids[table.name])
+                ids.append(unique)
+                values.append(np.full(len(unique), times[batch] * (1.0 + rank % _RANKS)))
+                counts.append(np.full(len(unique), float(times[batch])))
+            union, inverse = np.unique(np.concatenate(ids), return_inverse=True)
+            self._sums[table.name] = (union, np.bincount(inverse, np.concatenate(values)),
+                                      np.bincount(inverse, np.concatenate(counts)))
+
+    def of_table(self, table: Table, ids: np.ndarray) -> Checksum:
+        """Checksum of the summed rows `ids` (unique, sorted)."""
+        union, values, counts = self._sums[table.name]
+        at = np.minimum(np.searchsorted(union, ids), len(union) - 1)
+        touched = union[at] == ids
+        columns = float((np.arange(table.width) % _COLUMNS).sum())
+        return checksum(np.where(touched, values[at] * table.width + counts[at] * columns, 0.0))
+
+    def of_dense(self, one: Dense, index: int) -> Checksum:
+        """Checksum of a summed dense parameter."""
+        total = self._steps * sum(dense_value(rank, index) for rank in range(self._size))
+        rows, width = one.shape[0], one.elements // one.shape[0]
+        return checksum(np.full(rows, total * width))
+
+
+def differences(workload: Workload, expected: Expected, rank: int, batch: int, found: Dict[str, Checksum]) -> List[str]:
+    """Sentences about parameters whose sums are not those expected."""
+    drawn = workload.draw(batch, rank)
+    wanted = {table.name: expected.of_table(table, np.unique(drawn[table.name])) for table in workload.tables}
+    wanted.update({one.name: expected.of_dense(one, index) for index, one in enumerate(workload.dense)})
+    return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(found[name]), value)
+            for name, value in wanted.items() if not np.allclose(found[name], value, rtol=1e-6, atol=0)]

@@ -1,0 +1,117 @@
+"""From the readings of workers to figures per contender, a table for people and a JSON file for programs.
+
+The JSON file holds ``settings``, ``machine`` and ``runs``, one run for each number of hosts::
+
+    {"hosts": 8, "workers": 6, "unit": "words", "bound": {...}, "skipped": {contender: reason},
+     "contenders": {contender: {"step_s": ..., "fastest_s": ..., "slowest_s": ..., "per_s": ..., "sent": ...,
+                                "received": ..., "cpu_s": ..., "busy_s": ..., "ratio": ..., "rounds": [...]}}}
+
+Seconds and bytes are per step; bytes are those of the busiest host, None where nothing counts them.
+"""
+from statistics import median
+from typing import Any, Dict, List, Optional, Sequence
+
+from .bounds import Bound
+
+MB = 1e6
+
+
+def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
+    """Figures of one job.
+
+    Parameters
+    ----------
+    readings : list of dict
+        What each worker left, by rank: `seconds` between the barriers, `ends` of each step since the first barrier,
+        `used` between two readings of the kernel's counters.
+    steps : int
+    """
+    ends = [0.0] + readings[0]['ends']
+    hosts = [{name: reading['used'][name] / steps for name in ('sent', 'received')}
+             for reading in readings if 'sent' in reading['used']]
+    return {'step_s': max(reading['seconds'] for reading in readings) / steps,
+            'steps_s': [end - start for start, end in zip(ends, ends[1:])],
+            'sent': max((host['sent'] for host in hosts), default=None),
+            'received': max((host['received'] for host in hosts), default=None),
+            'cpu_s': readings[0]['used']['cpu'] / steps, 'busy_s': readings[0]['used']['busy'] / steps,
+            'hosts': hosts}
+
+
+def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
+    """Figures of a contender over all its jobs.
+
+    Parameters
+    ----------
+    rounds : list of dict
+        As `one_round` gives them.
+    units : int
+        Words, images or samples that all workers handle in a step.
+    """
+    every_step = [seconds for one in rounds for seconds in one['steps_s']]
+    step_s = median(one['step_s'] for one in rounds)
+    figures: Dict[str, Any] = {'step_s': step_s, 'fastest_s': min(every_step, default=None),
+                               'slowest_s': max(every_step, default=None), 'per_s': units / step_s}
+    for name in ('sent', 'received', 'cpu_s', 'busy_s'):
+        values = [one[name] for one in rounds]
+        figures[name] = None if None in values else median(values)
+    figures['rounds'] = rounds
+    return figures
+
+
+def add_ratios(contenders: Dict[str, Dict[str, Any]], base: str = 'hybrid') -> None:
+    """Add to each contender how many times as long as `base` it takes; None without `base`."""
+    for figures in contenders.values():
+        figures['ratio'] = figures['step_s'] / contenders[base]['step_s'] if base in contenders else None
+
+
+def bound_row(bound: Bound, units: int) -> Dict[str, Any]:
+    """The lower bound in the form of a contender's figures."""
+    seconds = bound.seconds or None
+    return {'step_s': seconds, 'per_s': units / seconds if seconds else None, 'sent': bound.sent,
+            'received': bound.received, 'rows_per_host': bound.rows}
+
+
+_COLUMNS = (
+    ('s/step', lambda row: _number(row.get('step_s'), '%.3f')),
+    ('fastest-slowest', lambda row: '-' if row.get('fastest_s') is None else '%.3f-%.3f' % (row['fastest_s'],
+                                                                                          row['slowest_s'])),
+    ('{unit}/s', lambda row: _number(row.get('per_s'), '%.0f')),
+    ('sent MB', lambda row: _number(row.get('sent'), '%.2f', MB)),
+    ('received MB', lambda row: _number(row.get('received'), '%.2f', MB)),
+    ('CPU s', lambda row: _number(row.get('cpu_s'), '%.2f')),
+    ('x hybrid', lambda row: _number(row.get('ratio'), '%.2f')))
+
+
+def _number(value: Optional[float], form: str, scale: float = 1.0) -> str:
+    return '-' if value is None else form % (value / scale)
+
+
+def table(run: Dict[str, Any]) -> str:
+    """The aligned table of one run."""
+    heads = [''] + [head.format(unit=run['unit']) for head, _ in _COLUMNS]
+    lines = [[name] + [cell(figures) for _, cell in _COLUMNS] for name, figures in run['contenders'].items()]
+    lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
+    return align([heads] + lines)
+
+
+def align(lines: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first to the left, the others to the right, a rule below the first line."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = [[cell.rjust(width) if column else cell.ljust(width)
+             for column, (cell, width) in enumerate(zip(line, widths))] for line in lines]
+    text.insert(1, ['-' * width for width in widths])
+    return '\n'.join('  '.join(line).rstrip() for line in text)
+
+
+def explain(run: Dict[str, Any], settings: Dict[str, Any]) -> List[str]:
+    """Sentences that a reader of the table needs."""
+    sentences = []
+    for name, reason in run['skipped'].items():
+        sentences.append('%s left out: %s' % (name, reason))
+    cores = settings.get('cores')
+    limited = [name for name, figures in run['contenders'].items()
+               if cores and figures.get('busy_s') and figures['busy_s'] > 0.8 * cores * figures['step_s']]
+    if limited:
+        sentences.append('the %d cores of this machine were busy for more than 80%% of the time of %s: the CPU, not '
+                         'the link, sets its pace' % (cores, ', '.join(limited)))
+    return sentences
