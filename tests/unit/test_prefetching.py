@@ -1,0 +1,58 @@
+"""Prefetching outside of jobs: what is refused, and that batches come through unchanged."""
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+
+
+def test_only_rows_of_row_sparse_parameters_can_be_asked_for():
+    dense = gluon.Parameter('dense', shape=(3, 2))
+    with pytest.raises(mxhybrid.InputError, match='not a row_sparse parameter'):
+        mxhybrid.prefetch(dense, [1])
+    with pytest.raises(mxhybrid.InputError, match="'embed' is not"):
+        mxhybrid.prefetch('embed', [1])
+
+
+def test_rows_that_do_not_exist_are_refused_once_there_is_a_store():
+    net = SparseEmbedding(10, 2)
+    net.initialize()
+    mxhybrid.prefetch(net.weight, [99])  # no Trainer yet: nothing to ask
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
+    trainer._init_kvstore()
+    trainer._init_params()
+    with pytest.raises(mxhybrid.InputError, match='prefetch'):
+        mxhybrid.prefetch(net.weight, [99])
+
+
+@pytest.mark.parametrize('count', [0, 1, 5])
+def test_batches_come_unchanged_and_each_is_announced_before_its_turn(count):
+    seen = []
+
+    def wanted(batch):
+        seen.append(('announced', batch))
+        return {}
+    for batch in mxhybrid.prefetching(iter(range(count)), wanted):
+        seen.append(('given', batch))
+    assert [batch for kind, batch in seen if kind == 'given'] == list(range(count))
+    assert [batch for kind, batch in seen if kind == 'announced'] == list(range(1, count))
+    assert all(seen.index(('announced', batch)) < seen.index(('given', batch)) - 1 for batch in range(1, count))
+
+
+def test_training_with_prefetching_changes_nothing_in_one_process():
+    def train(ahead):
+        mx.random.seed(3)
+        net = SparseEmbedding(20, 2)
+        net.initialize(mx.init.Uniform(1))
+        trainer = gluon.Trainer(net.collect_params(), 'adagrad', kvstore='hybrid')
+        batches = [mx.nd.array(np.random.RandomState(step).randint(0, 20, 6)) for step in range(5)]
+        wrapped = mxhybrid.prefetching(batches, lambda ids: {net.weight: ids}) if ahead else batches
+        for ids in wrapped:
+            with autograd.record():
+                loss = (net(ids) ** 2).sum()
+            loss.backward()
+            trainer.step(1)
+        return net.weight.row_sparse_data(mx.nd.arange(20)).asnumpy()
+    np.testing.assert_array_equal(train(True), train(False))
