@@ -1,7 +1,8 @@
 """Tables under random pushes and pulls that differ from worker to worker, against a NumPy model.
 
-Values are small whole numbers, so that sums are exact in any order. Worker r pulls r times a step, none on the
-others' steps, and asks for some rows early, rightly or not; pushes are empty, full, and grow, so that shared memory grows while it is in use.
+Values are small whole numbers, so that sums are exact in any order.  Worker r pulls r times a step, none on the
+others' steps, and asks for some rows early, rightly or not; pushes are empty, full, and grow, so that shared memory
+grows while it is in use.
 """
 import os
 
