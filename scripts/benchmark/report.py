@@ -15,6 +15,9 @@ from .bounds import Bound
 
 MB = 1e6
 
+#: Share of the cores' time above which they, and not the link, are taken to set the pace.
+_BUSY = 0.8
+
 
 def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
     """Figures of one job.
@@ -90,7 +93,8 @@ def table(run: Dict[str, Any]) -> str:
     """The aligned table of one run."""
     heads = [''] + [head.format(unit=run['unit']) for head, _ in _COLUMNS]
     lines = [[name] + [cell(figures) for _, cell in _COLUMNS] for name, figures in run['contenders'].items()]
-    lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
+    if run['bound']:
+        lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
     return align([heads] + lines)
 
 
@@ -105,13 +109,12 @@ def align(lines: Sequence[Sequence[str]]) -> str:
 
 def explain(run: Dict[str, Any], settings: Dict[str, Any]) -> List[str]:
     """Sentences that a reader of the table needs."""
-    sentences = []
-    for name, reason in run['skipped'].items():
-        sentences.append('%s left out: %s' % (name, reason))
-    cores = settings.get('cores')
-    limited = [name for name, figures in run['contenders'].items()
-               if cores and figures.get('busy_s') and figures['busy_s'] > 0.8 * cores * figures['step_s']]
-    if limited:
-        sentences.append('the %d cores of this machine were busy for more than 80%% of the time of %s: the CPU, not '
-                         'the link, sets its pace' % (cores, ', '.join(limited)))
+    sentences = ['%s left out: %s' % item for item in run['skipped'].items()]
+    cores = settings['cores']
+    for name, figures in run['contenders'].items():
+        if figures['busy_s'] is not None and figures['busy_s'] > _BUSY * cores * figures['step_s']:
+            others = max(0.0, figures['busy_s'] - figures['cpu_s'])
+            sentences.append('the %d cores of this machine were busy for over %d%% of the time of %s, not waiting for '
+                             'the link; per step, its processes took %.2f s of CPU, the kernel\'s network and other '
+                             'programs %.2f s' % (cores, 100 * _BUSY, name, figures['cpu_s'], others))
     return sentences
