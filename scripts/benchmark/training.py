@@ -78,7 +78,7 @@ class Training:
                             % (contender, perplexity, first))
         step_s = self.units(hosts) / speeds[-1]
         return {'step_s': step_s, 'steps_s': [], 'sent': None, 'received': None, 'cpu_s': None, 'busy_s': None,
-                'hosts': [], 'perplexity': perplexity}
+                'hosts': [], 'phases': {}, 'perplexity': perplexity}
 
 
 def read(outputs: List[str]) -> Any:

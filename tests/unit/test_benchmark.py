@@ -1,5 +1,6 @@
 """The benchmark's workloads, bounds, expected sums and report."""
 import json
+import re
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ from mxnet.gluon.model_zoo import vision
 
 sys.path.insert(0, str(REPOSITORY / 'scripts'))
 
+import emulation  # noqa: E402
 from benchmark import bounds, cli, gradients, jobs, report, shapes, training, workloads  # noqa: E402
 
 
@@ -99,9 +101,8 @@ def test_bound_of_a_table_by_counting():
         unions = [set(np.concatenate([workload.draw(batch, host * workers + i)['t'] for i in range(workers)]))
                   for host in range(hosts)]
         for host, union in enumerate(unions):
-            for row_bytes in [12]:
-                sent[batch, host] += len(union) * row_bytes * 2 / 3  # pushed away
-                sent[batch, host] += sum(len(other) for i, other in enumerate(unions) if i != host) * row_bytes / 3
+            others = sum(len(other) for i, other in enumerate(unions) if i != host)
+            sent[batch, host] = 12 * (len(union) * 2 / 3 + others / 3)  # pushed away, and pulled by others
     bound = bounds.lower_bound(workload, hosts, workers)
     assert bound.sent == pytest.approx(sent.max(axis=1).mean()) and bound.seconds is None
 
@@ -158,7 +159,8 @@ def test_expected_sums_are_those_of_adding_up(small, times):
 
 def reading(rank, seconds, ends, **used):
     """What a worker leaves."""
-    return {'rank': rank, 'seconds': seconds, 'ends': ends, 'used': used, 'sums': {}}
+    return {'rank': rank, 'seconds': seconds, 'ends': ends, 'used': used, 'sums': {},
+            'phases': {'pull': seconds / 2}}
 
 
 def test_figures_of_one_round():
@@ -167,13 +169,14 @@ def test_figures_of_one_round():
     assert figures['step_s'] == pytest.approx(2.2) and figures['steps_s'] == [1.0, 2.5]
     assert (figures['sent'], figures['received']) == (20, 15)
     assert (figures['cpu_s'], figures['busy_s']) == (3.0, 3.5)
+    assert figures['phases'] == {'pull': pytest.approx(1.05)}
     assert figures['hosts'] == [{'sent': 20, 'received': 5}, {'sent': 10, 'received': 15}]
 
 
 def one(step_s, steps_s, sent):
     """A round."""
     return {'step_s': step_s, 'steps_s': steps_s, 'sent': sent, 'received': sent, 'cpu_s': 1.0, 'busy_s': 1.5,
-            'hosts': []}
+            'hosts': [], 'phases': {}}
 
 
 def test_figures_over_rounds_and_their_table():
@@ -237,3 +240,15 @@ def test_wrong_arguments(argv, capsys):
 def test_arguments():
     args = cli.parse(['--hosts', '2,4', '--contenders', 'hybrid, dist_sync', '--env', 'A=b=c'])
     assert args.hosts == [2, 4] and args.contenders == ['hybrid', 'dist_sync'] and args.env == [['A', 'b=c']]
+
+
+def test_without_root_it_says_what_to_do(monkeypatch, capsys):
+    monkeypatch.setattr('os.geteuid', lambda: 1000)
+    assert cli.main(['--hosts', '2', '--contenders', 'hybrid']) == 1
+    assert re.search('needs root.*--no-network', capsys.readouterr().err, re.DOTALL)
+
+
+def test_a_missing_tool_is_named_by_its_package(monkeypatch):
+    monkeypatch.setattr('os.geteuid', lambda: 0)
+    with pytest.raises(emulation.EmulationError, match='this needs Debian packages.* some-package$'):
+        emulation.find_tools({'no-such-tool': 'some-package', 'sh': 'dash'}, 'this')
