@@ -13,7 +13,7 @@ CONTENDERS = ['hybrid', 'hybrid_prefetch', 'dist_sync', 'horovod_gather', 'horov
 def test_all_contenders_on_loopback(tmp_path):
     file = tmp_path / 'bench.json'
     with jobs.start_command(BENCH + SMALL + ['--json', file]) as job:
-        output = job.wait(timeout=200).ok().output
+        output = job.wait(timeout=280).ok().output
     run, = json.loads(file.read_text())['runs']
     # That each has summed what it was given, the benchmark checks itself.
     assert sorted(run['contenders']) == sorted(CONTENDERS)
