@@ -12,23 +12,18 @@ import platform
 import signal
 import sys
 import time
-from collections import Counter
 from typing import Any, Dict, Iterator, List, Optional
 
 from emulation import EmulationError
 
 from . import launching, report
-from .bounds import lower_bound
-from .gradients import Expected, differences
-from .jobs import Job, JobFailed
+from .exchange import Exchange
+from .jobs import JobFailed
 from .places import Emulated, Loopback
-from .worker import make_workload
-from .workloads import WORKLOADS, Workload, step_batch
+from .training import NAME, Training
+from .workloads import WORKLOADS
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-#: Share of the memory that is free which Horovod's dense tables may take.
-_MEMORY_SHARE = 0.5
 
 
 class Interrupted(BaseException):
@@ -93,7 +88,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS), default='lm1b', help='tensors and access patterns')
+    add('--workload', choices=list(WORKLOADS) + [NAME], default='lm1b',
+        help='tensors and access patterns; word_lm is a real training run')
     add('--width-scale', type=float, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
@@ -120,82 +116,22 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def skipped(args: argparse.Namespace, workload: Workload, size: int) -> Dict[str, str]:
-    """Contenders that cannot take part, and why."""
-    reasons = {}
-    if not workload.tables:
-        reasons['horovod_dense'] = 'without tables it is the same as horovod_gather'
-    else:
-        # Each worker holds the dense gradient of every table, and Horovod as much again to fuse them.
-        needed, free = 2 * workload.table_bytes * size, _free_bytes()
-        if needed > _MEMORY_SHARE * free:
-            reasons['horovod_dense'] = ('dense gradients of the tables need %.1f GB on this machine, %.1f GB are free; '
-                                        'lower --width-scale' % (needed / 1e9, free / 1e9))
-    if not args.torch_python:
-        reasons['torch_sharded'] = 'no --torch-python was given'
-    return {name: reasons[name] for name in args.contenders if name in reasons}
-
-
-def _free_bytes() -> int:
-    with open('/proc/meminfo') as lines:
-        for line in lines:
-            if line.startswith('MemAvailable:'):
-                return int(line.split()[1]) * 1024
-    raise LookupError('/proc/meminfo has no MemAvailable')
-
-
-def run_job(args: argparse.Namespace, place: Any, hosts: int, contender: str) -> Dict[str, Any]:
-    """Run one contender's job, check its sums, and return its figures."""
-    with Job(place, hosts, args.workers, args.timeout, dict(args.env)) as job:
-        spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale, 'hosts': hosts,
-                'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps, 'contender': contender,
-                'interface': place.counted, 'directory': str(job.directory)}
-        launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
-        job.wait()
-        readings = job.readings()
-        job.wait_for_helpers()
-    _check(make_workload(spec), hosts * args.workers, args, contender, readings)
-    return report.one_round(readings, args.steps)
-
-
-def _check(workload: Workload, size: int, args: argparse.Namespace, contender: str,
-           readings: List[Dict[str, Any]]) -> None:
-    """Refuse figures of a contender that did not sum what it was given."""
-    done = args.warmup + args.steps
-    last = step_batch(done)
-    expected = {'step': Expected(workload, size, {last: 1}),
-                'past': Expected(workload, size, Counter(step_batch(step) for step in range(done)))}
-    wrong = [text for reading in readings for when, sums in reading['sums'].items()
-             for text in differences(workload, expected[when], reading['rank'], last, sums)]
-    if wrong:
-        raise JobFailed('%s did not sum the gradients: %s%s'
-                        % (contender, wrong[0], ' and %d more' % (len(wrong) - 1) if wrong[1:] else ''))
-
-
-def run_hosts(args: argparse.Namespace, hosts: int) -> Dict[str, Any]:
+def run_hosts(args: argparse.Namespace, kind: Any, hosts: int) -> Dict[str, Any]:
     """All contenders on one number of hosts, in turn, round after round."""
-    spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale}
-    workload, size = make_workload(spec), hosts * args.workers
-    left_out = skipped(args, workload, size)
-    names = [name for name in args.contenders if name not in left_out]
-    bound = lower_bound(workload, hosts, args.workers, None if args.no_network else args.mbit)
-    rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in names}
-    place: Any = Loopback() if args.no_network else Emulated(hosts, args.mbit)
-    with place:
+    left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
+    rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
+    with Loopback() if args.no_network else Emulated(hosts, args.mbit) as place:
         for number in range(args.rounds):
-            for name in names:
+            for name, done in rounds.items():
                 started = time.monotonic()
-                figures = run_job(args, place, hosts, name)
-                rounds[name].append(figures)
+                done.append(kind.run(place, hosts, name))
                 say('%d x %d, round %d of %d, %s: %.3f s/step (job %.0f s)'
-                    % (hosts, args.workers, number + 1, args.rounds, name, figures['step_s'],
+                    % (hosts, args.workers, number + 1, args.rounds, name, done[-1]['step_s'],
                        time.monotonic() - started))
-    units = workload.units * size
-    contenders = {name: report.over_rounds(done, units) for name, done in rounds.items()}
+    contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
-    return {'hosts': hosts, 'workers': args.workers, 'unit': workload.unit, 'skipped': left_out,
-            'bound': report.bound_row(bound, units), 'contenders': contenders,
-            'dense_bytes': workload.dense_bytes, 'table_bytes': workload.table_bytes}
+    return {'hosts': hosts, 'workers': args.workers, 'unit': kind.unit, 'model': kind.describe(), 'skipped': left_out,
+            'bound': kind.bound(hosts), 'contenders': contenders}
 
 
 def _settings(args: argparse.Namespace) -> Dict[str, Any]:
@@ -217,8 +153,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     runs: List[Dict[str, Any]] = []
     try:
         with interruptible():
+            kind = Training(args) if args.workload == NAME else Exchange(args)
             for hosts in args.hosts:
-                runs.append(run_hosts(args, hosts))
+                runs.append(run_hosts(args, kind, hosts))
                 _print_run(args, runs[-1], settings)
     except (EmulationError, JobFailed) as error:
         say('bench: %s' % error)
@@ -239,9 +176,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:
     link = 'no network' if args.no_network else '%g Mbit/s' % args.mbit
-    print('\n%s at width scale %g: %d hosts x %d workers, %s; dense %.1f MB, tables %.0f MB'
-          % (args.workload, args.width_scale, run['hosts'], run['workers'], link, run['dense_bytes'] / report.MB,
-             run['table_bytes'] / report.MB))
+    print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
     print(report.table(run))
     for sentence in report.explain(run, settings):
         print('* ' + sentence)

@@ -3,7 +3,9 @@
 A step ends when the worker has all that its next forward pass would read: the rows that it looked up, and the dense
 sums.  Pushes of rows may still be on their way then, as they may in training; the next step's look-up waits for them.
 """
-from typing import Any, Dict, List
+import time
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -24,10 +26,16 @@ class Contender:
     ----------
     workload : Workload
     rank, size : int
+
+    Attributes
+    ----------
+    phases : dict of str to float
+        Seconds that this worker has spent in each part of its steps, where the parts are told apart.
     """
 
     def __init__(self, workload: Workload, rank: int, size: int):
         self.workload, self.rank, self.size = workload, rank, size
+        self.phases: Dict[str, float] = {}
         self.drawn = [workload.draw(batch, rank) for batch in range(BATCHES)]
         self.unique = [{name: np.unique(ids) for name, ids in drawn.items()} for drawn in self.drawn]
         # The order of parameters in a model: what is looked up first, the layers, what comes last.
@@ -54,6 +62,12 @@ class Contender:
         Contenders that keep weights also return those of the `past` steps, as found before it.
         """
         raise NotImplementedError
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
 
     def _write_dense(self) -> List[Any]:
         """The dense gradients, written anew as a backward pass would: some contenders overwrite them."""
@@ -103,15 +117,28 @@ class _Store(Contender):
             self._weights[table.name].wait_to_read()
 
     def step(self, batch: int) -> None:
-        self._pull(batch)
+        with self._phase('pull'):
+            self._pull(batch)
+        with self._phase('push'):
+            self._push(batch)
+        with self._phase('dense'):
+            for one in self.workload.dense:
+                self._weights[one.name].wait_to_read()
+
+    def _push(self, batch: int) -> None:
+        """Hand over all gradients, in the order of the parameters."""
         dense = iter(self._write_dense())
         for key, parameter in enumerate(self.parameters):
             if isinstance(parameter, Table):
-                self.store.push(key, [self._gradients[batch][parameter.name]], priority=-key)
+                self._push_rows(key, parameter, batch)
             else:
-                self.store.pushpull(key, [next(dense)], out=[self._weights[parameter.name]], priority=-key)
-        for one in self.workload.dense:
-            self._weights[one.name].wait_to_read()
+                self._push_dense(key, parameter, next(dense))
+
+    def _push_rows(self, key: int, table: Table, batch: int) -> None:
+        self.store.push(key, [self._gradients[batch][table.name]], priority=-key)
+
+    def _push_dense(self, key: int, one: Dense, gradient: Any) -> None:
+        self.store.pushpull(key, [gradient], out=[self._weights[one.name]], priority=-key)
 
     def barrier(self) -> None:
         self.store._barrier()
@@ -149,6 +176,28 @@ class Hybrid(_Store):
         import mxhybrid
 
         return mxhybrid.create()
+
+    def _push(self, batch: int) -> None:
+        # As mxhybrid has gluon.Trainer do it: dense gradients first, which are there before those of embeddings.
+        dense = iter(self._write_dense())
+        numbered = list(enumerate(self.parameters))
+        for key, parameter in numbered:
+            if isinstance(parameter, Dense):
+                self._push_dense(key, parameter, next(dense))
+        for key, parameter in numbered:
+            if isinstance(parameter, Table):
+                self._push_rows(key, parameter, batch)
+
+
+class HybridPrefetch(Hybrid):
+    """The same, with batches from `mxhybrid.prefetching`: rows of the next one are asked for ahead."""
+
+    def _pull(self, batch: int) -> None:
+        following = self._row_ids[(batch + 1) % BATCHES]
+        for key, parameter in enumerate(self.parameters):
+            if isinstance(parameter, Table):
+                self.store.prefetch(key, following[parameter.name], -key, after_push=True)
+        super()._pull(batch)
 
 
 class DistSync(_Store):
@@ -256,4 +305,5 @@ class HorovodGather(_Horovod):
 
 
 #: Class by the name that --contenders takes.
-CLASSES = {'hybrid': Hybrid, 'dist_sync': DistSync, 'horovod_dense': HorovodDense, 'horovod_gather': HorovodGather}
+CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'dist_sync': DistSync, 'horovod_gather': HorovodGather,
+           'horovod_dense': HorovodDense}

@@ -8,7 +8,7 @@ from .jobs import Job
 from .places import Loopback
 
 #: Every contender, in the order in which they take turns.
-CONTENDERS = ('hybrid', 'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded')
+CONTENDERS = ('hybrid', 'hybrid_prefetch', 'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded')
 
 WORKER = ['-m', 'benchmark.worker']
 
@@ -34,11 +34,12 @@ def start(job: Job, contender: str, argv: List[str], env: Dict[str, str], torch_
     if contender == 'dist_sync':
         common = {'DMLC_PS_ROOT_URI': place.address(0), 'DMLC_PS_ROOT_PORT': job.free_port(),
                   'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': place.link}
-        # These processes never return from the import.
-        job.start_helper('scheduler', 0, [sys.executable, '-c', 'import mxnet'],
+        # These processes never return from the import of mxnet.
+        serve = [sys.executable, '-c', 'import benchmark.worker as worker; worker.die_with_parent(); import mxnet']
+        job.start_helper('scheduler', 0, serve,
                          dict(common, DMLC_ROLE='scheduler', DMLC_NODE_HOST=place.address(0)))
         for host in range(job.hosts):
-            job.start_helper('server %d' % host, host, [sys.executable, '-c', 'import mxnet'],
+            job.start_helper('server %d' % host, host, serve,
                              dict(common, DMLC_ROLE='server', DMLC_NODE_HOST=place.address(host)))
         by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=place.address(rank // job.workers))
                    for rank in range(size)]
@@ -50,7 +51,7 @@ def start(job: Job, contender: str, argv: List[str], env: Dict[str, str], torch_
         names = [place.name(host) for host in range(job.hosts)]
         slots = rendezvous.slots(names[:1], size) if on_one_host else rendezvous.slots(names, job.workers)
         by_rank = [rendezvous.environment(slot, place.address(0), port, place.link) for slot in slots]
-        if contender == 'hybrid':
+        if contender.startswith('hybrid'):
             # As many servers as dist_sync gets: one for each host that there is or would be.
             servers = {'MXHYBRID_SERVERS_PER_HOST': job.hosts if on_one_host else 1}
             by_rank = [dict(servers, **values) for values in by_rank]

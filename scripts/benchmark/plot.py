@@ -4,8 +4,8 @@ from typing import Any, Dict, List
 
 from .report import MB
 
-_COLOURS = {'hybrid': '#c0392b', 'dist_sync': '#7f8c8d', 'horovod_gather': '#2980b9', 'horovod_dense': '#8fb8d8',
-            'torch_sharded': '#e67e22'}
+_COLOURS = {'hybrid': '#c0392b', 'hybrid_prefetch': '#8e2b20', 'dist_sync': '#7f8c8d', 'horovod_gather': '#2980b9',
+            'horovod_dense': '#8fb8d8', 'torch_sharded': '#e67e22'}
 _BOUND = '#2c3e50'
 
 
@@ -29,8 +29,8 @@ def draw(result: Dict[str, Any], file: str) -> None:
     if curve:
         _curve(axes[2], runs)
     link = 'no network' if settings['no_network'] else '%g Mbit/s links' % settings['mbit']
-    figure.suptitle('%s at width scale %g, %d hosts x %d workers, %s'
-                    % (settings['workload'], settings['width_scale'], last['hosts'], last['workers'], link))
+    figure.suptitle('%s: %d hosts x %d workers, %s; %s'
+                    % (settings['workload'], last['hosts'], last['workers'], link, last['model']))
     figure.tight_layout()
     figure.savefig(file, dpi=120, format='png')
     pyplot.close(figure)
@@ -47,7 +47,7 @@ def _bars(axes: Any, run: Dict[str, Any], name: str, scale: float, label: str, s
             low, top = min(height, figures['fastest_s']), max(height, figures['slowest_s'])
             axes.errorbar(place, height, [[height - low], [top - height]], color='black', capsize=4)
         axes.annotate('%.3g' % height, (place, top), ha='center', va='bottom')
-    if run['bound'][name]:
+    if run['bound'] and run['bound'][name]:
         axes.axhline(run['bound'][name] / scale, color=_BOUND, linestyle='--', label='lower bound')
         axes.legend()
     axes.set_xticks(range(len(names)))
@@ -60,7 +60,8 @@ def _curve(axes: Any, runs: List[Dict[str, Any]]) -> None:
     for name in names:
         points = [(run['hosts'], run['contenders'][name]['per_s']) for run in runs if name in run['contenders']]
         axes.plot(*zip(*points), marker='o', label=name, color=_COLOURS.get(name))
-    points = [(run['hosts'], run['bound']['per_s']) for run in runs if run['bound']['per_s']]
+    points = [(run['hosts'], run['bound']['per_s']) for run in runs
+              if run['bound'] and run['bound']['per_s']]
     if points:
         axes.plot(*zip(*points), linestyle='--', color=_BOUND, label='lower bound')
     axes.set_xlabel('hosts, %d workers on each' % runs[0]['workers'])

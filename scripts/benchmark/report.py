@@ -4,16 +4,22 @@ The JSON file holds ``settings``, ``machine`` and ``runs``, one run for each num
 
     {"hosts": 8, "workers": 6, "unit": "words", "bound": {...}, "skipped": {contender: reason},
      "contenders": {contender: {"step_s": ..., "fastest_s": ..., "slowest_s": ..., "per_s": ..., "sent": ...,
-                                "received": ..., "cpu_s": ..., "busy_s": ..., "ratio": ..., "rounds": [...]}}}
+                                "received": ..., "cpu_s": ..., "busy_s": ..., "ratio": ..., "phases": {...},
+                                "rounds": [...]}}}
 
-Seconds and bytes are per step; bytes are those of the busiest host, None where nothing counts them.
+Seconds and bytes are per step; bytes are those of the busiest host, None where nothing counts them. `phases` are the
+means over workers of the time that stores take to answer a look-up, to take gradients over, and until all dense sums
+are there.
 """
-from statistics import median
+from statistics import mean, median
 from typing import Any, Dict, List, Optional, Sequence
 
 from .bounds import Bound
 
 MB = 1e6
+
+#: Share of the cores' time above which they, and not the link, are taken to set the pace.
+_BUSY = 0.8
 
 
 def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
@@ -23,7 +29,7 @@ def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
     ----------
     readings : list of dict
         What each worker left, by rank: `seconds` between the barriers, `ends` of each step since the first barrier,
-        `used` between two readings of the kernel's counters.
+        `phases` of all steps together, `used` between two readings of the kernel's counters.
     steps : int
     """
     ends = [0.0] + readings[0]['ends']
@@ -34,7 +40,9 @@ def one_round(readings: List[Dict[str, Any]], steps: int) -> Dict[str, Any]:
             'sent': max((host['sent'] for host in hosts), default=None),
             'received': max((host['received'] for host in hosts), default=None),
             'cpu_s': readings[0]['used']['cpu'] / steps, 'busy_s': readings[0]['used']['busy'] / steps,
-            'hosts': hosts}
+            'hosts': hosts,
+            'phases': {name: mean(reading['phases'][name] for reading in readings) / steps
+                       for name in readings[0]['phases']}}
 
 
 def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
@@ -54,6 +62,7 @@ def over_rounds(rounds: List[Dict[str, Any]], units: int) -> Dict[str, Any]:
     for name in ('sent', 'received', 'cpu_s', 'busy_s'):
         values = [one[name] for one in rounds]
         figures[name] = None if None in values else median(values)
+    figures['phases'] = {name: median(one['phases'][name] for one in rounds) for name in rounds[0]['phases']}
     figures['rounds'] = rounds
     return figures
 
@@ -90,7 +99,8 @@ def table(run: Dict[str, Any]) -> str:
     """The aligned table of one run."""
     heads = [''] + [head.format(unit=run['unit']) for head, _ in _COLUMNS]
     lines = [[name] + [cell(figures) for _, cell in _COLUMNS] for name, figures in run['contenders'].items()]
-    lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
+    if run['bound']:
+        lines.append(['lower bound'] + [cell(run['bound']) for _, cell in _COLUMNS])
     return align([heads] + lines)
 
 
@@ -105,13 +115,16 @@ def align(lines: Sequence[Sequence[str]]) -> str:
 
 def explain(run: Dict[str, Any], settings: Dict[str, Any]) -> List[str]:
     """Sentences that a reader of the table needs."""
-    sentences = []
-    for name, reason in run['skipped'].items():
-        sentences.append('%s left out: %s' % (name, reason))
-    cores = settings.get('cores')
-    limited = [name for name, figures in run['contenders'].items()
-               if cores and figures.get('busy_s') and figures['busy_s'] > 0.8 * cores * figures['step_s']]
-    if limited:
-        sentences.append('the %d cores of this machine were busy for more than 80%% of the time of %s: the CPU, not '
-                         'the link, sets its pace' % (cores, ', '.join(limited)))
+    sentences = ['%s left out: %s' % item for item in run['skipped'].items()]
+    for name, figures in run['contenders'].items():
+        if figures['phases']:
+            sentences.append('a worker of %s waits per step for: %s' % (name, ', '.join(
+                '%s %.3f s' % item for item in figures['phases'].items())))
+    cores = settings['cores']
+    for name, figures in run['contenders'].items():
+        if figures['busy_s'] is not None and figures['busy_s'] > _BUSY * cores * figures['step_s']:
+            others = max(0.0, figures['busy_s'] - figures['cpu_s'])
+            sentences.append('the %d cores of this machine were busy for over %d%% of the time of %s, not waiting for '
+                             'the link; per step, its processes took %.2f s of CPU, the kernel\'s network and other '
+                             'programs %.2f s' % (cores, 100 * _BUSY, name, figures['cpu_s'], others))
     return sentences

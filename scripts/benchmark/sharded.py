@@ -27,6 +27,7 @@ class TorchSharded:
 
     def __init__(self, workload: Workload, rank: int, size: int):
         self.workload, self.rank, self.size = workload, rank, size
+        self.phases: Dict[str, float] = {}
 
     def start(self) -> None:
         """Join the other workers; make this worker's shards and gradients."""

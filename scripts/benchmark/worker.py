@@ -57,6 +57,7 @@ def main() -> None:
     contender.barrier()
     before = _snapshot(spec, rank)
     contender.barrier()
+    contender.phases.clear()
     started = time.monotonic()
     ends = []
     for step in range(warmup, warmup + steps):
@@ -67,7 +68,7 @@ def main() -> None:
     seconds = time.monotonic() - started
     after = _snapshot(spec, rank)
     contender.barrier()
-    readings = {'rank': rank, 'seconds': seconds, 'ends': ends,
+    readings = {'rank': rank, 'seconds': seconds, 'ends': ends, 'phases': dict(contender.phases),
                 'used': {name: after[name] - before[name] for name in before},
                 'sums': contender.verify(step_batch(warmup + steps))}
     contender.flush()

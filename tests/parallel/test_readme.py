@@ -13,6 +13,7 @@ import types
 
 import jobs
 import pytest
+import test_bench
 import test_examples
 from jobs import REPOSITORY, TESTS
 from mxnet.optimizer import Optimizer
@@ -149,6 +150,18 @@ def check_demo(env, words, folder):
     assert callable(test_examples.test_demo)
 
 
+def check_bench(env, words, folder):
+    """scripts/bench: test_bench runs it, here and in tests/multihost; its arguments are understood."""
+    sys.path.insert(0, str(REPOSITORY / 'scripts'))
+    try:
+        from benchmark import cli
+    finally:
+        sys.path.remove(str(REPOSITORY / 'scripts'))
+    assert not env
+    cli.parse(words[1:])
+    assert set(words[1:]) >= set(test_bench.SMALL[:7]) or '--no-network' not in words
+
+
 def check_test(env, words, folder):
     """scripts/test: runs this test, and .ci/run calls it."""
     assert not env
@@ -194,6 +207,8 @@ def find_check(words):
     """The check for a command, None for a command that is not known."""
     if words in (['scripts/demo'], ['scripts/test']):
         return check_demo if words[0].endswith('demo') else check_test
+    if words[0] == 'scripts/bench':
+        return check_bench
     if words[0] == 'source':
         return check_activate
     if words[0] == 'pip':
@@ -259,6 +274,22 @@ def test_modules():
             if isinstance(node, ast.ImportFrom) and node.level:
                 names = [node.module] if node.module else [alias.name for alias in node.names]
                 assert set(names) <= set(order[at + 1:]), '%s imports %s' % (module, ', '.join(names))
+
+
+def test_benchmark():
+    """Workloads and contenders are listed, all of them, with the sizes that they have."""
+    sys.path.insert(0, str(REPOSITORY / 'scripts'))
+    try:
+        from benchmark import launching, training, workloads
+    finally:
+        sys.path.remove(str(REPOSITORY / 'scripts'))
+    assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
+    listed = {row[0].strip('`'): row for row in table('`--workload`')}
+    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME]
+    for name, workload in workloads.WORKLOADS.items():
+        assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
+        for one in workload.tables:
+            assert '{:,}'.format(one.width).replace(',', '') in listed[name][1].replace(',', '')
 
 
 def test_layout():

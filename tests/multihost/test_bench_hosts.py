@@ -1,0 +1,52 @@
+"""scripts/bench between emulated hosts: limited links, bytes counted, nothing left behind however it ends."""
+import json
+import signal
+import sys
+import time
+
+import jobs
+import pytest
+from emulation import INTERFACE, Network, run
+from test_cluster import traces
+
+BENCH = [sys.executable, jobs.REPOSITORY / 'scripts' / 'bench']
+SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1']
+CONTENDERS = ['hybrid', 'dist_sync', 'horovod_gather']
+
+
+def test_links_are_limited_at_both_ends():
+    with Network(2, mbit_per_s=25) as network:
+        for host in network.hosts:
+            assert 'tbf' in run('tc', '-n', host.namespace, 'qdisc', 'show', 'dev', INTERFACE)
+        namespaces = [host.namespace for host in network.hosts] + [network.token + '-switch']
+        for namespace, count in zip(namespaces, (1, 1, 2)):
+            limits = [line for line in run('tc', '-n', namespace, 'qdisc', 'show').splitlines() if ' tbf ' in line]
+            assert len(limits) == count and all('rate 25Mbit' in line for line in limits)
+
+
+def test_two_hosts(tmp_path):
+    file = tmp_path / 'bench.json'
+    with jobs.start_command(BENCH + SMALL + ['--contenders', ','.join(CONTENDERS), '--json', file]) as job:
+        job.wait(timeout=200).ok()
+    measured, = json.loads(file.read_text())['runs']
+    assert sorted(measured['contenders']) == sorted(CONTENDERS)
+    for figures in measured['contenders'].values():
+        # Each pays for ids and headers, too: none can move less than the bound.
+        assert figures['sent'] > measured['bound']['sent'] > 0
+        assert figures['received'] > measured['bound']['received'] > 0
+        assert len(figures['rounds'][0]['hosts']) == 2
+    assert not traces('mxhybrid-%d-' % job.pid)
+
+
+@pytest.mark.parametrize('how', [signal.SIGINT, signal.SIGTERM])
+def test_nothing_stays_after_a_signal(how):
+    with jobs.start_command(BENCH + SMALL + ['--contenders', 'hybrid']) as job:
+        deadline = time.monotonic() + 60
+        while sum('benchmark.worker' in process.cmdline for process in job.processes()) < 4:
+            assert time.monotonic() < deadline, jobs.format_processes(job.processes())
+            time.sleep(0.05)
+        assert len(traces('mxhybrid-%d-' % job.pid)) >= 3
+        job.kill(job.pid, how)
+        result = job.wait(timeout=60).failed('interrupted by %s' % how.name)
+    assert result.returncode == 128 + how
+    assert not traces('mxhybrid-%d-' % job.pid)

@@ -1,0 +1,31 @@
+"""scripts/bench on this host: every contender that MXNet can run, and what is said when one fails."""
+import json
+import sys
+
+import jobs
+
+BENCH = [sys.executable, jobs.REPOSITORY / 'scripts' / 'bench']
+SMALL = ['--no-network', '--hosts', '2', '--workers', '2', '--shrink', '50', '--warmup', '1', '--steps', '3',
+         '--rounds', '1']
+CONTENDERS = ['hybrid', 'hybrid_prefetch', 'dist_sync', 'horovod_gather', 'horovod_dense']
+
+
+def test_all_contenders_on_loopback(tmp_path):
+    file = tmp_path / 'bench.json'
+    with jobs.start_command(BENCH + SMALL + ['--json', file]) as job:
+        output = job.wait(timeout=280).ok().output
+    run, = json.loads(file.read_text())['runs']
+    # That each has summed what it was given, the benchmark checks itself.
+    assert sorted(run['contenders']) == sorted(CONTENDERS)
+    assert list(run['skipped']) == ['torch_sharded']
+    for name, figures in run['contenders'].items():
+        assert any(line.split()[:1] == [name] for line in output.splitlines()), output
+        assert figures['step_s'] > 0 and len(figures['rounds'][0]['steps_s']) == 3
+        assert figures['sent'] is None, 'on loopback nothing is counted'
+    assert run['contenders']['hybrid']['ratio'] == 1
+    assert run['bound']['sent'] > 0 and run['bound']['step_s'] is None
+
+
+def test_a_worker_that_fails_ends_the_benchmark():
+    with jobs.start_command(BENCH + SMALL + ['--env', 'MXHYBRID_PARTITIONS=none']) as job:
+        job.wait(timeout=100).failed('bench: worker ', "MXHYBRID_PARTITIONS='none' is not a whole number")
