@@ -11,6 +11,7 @@ import numpy as np
 
 from .arrays import allocate_rows, row_sparse_parts
 from .errors import JobError
+from .trace import OFF, AnyRecorder
 
 #: Places (sorted, unique), rows, and in which order the rows belong to the places; None if in that order.
 Contribution = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
@@ -25,16 +26,19 @@ class Client:
     Parameters
     ----------
     native : mxnet.kvstore.KVStore
+    trace : Recorder or Off
     """
 
-    def __init__(self, native: Any):
+    def __init__(self, native: Any, trace: AnyRecorder = OFF):
         self.native = native
+        self._trace: Any = trace
         self.lock = threading.Lock()
 
     def push(self, table: Any, contributions: List[Contribution], priority: int) -> None:
         """Sum contributions row by row and push the sum; the rows are read before this returns."""
-        arrays = merge(table, contributions)
-        with self.lock:
+        with self._trace.span('merge ' + table.name, 'merge', contributions=len(contributions)):
+            arrays = merge(table, contributions)
+        with self._trace.span('hand over ' + table.name, 'servers'), self.lock:
             self.native.push(list(table.partitioning.keys), arrays, priority)
 
     def pull(self, table: Any, places: np.ndarray, priority: int) -> 'Arrival':
@@ -52,14 +56,18 @@ class Client:
         if keys:
             with self.lock:
                 self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
-        return Arrival(table.name, spans, outs)
+        return Arrival(table.name, spans, outs, self._trace)
 
 
 class Arrival:
     """Rows that are on their way from the servers."""
 
-    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any]):
+    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], trace: Any = OFF):
         self._name = name
+        self._trace = trace
+        if trace.enabled:
+            self._number = trace.new_id()
+            trace.begin('rows of ' + name, self._number, 'servers', {'rows': spans[-1][1] if spans else 0})
         self._spans = spans
         self._outs = outs
 
@@ -75,6 +83,8 @@ class Arrival:
             else:
                 result[order[start:stop]] = rows
         self._outs = []
+        if self._trace.enabled:
+            self._trace.end('rows of ' + self._name, self._number, 'servers')
 
 
 def merge(table: Any, contributions: List[Contribution]) -> List[Any]:

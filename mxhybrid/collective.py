@@ -5,14 +5,16 @@ flight is an error; gathers block.
 """
 import json
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 import mxnet as mx
 import numpy as np
 
 from .arrays import host_view
+from .engine import Notifier
 from .errors import SettingError
 from .lifeline import Lifeline
+from .trace import OFF, AnyRecorder
 
 _INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
             '--no-cache-dir --force-reinstall horovod==0.28.1')
@@ -49,14 +51,33 @@ class Collective:
         self.size: int = hvd.size()
         #: Where blocking calls are announced, once the job has one.
         self.lifeline: Optional[Lifeline] = None
+        #: Where operations are recorded, if they are.
+        self.trace: AnyRecorder = OFF
+        self._notifier = Notifier()
 
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
+        ends = self._begins('allreduce', array, name, priority)
         self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+        ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array with rank 0's, in place; returns before it is there."""
+        ends = self._begins('broadcast', array, name, priority)
         self._hvd.broadcast_(array, root_rank=0, name=name, priority=priority)
+        ends()
+
+    def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
+        """Record when the input of an operation is there, so that Horovod gets it; the function that is returned is to
+        be called after the operation was pushed, and records when its result is there.
+        """
+        trace: Any = self.trace
+        if not trace.enabled:
+            return _nothing
+        number, label = trace.new_id(), '%s %s' % (kind, name)
+        args = {'bytes': int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize}
+        self._notifier.when_ready(array, lambda: trace.begin(label, number, kind, args), priority)
+        return lambda: self._notifier.when_ready(array, lambda: trace.end(label, number, kind), priority)
 
     def any(self, flag: bool, name: str) -> bool:
         """Whether `flag` is true on any worker (blocks)."""
@@ -74,7 +95,8 @@ class Collective:
         self.lifeline.count_call()
         self.lifeline.waiting_for = name
         try:
-            yield
+            with self.trace.span('all workers: ' + name, 'wait'):
+                yield
         finally:
             self.lifeline.waiting_for = None
 
@@ -105,3 +127,7 @@ class Collective:
     def shutdown(self) -> None:
         """End Horovod in this process."""
         self._hvd.shutdown()
+
+
+def _nothing() -> None:
+    pass

@@ -31,8 +31,10 @@ from mxnet import ndarray as nd
 from mxnet.optimizer import Optimizer
 
 from .arrays import allocate_rows, host_view, row_sparse_parts
+from .courier import Courier
 from .lifeline import ABORT_STATUS, Lifeline
 from .optimizers import build, is_sparse_kernel, state_arrays
+from .trace import OFF, AnyRecorder, Recorder
 
 #: Elements of a mailbox, float32: 256 KiB.
 MAILBOX_ELEMENTS = 1 << 16
@@ -135,6 +137,8 @@ class Handler(Optimizer):
         self._mailbox_keys: List[int] = []
         self._mailbox: Any = None
         self._lifeline: Optional[Lifeline] = None
+        self._courier: Optional[Courier] = None
+        self.trace: AnyRecorder = OFF
 
     # -- called by MXNet's Updater, once for every key and step --------------------------------------------
 
@@ -151,12 +155,22 @@ class Handler(Optimizer):
     def _update(self, key: int, grad: Any, stored: Any) -> None:
         if key in self._mailbox_keys:
             self._mailbox = stored
+            if isinstance(self.trace, Recorder):
+                self.trace.place = self._mailbox_keys.index(key)
+                self.trace.name = 'server %d (host %s)' % (self.trace.place, os.uname().nodename)
             return
         part = self._partitions.get(key)
         if part is None:
             raise RuntimeError('push to key %d, which no table has' % key)
         if part.stored is None:
             part.stored = stored
+        with self.trace.span('%s %s' % (part.mode, part.table), 'update', table=part.table, key=key, mode=part.mode
+                             ) as span:
+            self._apply(part, grad)
+            if self.trace.enabled:
+                span.note(rows=len(row_sparse_parts(grad)[0]))
+
+    def _apply(self, part: Partition, grad: Any) -> None:
         if part.mode == 'optimize':
             self._optimize(part, grad)
             return
@@ -192,10 +206,14 @@ class Handler(Optimizer):
         """Learn which keys are mailboxes; the server's own is the one it is called for."""
         self._mailbox_keys = keys
 
-    def do_watch(self, host: str, port: int, timeout: float) -> None:
-        """Connect to the job monitor, unless the process did so when it started."""
+    def do_watch(self, host: str, port: int, timeout: float, trace: bool = False) -> None:
+        """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
         if self._lifeline is None and 'MXHYBRID_MONITOR' not in os.environ:
             self._lifeline = Lifeline((host, port), server_name(), -1, timeout)
+        lifeline = self._lifeline or process_lifeline
+        if trace and lifeline is not None and self._courier is None:
+            self.trace = Recorder('a server (host %s)' % os.uname().nodename)
+            self._courier = Courier(self.trace, lifeline)
 
     def do_table(self, table: str, keys: List[int], rows: List[int], width: int, mode: str) -> None:
         """Learn a table's partitions."""
@@ -242,6 +260,9 @@ class Handler(Optimizer):
         text = traceback.format_exc()
         os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
         lifeline = self._lifeline or process_lifeline
+        if self._courier is not None:
+            self.trace.instant('failed: ' + doing)
+            self._courier.finish()
         if lifeline is not None:
             lifeline.fail(text.strip().splitlines()[-1])
         os._exit(ABORT_STATUS)
@@ -265,7 +286,8 @@ def execute(text: str) -> Handler:
         _handler = Handler()
     name, arguments = json.loads(text)
     try:
-        getattr(_handler, 'do_' + name)(**arguments)
+        with _handler.trace.span('command ' + name, 'command'):
+            getattr(_handler, 'do_' + name)(**arguments)
     except BaseException:
         _handler.die('command %s' % name)
     return _handler

@@ -10,7 +10,8 @@ hooked                            why
 ``Trainer._row_sparse_pull``      before the first step a parameter can be saved from what the worker holds
 ``Trainer._update``               after the first step the worker lets go of tables that servers hold
 ``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
-``Trainer._update``               together, and before a push updates weights on servers
+``Trainer._update``               together, and before a push updates weights on servers; where a step begins and
+                                  ends
 ``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
 ``Trainer.load_states``
 ================================  ============================================================================
@@ -49,7 +50,8 @@ def install() -> None:
         _wrap(sys.modules[module], '_create_kvstore', _create_kvstore)
     for name, make in (('_init_kvstore', _init_kvstore), ('_reset_kvstore', _reset_kvstore),
                        ('_row_sparse_pull', _row_sparse_pull),
-                       ('_allreduce_grads', _allreduce_grads), ('_update', _update),
+                       ('_allreduce_grads', _metered(_allreduce_grads, 'exchange')),
+                       ('_update', _metered(_update, 'update')),
                        ('save_states', _save_states), ('load_states', _load_states)):
         _wrap(Trainer, name, make)
     _wrap(Parameter, 'set_data', _set_data)
@@ -194,6 +196,20 @@ def _exchange(trainer: Any, store: Hybrid) -> None:
         if param._stype == 'default':
             out = param.list_data() if trainer._update_on_kvstore else param.list_grad()
             store.pull(key, out, priority=-key, ignore_sparse=False)
+
+
+def _metered(make: Callable[[Any], Any], part: str) -> Callable[[Any], Any]:
+    """The hook that `make` makes, as a part of a step that the store measures."""
+    def metered(original: Any) -> Any:
+        hooked = make(original)
+
+        def call(self: Any, *args: Any, **keywords: Any) -> Any:
+            if not isinstance(self._kvstore, Hybrid):
+                return hooked(self, *args, **keywords)
+            with getattr(self._kvstore.meter, part)():
+                return hooked(self, *args, **keywords)
+        return call
+    return metered
 
 
 def _silence_stale_gradients(trainer: Any) -> List[bool]:

@@ -44,6 +44,7 @@ from .processes import (
 from .ps import ParameterServers
 from .segments import Listener, connect, place_of_host
 from .settings import Settings, variable
+from .telemetry import Telemetry
 
 logger = log.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Job:
     collective : Collective or None
     servers : ParameterServers or None
     lifeline : Lifeline or None
+    telemetry : Telemetry
     """
 
     def __init__(self, settings: Settings):
@@ -95,6 +97,7 @@ class Job:
         self.collective: Optional[Collective] = None
         self.servers: Optional[ParameterServers] = None
         self.lifeline: Optional[Lifeline] = None
+        self.telemetry = Telemetry()
         self._monitor: Optional[Monitor] = None
         self._children: Optional[Children] = None
         self._native: Any = None
@@ -104,6 +107,7 @@ class Job:
         self.launcher = launcher()
         log.configure(settings.log_level, 'rank 0')
         if self.launcher == 'none':
+            self.telemetry.alone(settings)
             return
         self._check_engine()
         try:
@@ -112,6 +116,7 @@ class Job:
             else:
                 self._join_horovodrun()
         except BaseException as error:
+            self.telemetry.discard()
             if self.lifeline is not None:
                 self.lifeline.fail('%s: %s' % (type(error).__name__, error))
             raise
@@ -150,14 +155,18 @@ class Job:
         self.collective = Collective(hvd)
         self.rank, self.num_workers = self.collective.rank, self.collective.size
         if self.num_workers == 1:
+            self.telemetry.alone(self.settings)
             return
         log.configure(self.settings.log_level, 'rank %d' % self.rank)
         several_hosts = hvd.local_size() != self.num_workers
         address = self._own_address(several_hosts)
         peers = self.collective.exchange({'host': socket.gethostname(), 'address': address,
                                           'local_rank': hvd.local_rank(), 'place': place_of_host(),
-                                          'settings': _shared(self.settings)}, 'mxhybrid.peers')
+                                          'settings': _shared(self.settings),
+                                          'telemetry': self.telemetry.open(self.settings, self.rank)},
+                                         'mxhybrid.peers')
         self._agree_on_settings([peer['settings'] for peer in peers])
+        self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
         self._find_leaders([peer['place'] for peer in peers])
         hosts = sum(peer['local_rank'] == 0 for peer in peers)
@@ -165,6 +174,7 @@ class Job:
         plan: Dict[str, Any] = {}
         if self.rank == 0:
             self._monitor = Monitor(address, self.num_workers, num_servers)
+            self.telemetry.collect(self._monitor, self.num_workers)
             plan = {'monitor': self._monitor.address, 'scheduler': [address, free_port(address)]}
         plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
         self._connect_lifeline(tuple(plan['monitor']))
@@ -200,7 +210,9 @@ class Job:
 
     def _child_died(self, text: str) -> None:
         assert self.lifeline is not None
+        self.telemetry.fail(text)
         self.lifeline.fail(text)
+        self.telemetry.wait()
         leave('%s ends, because %s' % (self._name(socket.gethostname()), text))
 
     # -- launch.py -------------------------------------------------------------------------------------------
@@ -218,12 +230,14 @@ class Job:
         scheduler = (os.environ['DMLC_PS_ROOT_URI'], int(os.environ['DMLC_PS_ROOT_PORT']))
         address = address_towards(*scheduler)
         mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of_host(),
-                                'settings': _shared(self.settings)}
+                                'settings': _shared(self.settings),
+                                'telemetry': self.telemetry.open(self.settings, self.rank)}
         if self.rank == 0:
             from horovod.runner.http.http_server import RendezvousServer
 
             self._monitor = Monitor(address, self.num_workers, num_servers)
             self._monitor.watch_scheduler(scheduler)
+            self.telemetry.collect(self._monitor, self.num_workers)
             rendezvous = RendezvousServer()
             mine.update(monitor=self._monitor.address, rendezvous=rendezvous.start())
         with _Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
@@ -234,6 +248,7 @@ class Job:
             self._native._barrier()
         self._connect_lifeline(tuple(peers[0]['monitor']))
         self._agree_on_settings([peer['settings'] for peer in peers])
+        self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
         self._find_leaders([peer['place'] for peer in peers])
         if len(set(self.hosts)) > 1:
@@ -292,19 +307,22 @@ class Job:
             else list(range(len(places)))
 
     def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int) -> None:
-        assert self.collective is not None
+        assert self.collective is not None and self.lifeline is not None
         if self._native is not None and self._native.num_workers != clients:
             raise SettingError('the parameter servers expect %d workers, but %d will come'
                                % (self._native.num_workers, clients))
         native_rank = None if self._native is None else self._native.rank
         native_ranks = self.collective.exchange(native_rank, 'mxhybrid.native_ranks')
-        client = None if self._native is None else Client(self._native)
+        client = None if self._native is None else Client(self._native, self.telemetry.trace)
         link = self._link(client)
         self.collective.lifeline = self.lifeline
+        self.collective.trace = self.telemetry.trace
+        self.telemetry.connect(self.lifeline)
         self.num_servers = num_servers
         self.servers = ParameterServers(client, link, num_servers, self.rank, native_ranks.index(0),
-                                        _BOOTSTRAP_KEY + 1, self._meet)
-        self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout})
+                                        _BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
+        self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout,
+                              'trace': self.telemetry.trace.enabled})
 
     def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:
         """Connect this worker with the others of its host."""
@@ -348,12 +366,15 @@ class Job:
 
     def _cleanup(self) -> None:
         """Before leaving on a failure: end what would otherwise wait for ever."""
+        if self._monitor is not None:
+            self.telemetry.wait()
         if self.launcher == 'launch.py':
             end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
                                  ('scheduler', 'server'))
 
     def fail(self, text: str, echo: bool) -> None:
         """Tell the job that this worker fails, and leave without waiting for anybody."""
+        self.telemetry.fail(text)
         if self.lifeline is not None:
             self.lifeline.fail(text, echo)
         if self._monitor is not None:
@@ -361,6 +382,7 @@ class Job:
             self._monitor.report_failure('%s failed: %s' % (self._name(socket.gethostname()), text))
         sys.stdout.flush()
         sys.stderr.flush()
+        self.telemetry.wait()
         self._cleanup()
         os._exit(1)
 
@@ -450,4 +472,9 @@ def join(settings: Settings) -> Job:
     elif _job.distributed and settings.servers_per_host != _job.settings.servers_per_host:
         raise SettingError('%s=%d, but this process already runs with %d: servers are started once per job'
                            % (variable('servers_per_host'), settings.servers_per_host, _job.settings.servers_per_host))
+    for name in ('trace', 'metrics', 'tensorboard'):
+        wanted, given = getattr(settings, name), getattr(_job.settings, name)
+        if wanted and wanted != given:
+            raise SettingError('%s=%r, but this process already runs with %r: give it to the first store'
+                               % (variable(name), wanted, given))
     return _job

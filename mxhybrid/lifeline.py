@@ -10,13 +10,15 @@ made and waits until all have ended.  A worker that is past that count could onl
 So does a deadlock among calls that need everybody: a worker that has waited long in one says in which, and
 when all workers wait in different ones, none of them can ever return.
 
-Messages are JSON objects, one a line.
+Messages are JSON objects, one a line.  Other parts may use the connections for messages of their own: see `listen`
+of either end.
 """
 import json
 import os
 import select
 import selectors
 import socket
+import struct
 import sys
 import threading
 import time
@@ -42,9 +44,17 @@ LAST_WORDS_S = 0.5
 #: Seconds between two looks at a scheduler that mxhybrid did not start.
 SCHEDULER_POLL_S = 2.0
 
+#: Seconds after which a process gives up sending to a monitor that does not read.
+SEND_TIMEOUT_S = 5
+
 
 def _send(sock: socket.socket, message: Dict[str, Any]) -> None:
     sock.sendall(json.dumps(message).encode() + b'\n')
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value for a NumPy number, or for anything else."""
+    return value.item() if hasattr(value, 'item') else str(value)
 
 
 def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float = 0.0) -> None:
@@ -85,6 +95,10 @@ class Monitor:
         self._lock = threading.Lock()
         self._scheduler: Optional[Tuple[str, int]] = None
         self._scheduler_seen = time.monotonic()
+        self._listeners: Dict[str, Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]] = {}
+        #: Called again and again once all workers have ended: whether processes may leave; or once the job has failed.
+        self.may_end: Callable[[], bool] = lambda: True
+        self.after_failure: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
         self._selector.register(self._listener, selectors.EVENT_READ)
         os.register_at_fork(after_in_child=self._close_in_child)
@@ -99,15 +113,37 @@ class Monitor:
         """Also look every few seconds whether the scheduler at `address` still listens."""
         self._scheduler = address
 
+    def listen(self, kind: str, act: Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]) -> None:
+        """Have the monitor's thread call ``act(who, message[kind])`` for messages with `kind` and send what it returns.
+
+        `who` describes the peer: its name and rank (-1 for a server), and what else `act` puts there.
+        """
+        self._listeners[kind] = act
+
+    def peers(self) -> List[Dict[str, Any]]:
+        """Who is connected."""
+        with self._lock:
+            return list(self._peers.values())
+
+    def tell(self, message: Dict[str, Any]) -> None:
+        """Send a message to everybody."""
+        with self._lock:
+            peers = list(self._peers)
+        for peer in peers:
+            self._try_send(peer, message)
+
+    @property
+    def failure(self) -> Optional[str]:
+        """What the job failed of, None while it has not."""
+        return self._first_failure
+
     def report_failure(self, text: str) -> None:
         """Record `text` as the job's failure, unless one was recorded before, and tell everybody."""
         with self._lock:
             if self._first_failure is not None or self._released:
                 return
             self._first_failure = text
-            peers = list(self._peers)
-        for peer in peers:
-            self._try_send(peer, {'abort': text})
+        self.tell({'abort': text})
 
     def _try_send(self, peer: socket.socket, message: Dict[str, Any]) -> None:
         try:
@@ -133,6 +169,10 @@ class Monitor:
                 else:
                     self._read(key.fileobj)  # type: ignore[arg-type]
             self._look_at_scheduler()
+            if len(self._finished) == self._workers and not self._released and self.may_end():
+                self._release()
+            if self._first_failure is not None:
+                self.after_failure()
 
     def _read(self, peer: socket.socket) -> None:
         try:
@@ -142,7 +182,8 @@ class Monitor:
         if not data:
             self._selector.unregister(peer)
             self._buffers.pop(peer, None)
-            who = self._peers.pop(peer, None)
+            with self._lock:
+                who = self._peers.pop(peer, None)
             peer.close()
             if who is not None and not who.get('bye'):
                 self.report_failure('%s died without a word (killed, or crashed in native code)' % who['name'])
@@ -186,13 +227,16 @@ class Monitor:
             self._finished[rank] = message['done']
             for other in list(self._peers):
                 self._try_send(other, {'finished': rank, 'calls': message['done']})
-            if len(self._finished) == self._workers:
-                self._release()
         elif 'waiting' in message:
             who['waiting'] = message['waiting']
             self._look_for_deadlock()
         elif 'bye' in message:
             who['bye'] = True
+        for kind, act in self._listeners.items():
+            if kind in message:
+                answer = act(who, message[kind])
+                if answer is not None:
+                    self._try_send(peer, answer)
 
     def _look_for_deadlock(self) -> None:
         waiting = {who['rank']: who.get('waiting') for who in self._peers.values() if who['rank'] >= 0}
@@ -252,6 +296,12 @@ class Lifeline:
         self._lock = threading.Lock()
         self._calls = 0
         self._ended: Dict[int, int] = {}
+        self._listeners: Dict[str, Callable[[Any], None]] = {}
+        self._sending = threading.Lock()
+        self._torn = False
+        #: Called about every second by the lifeline's thread, and by whoever leaves because the job failed.
+        self.on_tick: Callable[[], None] = lambda: None
+        self.before_leaving: Callable[[], None] = lambda: None
         #: Name of the call that needs all workers in which this one is, set by the caller.
         self.waiting_for: Optional[str] = None
         _send(self._sock, {'hello': {'name': name, 'rank': rank}})
@@ -273,7 +323,28 @@ class Lifeline:
                 time.sleep(0.05)
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', SEND_TIMEOUT_S, 0))
         return sock
+
+    def listen(self, kind: str, act: Callable[[Any], None]) -> None:
+        """Have the lifeline's thread call ``act(message[kind])`` for messages of the monitor with `kind`."""
+        self._listeners[kind] = act
+
+    def send(self, message: Dict[str, Any]) -> bool:
+        """Send a message to the monitor; whether it left."""
+        if not self._sending.acquire(timeout=SEND_TIMEOUT_S):
+            return False
+        try:
+            # The rest of a message that was given up must not spoil the next one.
+            text = b'\n' * self._torn + json.dumps(message, default=_plain).encode() + b'\n'
+            self._torn = True
+            self._sock.sendall(text)
+            self._torn = False
+            return True
+        except OSError:
+            return False
+        finally:
+            self._sending.release()
 
     def count_call(self) -> None:
         """Count one collective call; raises JobError when a worker that already ended cannot take part."""
@@ -298,8 +369,8 @@ class Lifeline:
         if echo:
             time.sleep(ECHO_DELAY_S)
         try:
-            _send(self._sock, {'fail': text})
-            self._sock.shutdown(socket.SHUT_WR)
+            if self.send({'fail': text}):
+                self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             pass
 
@@ -307,11 +378,7 @@ class Lifeline:
         """Say that this worker's script has ended and wait until all have; a death meanwhile ends this process."""
         with self._lock:
             calls = self._calls
-        try:
-            _send(self._sock, {'done': calls})
-        except OSError:
-            return False
-        return self._released.wait()
+        return self.send({'done': calls}) and self._released.wait()
 
     def _run(self) -> None:
         try:
@@ -326,14 +393,15 @@ class Lifeline:
         readable = select.poll()
         readable.register(self._sock, select.POLLIN)
         while True:
+            self.on_tick()
             if not readable.poll(1000):
                 now, waiting = time.monotonic(), self.waiting_for
                 if waiting != seen:
                     if said:
-                        self._say({'waiting': None})
+                        self.send({'waiting': None})
                     seen, since, said = waiting, now, False
                 elif seen is not None and not said and now - since > PATIENCE_S:
-                    self._say({'waiting': seen})
+                    self.send({'waiting': seen})
                     said = True
                 continue
             try:
@@ -349,12 +417,6 @@ class Lifeline:
             for line in lines:
                 self._handle(json.loads(line.decode()))
 
-    def _say(self, message: Dict[str, Any]) -> None:
-        try:
-            _send(self._sock, message)
-        except OSError:
-            pass  # the monitor is gone; the next read says so
-
     def _handle(self, message: Dict[str, Any]) -> None:
         if 'abort' in message:
             self._abort(message['abort'])
@@ -368,9 +430,15 @@ class Lifeline:
                 self._abort(late)
         elif 'release' in message:
             self._released.set()
+        for kind, act in self._listeners.items():
+            if kind in message:
+                act(message[kind])
 
     def _abort(self, text: str) -> None:
         if self._stopping:
             return
         self._stopping = True
-        leave('%s ends, because %s' % (self._name, text), self._on_abort, LAST_WORDS_S)
+        try:
+            self.before_leaving()
+        finally:
+            leave('%s ends, because %s' % (self._name, text), self._on_abort, LAST_WORDS_S)

@@ -7,7 +7,7 @@ from mxnet.kvstore import KVStore
 
 from . import states
 from .arrays import make_row_sparse
-from .routes import Route, rows_of
+from .routes import Route, merge, rows_of
 
 
 class Local(Route):
@@ -23,10 +23,13 @@ class OneProcess:
     ----------
     routes : dict
         :class:`Local` by key.
+    counts_rows : bool
+        Whether to count pushed rows, which waits for the gradients; set by the store.
     """
 
     def __init__(self) -> None:
         self.routes: Dict[Any, Route] = {}
+        self.counts_rows = False
         self.native: KVStore = mx.kv.create('device')
 
     @property
@@ -55,6 +58,8 @@ class OneProcess:
 
     def push(self, route: Route, arrays: List[Any], priority: int) -> None:
         """Sum the devices' arrays into the key."""
+        if self.counts_rows and arrays[0].stype == 'row_sparse':
+            route.traffic.add(steps=0, rows=len(merge(arrays)[0]))
         self.native.push(route.key, arrays, priority)
 
     def pull(self, route: Route, outs: List[Any], priority: int, ignore_sparse: bool) -> None:

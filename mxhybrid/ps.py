@@ -21,6 +21,7 @@ from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import name_of, scalars
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
+from .trace import OFF, AnyRecorder
 
 #: Bytes of rows that travel in one push while a table is assigned.
 ASSIGN_CHUNK_BYTES = 32 << 20
@@ -44,10 +45,13 @@ class ParameterServers:
         Smallest key that is free.
     meet : callable
         Waits until all workers call it.
+    trace : Recorder or Off
     """
 
     def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
-                 initialiser: int, first_key: int, meet: Callable[[], None]):
+                 initialiser: int, first_key: int, meet: Callable[[], None],
+                 trace: AnyRecorder = OFF):
+        self.trace = trace
         self.client = client
         self.link = link
         self.rank = rank
@@ -89,11 +93,12 @@ class ParameterServers:
         """Have all servers carry out a command of :class:`mxhybrid.handler.Handler`; a no-op but on rank 0."""
         if not self.is_root:
             return
-        self.link.settle()
-        body = pickle.dumps(Command(name, **arguments), 0).decode('ascii')
-        assert self.client is not None
-        with self.client.lock:
-            self.client.native._send_command_to_servers(0, body)
+        with self.trace.span('command ' + name, 'command'):
+            self.link.settle()
+            body = pickle.dumps(Command(name, **arguments), 0).decode('ascii')
+            assert self.client is not None
+            with self.client.lock:
+                self.client.native._send_command_to_servers(0, body)
 
     def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
         """The first `count` elements that a command left in a server's mailbox."""

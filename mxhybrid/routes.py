@@ -124,7 +124,9 @@ class Dense(Route):
             self.kind = 'server gradients'
             self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
                                               'assign')
-        ids, rows = merge(values)
+        with servers.trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
+            ids, rows = merge(values)
+            span.note(rows=len(ids))
         self._sums.push(ids, rows, priority)
         wire = np.int32 if self.rows < 2 ** 31 else np.int64
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
@@ -150,6 +152,7 @@ class Sparse(Route):
     def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, collective: Collective, prefix: str,
                  wanted: int):
         super().__init__(key, name, array)
+        self._trace = servers.trace
         self._table = servers.create_table('%s.%s' % (prefix, name), self.shape, self.dtype, wanted, 'replace',
                                            rows_of(array))
         if servers.initialiser != 0 and not _starts_alike(array, servers, collective, '%s.%s' % (prefix, name)):
@@ -168,7 +171,9 @@ class Sparse(Route):
 
     def push(self, values: List[Any], priority: int) -> None:
         """Push the gradients of this worker's devices."""
-        ids, rows = merge(values)
+        with self._trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
+            ids, rows = merge(values)
+            span.note(rows=len(ids))
         self._table.push(ids, rows, priority)
         self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
 

@@ -31,6 +31,12 @@ class Settings:
         Seconds to wait for the other processes while a job starts.
     log_level : str
         Level of the ``mxhybrid`` logger.
+    trace : str
+        File for a Chrome trace of the whole job, written on rank 0; none if empty.
+    metrics : str
+        File to which rank 0 appends a line of JSON for each step; none if empty.
+    tensorboard : str
+        Directory for the same numbers, for TensorBoard; none if empty.
     """
 
     partitions: Tuple[Tuple[str, int], ...] = ()
@@ -38,6 +44,9 @@ class Settings:
     local_aggregation: bool = True
     timeout: float = DEFAULT_TIMEOUT_S
     log_level: str = 'INFO'
+    trace: str = ''
+    metrics: str = ''
+    tensorboard: str = ''
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Partition count asked for the table `name`, or None for the default."""
@@ -103,9 +112,20 @@ def _level(setting: str, value: Any) -> str:
     return level
 
 
+def _path(setting: str, value: Any) -> str:
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = b''
+    if not isinstance(path, str) or not path.strip() or '\0' in path:
+        raise SettingError('%s=%r is not a path, for example %s=/tmp/job.json; leave it out for none'
+                           % (setting, value, setting))
+    return path
+
+
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
-    'timeout': _seconds, 'log_level': _level}
+    'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path}
 
 
 def variable(name: str) -> str:

@@ -12,6 +12,7 @@ from .errors import InputError
 from .job import Job, join
 from .local import OneProcess
 from .log import get_logger
+from .meter import Meter, NoMeter
 from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan
 from .settings import resolve
 
@@ -46,6 +47,12 @@ class Hybrid(KVStore):
         Seconds to wait for the other processes while the job starts.
     log_level : str, optional
         Level of the ``mxhybrid`` logger.
+    trace : str, optional
+        File for one Chrome trace of the whole job, written on rank 0.
+    metrics : str, optional
+        File to which rank 0 appends a line of JSON for each step.
+    tensorboard : str, optional
+        Directory to which rank 0 writes the same numbers for TensorBoard.
 
     Raises
     ------
@@ -66,6 +73,9 @@ class Hybrid(KVStore):
         self._job: Job = join(settings)
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, settings) if self._job.distributed else OneProcess())
+        self._meter = self._job.telemetry.new_meter(self._backend.routes)
+        if isinstance(self._backend, OneProcess):
+            self._backend.counts_rows = self._meter.enabled
         self._names: Dict[Any, str] = {}
         self._reported = False
         self._is_p3 = False
@@ -138,7 +148,8 @@ class Hybrid(KVStore):
         checks.stypes(call, name, outs, (value.stype,), 'give outputs the storage type of the value')
         if value.stype == 'row_sparse':
             checks.server_dtype(call, name, value.dtype)
-        self._backend.init(call, key, name, value, outs, priority)
+        with self._meter.call(call, parameter=name):
+            self._backend.init(call, key, name, value, outs, priority)
 
     # -- gradients and weights -------------------------------------------------------------------------------------
 
@@ -165,7 +176,8 @@ class Hybrid(KVStore):
         for route, arrays in work:
             checks.gradient(route, arrays)
         for route, arrays in work:
-            self._backend.push(route, arrays, priority)
+            with self._meter.call('push', route):
+                self._backend.push(route, arrays, priority)
         self._maybe_report()
 
     @_unrecorded
@@ -180,7 +192,8 @@ class Hybrid(KVStore):
             if route.sparse:
                 checks.stypes('pull', route.name, outs, ('row_sparse',), 'or use row_sparse_pull')
         for route, outs in work:
-            self._backend.pull(route, outs, priority, ignore_sparse)
+            with self._meter.call('pull', route):
+                self._backend.pull(route, outs, priority, ignore_sparse)
 
     @_unrecorded
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -192,7 +205,8 @@ class Hybrid(KVStore):
             if route.sparse:
                 raise InputError('pushpull: %s is row_sparse: use push and row_sparse_pull' % route.name)
         for (route, arrays), (_, targets) in zip(work, outs):
-            self._backend.pushpull(route, arrays, targets, priority)
+            with self._meter.call('pushpull', route):
+                self._backend.pushpull(route, arrays, targets, priority)
         self._maybe_report()
 
     @_unrecorded
@@ -223,7 +237,8 @@ class Hybrid(KVStore):
                                  'output' % (route.name, len(outs), len(mine)))
             wanted.append([checks.wanted_rows('row_sparse_pull', route.name, ids, route.rows) for ids in mine])
         for (route, outs), mine in zip(work, wanted):
-            self._backend.pull_rows(route, mine, outs, priority)
+            with self._meter.call('row_sparse_pull', route):
+                self._backend.pull_rows(route, mine, outs, priority)
 
     def prefetch(self, key: Any, row_ids: Any, priority: int = 0, after_push: bool = False) -> None:
         """Ask early for rows that ``row_sparse_pull`` will want next, so that they travel meanwhile.
@@ -286,6 +301,11 @@ class Hybrid(KVStore):
     # -- used by the hooks ---------------------------------------------------------------------------------------------
 
     @property
+    def meter(self) -> Union[Meter, NoMeter]:
+        """What measures this store's steps."""
+        return self._meter
+
+    @property
     def backend(self) -> Union[Distributed, OneProcess]:
         """What does the work."""
         return self._backend
@@ -314,6 +334,7 @@ class Hybrid(KVStore):
         """
         self._reported = other._reported
         self._backend.adopt(other._backend, keys_set)  # type: ignore[arg-type]
+        self._meter = other._meter.over(self._backend.routes)
 
     def _barrier(self) -> None:
         self._backend.barrier()

@@ -1,0 +1,155 @@
+"""What the settings ask to record about a job: opened on rank 0, recorded everywhere, completed at the end.
+
+==================  ==================================================================================
+setting             output on rank 0
+==================  ==================================================================================
+``trace``           one Chrome trace with the events of all workers and servers
+``metrics``         a line of JSON for each step of rank 0
+``tensorboard``     the same numbers for TensorBoard
+==================  ==================================================================================
+
+Rank 0's settings decide for the job.
+"""
+import atexit
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, Optional, Union
+
+from .courier import Collector, Courier
+from .errors import SettingError
+from .lifeline import LAST_WORDS_S, Lifeline, Monitor
+from .meter import NO_METER, Meter, NoMeter
+from .metrics import JsonLines, Metrics, TensorBoard
+from .settings import Settings, variable
+from .trace import OFF, AnyRecorder, Recorder, in_microseconds, now
+from .tracefile import TraceFile
+
+#: Characters of a problem that travel to the other workers.
+_PROBLEM_LENGTH = 400
+
+#: Events of a job of one process after which they go to the file.
+_BATCH = 5000
+
+_OUTPUTS: Dict[str, Callable[[str], Any]] = {'trace': TraceFile, 'metrics': JsonLines, 'tensorboard': TensorBoard}
+
+
+class Telemetry:
+    """This process's part in what the job records.
+
+    Attributes
+    ----------
+    trace : Recorder or Off
+    """
+
+    def __init__(self) -> None:
+        self.trace: AnyRecorder = OFF
+        self._file: Optional[TraceFile] = None
+        self._metrics: Optional[Metrics] = None
+        self._courier: Optional[Courier] = None
+        self._collector: Optional[Collector] = None
+        self._origin = now()
+        self._stores = 0
+        self._pid = os.getpid()
+
+    def open(self, settings: Settings, rank: int) -> Dict[str, Any]:
+        """Open the outputs on rank 0; returns what the other workers must know, as a JSON value."""
+        if rank:
+            return {}
+        opened: Dict[str, Any] = {}
+        for name, make in _OUTPUTS.items():
+            path = getattr(settings, name)
+            if not path:
+                continue
+            try:
+                opened[name] = make(path)
+            except (OSError, ImportError) as error:
+                if 'trace' in opened:
+                    opened['trace'].discard()
+                return {'problem': _problem(name, path, error)}
+        self._file = opened.pop('trace', None)
+        if opened:
+            self._metrics = Metrics(opened)
+            atexit.register(self._close_metrics)
+        return {'trace': self._file is not None}
+
+    def agree(self, plan: Dict[str, Any], rank: int) -> None:
+        """Heed what rank 0 returned from :meth:`open`.
+
+        Raises
+        ------
+        SettingError
+            An output cannot be written there.
+        """
+        if plan.get('problem'):
+            raise SettingError(plan['problem'])
+        if plan.get('trace'):
+            self.trace = Recorder('worker %d (host %s)' % (rank, socket.gethostname()), rank)
+
+    def alone(self, settings: Settings) -> None:
+        """Open the outputs of a job of one process."""
+        self.agree(self.open(settings, 0), 0)
+        if self._file is not None:
+            self._file.name(0, 'worker 0 (host %s)' % socket.gethostname(), 0)
+            atexit.register(self._close_alone)
+
+    def collect(self, monitor: Monitor, num_workers: int) -> None:
+        """On rank 0: write the events that `monitor` receives."""
+        if self._file is not None:
+            self._collector = Collector(monitor, self._file, num_workers)
+
+    def connect(self, lifeline: Lifeline) -> None:
+        """Send events over `lifeline`."""
+        if isinstance(self.trace, Recorder):
+            self._courier = Courier(self.trace, lifeline)
+
+    def new_meter(self, routes: Dict[Any, Any]) -> Union[Meter, NoMeter]:
+        """A meter for a store with these routes."""
+        number, self._stores = self._stores, self._stores + 1
+        if not self.trace.enabled and self._metrics is None:
+            return NO_METER
+        return Meter(number, self.trace, self._metrics, routes, self._relieve)
+
+    def fail(self, text: str) -> None:
+        """Before this process tells that it fails with `text`: send what it recorded."""
+        self.trace.instant('failed: ' + text)
+        if self._courier is not None:
+            self._courier.finish()
+
+    def wait(self) -> None:
+        """Before this process ends others after a failure: let their last events reach the file."""
+        if self._collector is not None:
+            self._collector.wait()
+        elif self._courier is not None:
+            time.sleep(LAST_WORDS_S)
+
+    def _relieve(self) -> None:
+        """After each step: bring the events of a job of one process to the file, if there are many."""
+        if self._file is not None and self._collector is None and isinstance(self.trace, Recorder):
+            if len(self.trace) >= _BATCH:
+                self._write_alone(self.trace)
+
+    def _write_alone(self, recorder: Recorder) -> None:
+        assert self._file is not None
+        self._file.add(0, in_microseconds(recorder.take(len(recorder)), -self._origin))
+
+    def _close_alone(self) -> None:
+        if self._file is not None and os.getpid() == self._pid and isinstance(self.trace, Recorder):
+            self._write_alone(self.trace)
+            self._file.close()
+
+    def _close_metrics(self) -> None:
+        if self._metrics is not None and os.getpid() == self._pid:
+            self._metrics.close()
+
+    def discard(self) -> None:
+        """Remove an open trace: the job did not come about."""
+        if self._file is not None:
+            self._file.discard()
+
+
+def _problem(name: str, path: str, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    advice = '' if isinstance(error, ImportError) else ': give a path in a directory that exists and is writable there'
+    text = '%s=%.120r cannot be written on worker 0: %s%s' % (variable(name), path, reason, advice)
+    return text.encode('ascii', 'backslashreplace').decode()[:_PROBLEM_LENGTH]
