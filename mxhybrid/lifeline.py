@@ -432,7 +432,10 @@ class Lifeline:
             self._released.set()
         for kind, act in self._listeners.items():
             if kind in message:
-                act(message[kind])
+                try:
+                    act(message[kind])
+                except (AttributeError, KeyError, TypeError, ValueError):
+                    logger.warning('ignoring a malformed message of the job monitor: %.100r', message)
 
     def _abort(self, text: str) -> None:
         if self._stopping:

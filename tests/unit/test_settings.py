@@ -1,5 +1,6 @@
 """Settings: where they come from, which win, and what the messages say about wrong ones."""
 import dataclasses
+import pathlib
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_defaults():
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
-        'MXHYBRID_LOG_LEVEL']
+        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -34,6 +35,9 @@ def test_variables_carry_the_projects_prefix():
     ('local_aggregation', 'off', False, True, True),
     ('timeout', '7.5', 7.5, 9, 9.0),
     ('log_level', 'debug', 'DEBUG', 'warning', 'WARNING'),
+    ('trace', 'a.json', 'a.json', pathlib.Path('b.json'), 'b.json'),
+    ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
+    ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
 ])
 def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
@@ -174,3 +178,13 @@ def test_wrong_levels_name_setting_value_and_fix(value):
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         resolve({}, {}).timeout = 3
+
+
+# ------------------------------------------------------------------------------------------ paths
+
+
+@pytest.mark.parametrize('name', ['trace', 'metrics', 'tensorboard'])
+@pytest.mark.parametrize('value', [3, '', ' ', b'bytes', 'a\0b', True])
+def test_what_is_no_path_is_refused(name, value):
+    text = problem({name: value})
+    assert text.startswith('%s=%r is not a path' % (name, value)) and 'leave it out' in text

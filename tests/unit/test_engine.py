@@ -1,0 +1,56 @@
+"""Callbacks from MXNet's engine."""
+import mxnet as mx
+
+from mxhybrid.engine import Notifier
+
+
+def test_callbacks_see_an_array_between_the_writes_before_and_after():
+    notifier = Notifier()
+    array = mx.nd.zeros((300, 300))
+    order = []
+
+    def write(number):
+        def forward(is_train, req, in_data, out_data, aux):
+            order.append(number)
+        return forward
+
+    class Write(mx.operator.CustomOp):
+        """An operation of the engine that says when it runs."""
+
+        def __init__(self, number):
+            super().__init__()
+            self.forward = write(number)
+
+    @mx.operator.register('mxhybrid_test_write')
+    class WriteProp(mx.operator.CustomOpProp):
+        """Its declaration."""
+
+        def __init__(self, number):
+            super().__init__(need_top_grad=False)
+            self.number = int(number)
+
+        def create_operator(self, ctx, shapes, dtypes):
+            """The operation."""
+            return Write(self.number)
+
+    for step in range(5):
+        mx.nd.Custom(array, op_type='mxhybrid_test_write', number=step, out=array)
+        notifier.when_ready(array, lambda step=step: order.append('after %d' % step))
+    mx.nd.waitall()
+    assert order == [item for step in range(5) for item in (step, 'after %d' % step)]
+
+
+def test_many_callbacks_on_several_arrays():
+    notifier = Notifier()
+    arrays = [mx.nd.ones((50, 50)) for _ in range(4)]
+    seen = []
+    for number in range(400):
+        array = arrays[number % 4]
+        array += 1
+        notifier.when_ready(array, lambda number=number: seen.append(number), priority=number)
+    mx.nd.waitall()
+    assert sorted(seen) == list(range(400))
+    for start in range(4):
+        mine = [number for number in seen if number % 4 == start]
+        assert len(mine) == 100
+    assert notifier._waiting == {}
