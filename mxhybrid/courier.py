@@ -75,15 +75,14 @@ class Courier:
             recorder = self._recorder
             for _ in range(0, len(recorder), BATCH):
                 events = in_microseconds(recorder.take(BATCH), self._offset.value - self._origin)
-                self._lifeline.send({'trace': {'name': recorder.name, 'place': recorder.place,
-                                               'dropped': recorder.dropped, 'events': events}})
+                self._lifeline.send({'trace': {'name': recorder.name, 'place': recorder.place, 'events': events}})
         finally:
             self._lock.release()
 
     def finish(self) -> None:
         """Send all events and say that no more come."""
         self.deliver()
-        self._lifeline.send({'no_more_events': self._recorder.dropped})
+        self._lifeline.send({'no_more_events': {'name': self._recorder.name, 'dropped': self._recorder.dropped}})
 
 
 class Collector:
@@ -105,8 +104,7 @@ class Collector:
         self._finished: Set[str] = set()
         self._deadline: Optional[float] = None
         self._closed = threading.Event()
-        #: Events that processes dropped, by the processes' names in the trace.
-        self.dropped: Dict[str, int] = {}
+        self._dropped: Dict[str, int] = {}
         monitor.listen('ping', self._ping)
         monitor.listen('trace', self._trace)
         monitor.listen('no_more_events', self._no_more_events)
@@ -123,13 +121,12 @@ class Collector:
             pid = self._pids.setdefault(who['name'], self._num_workers + len(self._pids))
             order = self._num_workers + int(batch['place'])
         name = str(batch['name'])
-        if batch['dropped']:
-            self.dropped[name] = int(batch['dropped'])
         self._file.name(pid, name, order)
         self._file.add(pid, batch['events'])
 
-    def _no_more_events(self, who: Dict[str, Any], _: Any) -> None:
+    def _no_more_events(self, who: Dict[str, Any], last: Dict[str, Any]) -> None:
         self._finished.add(who['name'])
+        self._dropped[str(last['name'])] = int(last['dropped'])
 
     def _all_came(self) -> bool:
         """Whether all that still live have sent their last events, or time is up."""
@@ -159,8 +156,11 @@ class Collector:
 
     def close(self) -> None:
         """Write the file, once, and say so."""
+        dropped = ['%s dropped %d events beyond its limit' % item for item in sorted(self._dropped.items()) if item[1]]
+        self._file.add(0, [{'ph': 'i', 's': 'g', 'name': text, 'tid': 0, 'ts': (now() - self._origin) / 1000}
+                           for text in dropped])
         if self._file.close():
             logger.info('trace: %d events in %s', self._file.count, self._file.path)
-            for name, count in sorted(self.dropped.items()):
-                logger.warning('trace: %s dropped %d events beyond the limit', name, count)
+            for text in dropped:
+                logger.warning('trace: %s', text)
         self._closed.set()

@@ -124,7 +124,7 @@ class Meter:
 
     def __init__(self, number: int, trace: AnyRecorder, metrics: Optional[Metrics], routes: Dict[Any, Any],
                  after_step: Callable[[], None]):
-        self.trace: Any = trace
+        self.trace = trace
         self.routes = routes
         self.step = 1
         self.in_store = 0

@@ -30,6 +30,10 @@ class Off:
         """A context manager that does nothing."""
         return self
 
+    def complete(self, name: str, begin: int, end: int, category: str = '', args: Optional[Dict[str, Any]] = None
+                 ) -> None:
+        """Nothing."""
+
     def instant(self, name: str, **args: Any) -> None:
         """Nothing."""
 
