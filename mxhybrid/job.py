@@ -391,6 +391,8 @@ class Job:
         assert self.lifeline is not None and self.collective is not None and self.servers is not None
         try:
             mx.nd.waitall()
+            if self.telemetry.trace.enabled:
+                self.servers.link.settle()  # or the trace would lack the last updates
             self.lifeline.finish()
             if self._children is not None:
                 self._children.expect_end()

@@ -15,6 +15,7 @@ from mxhybrid.arrays import host_view, make_row_sparse, row_sparse_parts
 from mxhybrid.handler import MAILBOX_ELEMENTS, Command, Handler
 from mxhybrid.optimizers import ELEMENTWISE, SPARSE_KERNELS, is_sparse_kernel, scalars, state_arrays
 from mxhybrid.partition import Placement
+from mxhybrid.trace import Recorder
 
 ROWS, WIDTH = 11, 3
 MAILBOX = 4
@@ -438,3 +439,20 @@ def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
     weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
     updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
     assert weight.asnumpy().tolist() == [[0], [1]]
+
+
+# ------------------------------------------------------------------------------------------ events
+
+
+def test_every_update_and_its_mode_is_recorded():
+    table = Table(np.ones((ROWS, WIDTH), 'f4'), 2)
+    recorder = table.handler.trace = Recorder('a server')
+    table.handler.do_mailbox([MAILBOX, MAILBOX + 99])
+    table.handler.update_multi_precision(MAILBOX + 99, mx.nd.zeros(3), mx.nd.zeros(3), None)
+    assert recorder.name.startswith('server 1 (host ') and recorder.place == 1
+    table.handler.do_mode(table.keys, 'assign')
+    table.push(np.array([1, 2, 5]), np.zeros((3, WIDTH), 'f4'))
+    events = [event for event in recorder.take(100) if event['ph'] == 'X']
+    assert [(event['name'], event['cat'], event['args']['key']) for event in events] == [
+        ('assign w', 'update', key) for key in table.keys]
+    assert sum(event['args']['rows'] for event in events) == 3
