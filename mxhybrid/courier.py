@@ -9,8 +9,9 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 from .clocks import Offset
-from .lifeline import Lifeline, Monitor
+from .lifeline import Lifeline
 from .log import get_logger
+from .monitor import Monitor
 from .trace import Recorder, in_microseconds, now
 from .tracefile import TraceFile
 
@@ -125,8 +126,8 @@ class Collector:
         self._file.add(pid, batch['events'])
 
     def _no_more_events(self, who: Dict[str, Any], last: Dict[str, Any]) -> None:
-        self._finished.add(who['name'])
         self._dropped[str(last['name'])] = int(last['dropped'])
+        self._finished.add(who['name'])
 
     def _all_came(self) -> bool:
         """Whether all that still live have sent their last events, or time is up."""

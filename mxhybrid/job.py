@@ -31,7 +31,8 @@ from .arrays import host_view
 from .client import Client
 from .collective import Collective, load
 from .errors import JobError, SettingError
-from .lifeline import ECHO_DELAY_S, Lifeline, Monitor, leave
+from .lifeline import ECHO_DELAY_S, Lifeline, leave
+from .monitor import Monitor
 from .processes import (
     Children,
     address_towards,

@@ -1,8 +1,9 @@
 """Notice at once when a process of the job dies, and end all the others.
 
 ps-lite never notices a dead node: everyone would hang.  So every worker and server keeps one TCP connection
-to a monitor in rank 0's process.  The kernel closes the connection of a process that dies, however it dies;
-the monitor then tells everybody who failed first, and they leave with a message and exit status 1.
+to a monitor in rank 0's process, :mod:`mxhybrid.monitor`.  The kernel closes the connection of a process that
+dies, however it dies; the monitor then tells everybody who failed first, and they leave with a message and exit
+status 1.
 
 The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
 made and waits until all have ended.  A worker that is past that count could only hang, and is told so.
@@ -16,7 +17,6 @@ of either end.
 import json
 import os
 import select
-import selectors
 import socket
 import struct
 import sys
@@ -41,14 +41,12 @@ PATIENCE_S = 10.0
 #: Seconds that a process told to end gets to finish a message of its own: often all workers find the same error.
 LAST_WORDS_S = 0.5
 
-#: Seconds between two looks at a scheduler that mxhybrid did not start.
-SCHEDULER_POLL_S = 2.0
-
 #: Seconds after which a process gives up sending to a monitor that does not read.
 SEND_TIMEOUT_S = 5
 
 
-def _send(sock: socket.socket, message: Dict[str, Any]) -> None:
+def send(sock: socket.socket, message: Dict[str, Any]) -> None:
+    """Send a message over a connection."""
     sock.sendall(json.dumps(message).encode() + b'\n')
 
 
@@ -68,204 +66,6 @@ def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float 
             cleanup()
     finally:
         os._exit(ABORT_STATUS)
-
-
-class Monitor:
-    """The listening end, one thread in rank 0's process.
-
-    Parameters
-    ----------
-    host : str
-        Address to listen on.
-    workers, servers : int
-        Processes that will connect.
-    """
-
-    def __init__(self, host: str, workers: int, servers: int):
-        self._listener = socket.create_server((host, 0), backlog=workers + servers + 8)
-        self.address: Tuple[str, int] = self._listener.getsockname()[:2]
-        self._workers = workers
-        self._servers = servers
-        self._selector = selectors.DefaultSelector()
-        self._peers: Dict[socket.socket, Dict[str, Any]] = {}
-        self._buffers: Dict[socket.socket, bytes] = {}
-        self._first_failure: Optional[str] = None
-        self._finished: Dict[int, int] = {}
-        self._released = False
-        self._lock = threading.Lock()
-        self._scheduler: Optional[Tuple[str, int]] = None
-        self._scheduler_seen = time.monotonic()
-        self._listeners: Dict[str, Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]] = {}
-        #: Called again and again once all workers have ended: whether processes may leave; or once the job has failed.
-        self.may_end: Callable[[], bool] = lambda: True
-        self.after_failure: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        os.register_at_fork(after_in_child=self._close_in_child)
-        self._thread.start()
-
-    def _close_in_child(self) -> None:
-        """A forked child, a data loader say, must not hold connections open that its parent's death would close."""
-        for sock in [self._listener] + list(self._buffers):
-            sock.close()
-
-    def watch_scheduler(self, address: Tuple[str, int]) -> None:
-        """Also look every few seconds whether the scheduler at `address` still listens."""
-        self._scheduler = address
-
-    def listen(self, kind: str, act: Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]) -> None:
-        """Have the monitor's thread call ``act(who, message[kind])`` for messages with `kind` and send what it returns.
-
-        `who` describes the peer: its name and rank (-1 for a server), and what else `act` puts there.
-        """
-        self._listeners[kind] = act
-
-    def peers(self) -> List[Dict[str, Any]]:
-        """Who is connected."""
-        with self._lock:
-            return list(self._peers.values())
-
-    def tell(self, message: Dict[str, Any]) -> None:
-        """Send a message to everybody."""
-        with self._lock:
-            peers = list(self._peers)
-        for peer in peers:
-            self._try_send(peer, message)
-
-    @property
-    def failure(self) -> Optional[str]:
-        """What the job failed of, None while it has not."""
-        return self._first_failure
-
-    def report_failure(self, text: str) -> None:
-        """Record `text` as the job's failure, unless one was recorded before, and tell everybody."""
-        with self._lock:
-            if self._first_failure is not None or self._released:
-                return
-            self._first_failure = text
-        self.tell({'abort': text})
-
-    def _try_send(self, peer: socket.socket, message: Dict[str, Any]) -> None:
-        try:
-            _send(peer, message)
-        except OSError:
-            pass
-
-    def _run(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:  # a monitor that is gone would notice no death any more
-            self.report_failure('the job monitor in worker 0 failed: %s: %s' % (type(error).__name__, error))
-            raise
-
-    def _watch(self) -> None:
-        while True:
-            for key, _ in self._selector.select(timeout=0.5):
-                if key.fileobj is self._listener:
-                    peer, _ = self._listener.accept()
-                    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._buffers[peer] = b''
-                    self._selector.register(peer, selectors.EVENT_READ)
-                else:
-                    self._read(key.fileobj)  # type: ignore[arg-type]
-            self._look_at_scheduler()
-            if len(self._finished) == self._workers and not self._released and self.may_end():
-                self._release()
-            if self._first_failure is not None:
-                self.after_failure()
-
-    def _read(self, peer: socket.socket) -> None:
-        try:
-            data = peer.recv(65536)
-        except OSError:
-            data = b''
-        if not data:
-            self._selector.unregister(peer)
-            self._buffers.pop(peer, None)
-            with self._lock:
-                who = self._peers.pop(peer, None)
-            peer.close()
-            if who is not None and not who.get('bye'):
-                self.report_failure('%s died without a word (killed, or crashed in native code)' % who['name'])
-            return
-        lines = (self._buffers[peer] + data).split(b'\n')
-        self._buffers[peer] = lines.pop()
-        for line in lines:
-            try:
-                message = json.loads(line.decode())
-            except ValueError:
-                continue
-            try:
-                self._handle(peer, message)
-            except (AttributeError, KeyError, TypeError, ValueError):
-                logger.warning('the job monitor ignores a malformed message from %s', self._address_of(peer))
-
-    @staticmethod
-    def _address_of(peer: socket.socket) -> str:
-        try:
-            return '%s:%d' % peer.getpeername()[:2]
-        except OSError:
-            return 'a closed connection'
-
-    def _handle(self, peer: socket.socket, message: Dict[str, Any]) -> None:
-        if 'hello' in message:
-            hello = message['hello']
-            with self._lock:
-                self._peers[peer] = {'name': str(hello['name']), 'rank': int(hello['rank'])}
-                failure = self._first_failure
-            if failure is not None:
-                self._try_send(peer, {'abort': failure})
-            return
-        who = self._peers.get(peer)
-        if who is None:
-            return
-        if 'fail' in message:
-            who['bye'] = True
-            self.report_failure('%s failed: %s' % (who['name'], message['fail']))
-        elif 'done' in message:
-            rank = who['rank']
-            self._finished[rank] = message['done']
-            for other in list(self._peers):
-                self._try_send(other, {'finished': rank, 'calls': message['done']})
-        elif 'waiting' in message:
-            who['waiting'] = message['waiting']
-            self._look_for_deadlock()
-        elif 'bye' in message:
-            who['bye'] = True
-        for kind, act in self._listeners.items():
-            if kind in message:
-                answer = act(who, message[kind])
-                if answer is not None:
-                    self._try_send(peer, answer)
-
-    def _look_for_deadlock(self) -> None:
-        waiting = {who['rank']: who.get('waiting') for who in self._peers.values() if who['rank'] >= 0}
-        if len(waiting) == self._workers and None not in waiting.values() and len(set(waiting.values())) > 1:
-            calls = ', '.join('worker %d in %s' % item for item in sorted(waiting.items()))
-            self.report_failure('all workers wait for each other in different calls (%s): make the same calls of the '
-                                'store in the same order on every worker' % calls)
-
-    def _release(self) -> None:
-        with self._lock:
-            self._released = True
-            peers = list(self._peers.items())
-        for peer, who in peers:
-            who['bye'] = True
-            self._try_send(peer, {'release': True})
-
-    def _look_at_scheduler(self) -> None:
-        if self._scheduler is None or self._released:
-            return
-        now = time.monotonic()
-        if now - self._scheduler_seen < SCHEDULER_POLL_S:
-            return
-        self._scheduler_seen = now
-        try:
-            socket.create_connection(self._scheduler, timeout=5).close()
-        except ConnectionRefusedError:
-            self.report_failure('the scheduler at %s:%d died' % self._scheduler)
-        except OSError:
-            pass
 
 
 class Lifeline:
@@ -304,7 +104,7 @@ class Lifeline:
         self.before_leaving: Callable[[], None] = lambda: None
         #: Name of the call that needs all workers in which this one is, set by the caller.
         self.waiting_for: Optional[str] = None
-        _send(self._sock, {'hello': {'name': name, 'rank': rank}})
+        send(self._sock, {'hello': {'name': name, 'rank': rank}})
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
         self._thread.start()

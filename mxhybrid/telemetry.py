@@ -18,9 +18,10 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from .courier import Collector, Courier
 from .errors import SettingError
-from .lifeline import LAST_WORDS_S, Lifeline, Monitor
+from .lifeline import LAST_WORDS_S, Lifeline
 from .meter import NO_METER, Meter, NoMeter
 from .metrics import JsonLines, Metrics, TensorBoard
+from .monitor import Monitor
 from .settings import Settings, variable
 from .trace import OFF, AnyRecorder, Recorder, in_microseconds, now
 from .tracefile import TraceFile

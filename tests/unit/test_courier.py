@@ -11,7 +11,7 @@ import pytest
 
 from mxhybrid import courier, trace
 from mxhybrid.courier import Collector
-from mxhybrid.lifeline import Monitor
+from mxhybrid.monitor import Monitor
 from mxhybrid.tracefile import TraceFile
 
 LIMIT_S = 20

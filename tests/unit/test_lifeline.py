@@ -17,7 +17,8 @@ import pytest
 
 from mxhybrid import lifeline
 from mxhybrid.errors import JobError
-from mxhybrid.lifeline import ABORT_STATUS, Lifeline, Monitor
+from mxhybrid.lifeline import ABORT_STATUS, Lifeline
+from mxhybrid.monitor import Monitor
 
 LIMIT_S = 15
 
@@ -27,7 +28,8 @@ package = types.ModuleType('mxhybrid')
 package.__path__ = [sys.argv[1]]
 sys.modules['mxhybrid'] = package
 from mxhybrid import lifeline
-from mxhybrid.lifeline import Lifeline, Monitor, leave
+from mxhybrid.lifeline import Lifeline, leave
+from mxhybrid.monitor import Monitor
 from mxhybrid.errors import JobError
 lifeline.LAST_WORDS_S = 0.05
 """
@@ -222,7 +224,7 @@ def test_workers_leave_when_worker_0_dies_with_the_monitor(job):
 
 
 def test_a_dead_scheduler_is_noticed(job, monkeypatch):
-    monkeypatch.setattr(lifeline, 'SCHEDULER_POLL_S', 0.05)
+    monkeypatch.setattr('mxhybrid.monitor.SCHEDULER_POLL_S', 0.05)
     monitor, first = job(1)
     with socket.create_server(('127.0.0.1', 0)) as scheduler:
         address = scheduler.getsockname()

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from mxhybrid.lifeline import Monitor
+from mxhybrid.monitor import Monitor
 
 CHILD = '''
 import os, sys, time
-from mxhybrid.lifeline import Lifeline, Monitor
+from mxhybrid.lifeline import Lifeline
+from mxhybrid.monitor import Monitor
 if sys.argv[1] == 'monitor':
     monitor = Monitor('127.0.0.1', 1, 0)
     print(monitor.address[1], flush=True)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mxhybrid.lifeline import Monitor
+from mxhybrid.monitor import Monitor
 
 
 @pytest.mark.parametrize('noise', [b'5\n', b'[]\n', b'{"hello": 5}\n', b'{"hello": {}}\n', b'{"done": 1}\n',
