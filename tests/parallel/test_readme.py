@@ -12,17 +12,20 @@ import sys
 import types
 
 import jobs
+import mxnet as mx
 import pytest
 import test_bench
 import test_examples
 from jobs import REPOSITORY, TESTS
+from mxnet.gluon.contrib.nn import SparseEmbedding
 from mxnet.optimizer import Optimizer
 
+import mxhybrid
 from mxhybrid import optimizers, settings
 
 README = (REPOSITORY / 'README.md').read_text()
 BLOCKS = re.findall(r'^```(\w*)\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
-SCRIPT = next(text for language, text in BLOCKS if language == 'python')
+SCRIPT, LOOP = (text for language, text in BLOCKS if language == 'python')
 SHELL = ('bash', 'console')
 
 pytestmark = pytest.mark.timeout(150)
@@ -240,11 +243,20 @@ def test_unknown_commands_are_noticed():
 def test_languages_of_code_blocks():
     assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'python', 'text'}
     assert README.count('\n```') == 2 * len(BLOCKS)
-    assert len([language for language, _ in BLOCKS if language == 'python']) == 1  # train.py
     first_words = {parse(command)[1][0] for command in commands()}
     for language, text in BLOCKS:
         if language == 'text':  # commands belong where they are tested
             assert not first_words & {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+def test_loop_that_prefetches():
+    net = types.SimpleNamespace(embedding=SparseEmbedding(10, 2))
+    asked, batches = [], [(mx.nd.array([1]), mx.nd.array([0])), (mx.nd.array([2, 3]), mx.nd.array([1, 1]))]
+    recorded = types.SimpleNamespace(prefetching=lambda loader, wanted: mxhybrid.prefetching(
+        loader, lambda batch: asked.append(wanted(batch)) or asked[-1]))
+    exec(LOOP, {'mxhybrid': recorded, 'loader': batches, 'net': net})
+    assert [(list(rows), list(rows.values())[0].asnumpy().tolist()) for rows in asked] == [
+        ([net.embedding.weight], [2, 3])]
 
 
 # ----------------------------------------------------------------------------------------------------- tables
