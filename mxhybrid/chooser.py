@@ -147,7 +147,8 @@ class Chooser:
             use, touched, union = self._use(route, measure, [numbers['pulled'] for numbers in everyone])
             widths = [route.width] + _state_widths(route, optimizer) if route.sparse else []
             free = self._free_per_worker([numbers['free'] for numbers in everyone])
-            choice = choose(estimate(use, network), bytes_needed(route, widths) <= MEMORY_PART * free)
+            choice = choose(estimate(use, network), touched, union,
+                            bytes_needed(route, widths) <= MEMORY_PART * free)
             verdict = [choice.way, choice.because, touched, union, vars(choice.estimate)]
         way, because, touched, union, predicted = self._collective.exchange(verdict, self._tag(route, 'verdict'))[0]
         if way == 'allreduce':

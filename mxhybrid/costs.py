@@ -13,7 +13,12 @@ from .partition import ROW_OVERHEAD_BYTES
 
 #: Allreduce is chosen where it is predicted to take at most this part of the servers' time: moving a table costs
 #: too, and the prediction has its error.
-MARGIN = 0.7
+MARGIN = 0.8
+
+#: Where a step touches this part of the rows or more, both ways move about the same bytes, and the scale tips the
+#: other way: without servers no forward waits for rows, and the servers have time for other tables.
+NEAR_DENSE = 0.9
+NEAR_DENSE_MARGIN = 1.1
 
 #: Bytes below which a table stays on the servers unless forced: latency alone would decide, within its noise.
 SMALL_TABLE_BYTES = 1 << 20
@@ -180,9 +185,18 @@ class Choice:
     estimate: Optional[Estimate] = None
 
 
-def choose(predicted: Estimate, fits: bool) -> Choice:
-    """Weigh both ways: allreduce where it is clearly cheaper and fits into memory."""
-    if predicted.allreduce_s > MARGIN * predicted.servers_s:
-        return Choice('servers', 'measured', estimate=predicted)
-    return Choice('allreduce', 'measured', estimate=predicted) if fits else Choice('servers', 'memory',
-                                                                                   estimate=predicted)
+def choose(predicted: Estimate, touched: float, union: float, fits: bool) -> Choice:
+    """Weigh both ways: allreduce where it is clearly cheaper, or as cheap and the table near-dense, and it fits.
+
+    Parameters
+    ----------
+    predicted : Estimate
+    touched, union : float
+        See :class:`Choice`.
+    fits : bool
+        Whether every worker has memory for the table.
+    """
+    margin = NEAR_DENSE_MARGIN if union >= NEAR_DENSE else MARGIN
+    if predicted.allreduce_s > margin * predicted.servers_s:
+        return Choice('servers', 'measured', touched, union, predicted)
+    return Choice('allreduce' if fits else 'servers', 'measured' if fits else 'memory', touched, union, predicted)

@@ -21,8 +21,9 @@ WIDTH = 64
 #: Rows that a worker pushes and pulls: 17 kB, 140 kB, 1.1 MB, 4.4 MB.
 SIZES = (64, 512, 4096, 16384)
 
-#: A probe that takes longer is long enough.
-LONG_ENOUGH_S = 0.03
+#: A probe is long enough when it takes this many seconds, and this many times as long as without any rows.
+LONG_ENOUGH_S = 0.05
+LONG_ENOUGH_LATENCIES = 4
 
 #: Requests to each server in the probe that tells what a request costs.
 REQUESTS = 4
@@ -54,11 +55,11 @@ class Stopwatch:
             best = min(best, time.perf_counter() - start)
         return max(self._collective.exchange(best, self._tag + '.seconds'))
 
-    def growing(self, act: Callable[[int], None]) -> Tuple[int, float]:
+    def growing(self, act: Callable[[int], None], latency: float) -> Tuple[int, float]:
         """Rows and seconds of the first size that takes long enough, or of the largest."""
         for count in SIZES:
             seconds = self.seconds(lambda count=count: act(count))  # type: ignore[misc]
-            if seconds > LONG_ENOUGH_S:
+            if seconds > max(LONG_ENOUGH_S, LONG_ENOUGH_LATENCIES * latency):
                 break
         return count, seconds
 
@@ -81,7 +82,7 @@ def measure_servers(servers: ParameterServers, watch: Stopwatch, tag: str, clien
                                    even=True)
     latency = watch.seconds(lambda: exchange_rows(one, 0, count))
     requests = watch.seconds(lambda: exchange_rows(several, 0, REQUESTS * count))
-    rows, seconds = watch.growing(lambda rows: exchange_rows(one, rows, count))
+    rows, seconds = watch.growing(lambda rows: exchange_rows(one, rows, count), latency)
     moved = server_bytes([2 * rows * (WIDTH * 4 + ROW_OVERHEAD_BYTES)] * len(clients), clients, shares)
     return Link(latency, rate(moved, seconds, latency), max(0.0, requests - latency) / (REQUESTS - 1))
 
@@ -94,7 +95,7 @@ def measure_ring(collective: Collective, watch: Stopwatch, tag: str, hosts: int)
 
     sums = {rows: RowSum(rows, WIDTH, np.float32, '%s.ring%d' % (tag, rows), collective) for rows in (1,) + SIZES}
     latency = watch.seconds(lambda: act(1))
-    rows, seconds = watch.growing(act)
+    rows, seconds = watch.growing(act, latency)
     moved = ring_bytes(buffer_elements(rows, WIDTH) * 4, collective.size, hosts)
     return Link(latency, rate(moved, seconds, latency))
 

@@ -113,14 +113,13 @@ def main():
     parser.add_argument('--directory')
     parser.add_argument('--optimizers', default='sgd')
     parser.add_argument('--resume', action='store_true')
-    parser.add_argument('--bytes-per-s', type=float, help='of both ways; measured by default')
+    parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
     arguments = parser.parse_args()
     worker = {'rank': 0, 'size': 1, 'kvstore': arguments.kvstore, 'barrier': lambda: None}
     if arguments.kvstore == 'hybrid':
         first = mxhybrid.create()
-        if arguments.bytes_per_s:
-            link = Link(0.001, arguments.bytes_per_s)
-            first._job.network = Network(link, link)
+        if arguments.rates:
+            first._job.network = Network(*(Link(0.001, float(rate)) for rate in arguments.rates.split(',')))
         worker = {'rank': first.rank, 'size': first.num_workers, 'kvstore': 'hybrid', 'barrier': first._barrier}
     choices = {}
     for optimizer in arguments.optimizers.split(','):
