@@ -149,6 +149,9 @@ class Replica:
         self._settle()
         np.take(self._view, ids, axis=0, out=result, mode='clip')  # 'raise' copies once more
 
+    def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
+        """All rows are here."""
+
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
         """Bring the table's optimizer up to date; parameters as for :meth:`mxhybrid.ps.Table.set_optimizer`."""
         self._settle()

@@ -59,7 +59,8 @@ def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> N
     optimizer = updater.optimizer
     states: Dict[Any, Any] = dict(updater.states)
     for route in routes:
-        if route.key in optimizer._index_update_count:
+        # New values for the weights drop the state, but not the count.
+        if route.key in optimizer._index_update_count and route.table.has_optimizer:
             states[route.key] = _read(route, optimizer)
     write_atomically(fname, pickle.dumps((states, optimizer) if dump_optimizer else states))
 
