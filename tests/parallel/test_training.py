@@ -25,10 +25,13 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions):
     assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
 
 
-@pytest.mark.parametrize('launcher, workers', [('horovodrun', 2), ('launch.py', 3)])
-def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, workers):
-    cases = [case for case in expected if case.split('-')[0] in ('weight', 'gradient', 'stale', 'frozen')] + [
-        'shared', 'trainers', 'widths', 'contexts-gradient']
+@pytest.mark.parametrize('launcher, workers, kinds, optimizers', [
+    ('horovodrun', 2, ('weight', 'gradient', 'stale', 'frozen'), ''),
+    ('launch.py', 3, ('weight', 'gradient'), 'sgd adam adagrad')])
+def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, workers, kinds, optimizers):
+    cases = [case for case in expected if case.split('-')[0] in kinds
+             and (not optimizers or case.split('-')[1] in optimizers.split())]
+    cases += ['shared', 'trainers', 'widths', 'contexts-gradient']
     result = run_job(BODY, launcher, workers=workers, args=['--cases', ','.join(cases)],
                      env={'MXHYBRID_ROUTES': 'allreduce'}, timeout=240).ok()
     comparing.assert_cases({case: expected[case] for case in cases}, result, workers)
