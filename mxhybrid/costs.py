@@ -53,9 +53,9 @@ class Link:
 def rate(moved: float, seconds: float, latency: float) -> float:
     """Bytes per second of an exchange of `moved` bytes that took `seconds`, `latency` of which without any bytes.
 
-    Noise can make a large exchange look as fast as an empty one: at least a tenth of the time counts.
+    Noise can make a large exchange look as fast as an empty one: at least half of the time counts.
     """
-    return max(moved, 1.0) / max(seconds - latency, 0.1 * seconds, 1e-9)
+    return max(moved, 1.0) / max(seconds - latency, 0.5 * seconds, 1e-9)
 
 
 @dataclass(frozen=True)

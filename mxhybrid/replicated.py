@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from .arrays import allocate_rows, host_view, make_row_sparse
+from .arrays import allocate_rows, host_view
 from .collective import Collective
 from .handler import Partition
 from .optimizers import build, name_of, scalars
@@ -74,10 +74,15 @@ class RowSum:
         self._collective.allreduce_(self._buffer, self.name, priority)
         self._summing = True
 
-    def result(self) -> Tuple[np.ndarray, np.ndarray]:
-        """Ids (sorted) and summed rows of the last push that anyone touched, the same on all workers (blocks)."""
+    def touched(self) -> np.ndarray:
+        """Ids (sorted) of the rows that anyone touched in the last push, the same on all workers (blocks)."""
         self._wait()
-        return self._touched, self._views()[0][self._touched]
+        return self._touched
+
+    def take(self, out: np.ndarray) -> None:
+        """Write the sums of the touched rows to `out`, of shape (touched, width) (blocks)."""
+        self._wait()
+        np.take(self._views()[0], self._touched, axis=0, out=out, mode='clip')  # 'raise' copies once more
 
     def _wait(self) -> None:
         if self._summing:
@@ -129,9 +134,11 @@ class Replica:
         if not self._pending:
             return
         self._pending = False
-        ids, rows = self._sum.result()
+        ids = self._sum.touched()
+        gradient, rows = allocate_rows(ids, self._part.shape, self.dtype)
+        self._sum.take(rows)
         if self._optimizer is not None:
-            self._part.update(self._optimizer, make_row_sparse(ids, rows, self._part.shape))
+            self._part.update(self._optimizer, gradient)
             self._rows = None
             return
         self._view[:] = 0
@@ -147,7 +154,7 @@ class Replica:
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids` into `result`, after all earlier pushes (not collective)."""
         self._settle()
-        np.take(self._view, ids, axis=0, out=result, mode='clip')  # 'raise' copies once more
+        np.take(self._view, ids, axis=0, out=result, mode='clip')
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """All rows are here."""

@@ -170,8 +170,7 @@ class Dense(Route):
         assert self.sums_rows
         outs = [mx.nd.sparse.zeros('row_sparse', self.shape, dtype=self.dtype)] if outs is None else outs
         if self._row_sum is not None:
-            found, rows = self._row_sum.result()
-            deliver(found, lambda target: np.copyto(target, rows), self.shape, self.dtype, outs)
+            deliver(self._row_sum.touched(), self._row_sum.take, self.shape, self.dtype, outs)
             return outs[0]
         touched, sums = self._touched, self._sums
         assert touched is not None and sums is not None
