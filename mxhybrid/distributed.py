@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from . import states
+from .chooser import Chooser
 from .errors import InputError
 from .job import Job
 from .log import get_logger
@@ -38,6 +39,7 @@ class Distributed:
         self._job, self._settings = job, settings
         self._collective, self._servers, self._lifeline = job.collective, job.servers, job.lifeline
         self._prefix = 'hybrid%d' % job.next_store_id()
+        self._chooser = Chooser(job, settings, self._prefix)
         self.routes: Dict[Any, Route] = {}
         self.updater: Any = None
         self._optimizer: Any = None
@@ -72,8 +74,9 @@ class Distributed:
                 known.restart(value if value_was_set else None)
             else:
                 wanted = self._partitions_for(name, value.shape[0])
+                replicated = self._chooser.starts_replicated(key, name, value, self._optimizer)
                 self.routes[key] = known = Sparse(key, name, value, self._servers, self._collective, self._prefix,
-                                                  wanted)
+                                                  wanted, replicated)
             if outs:
                 known.pull(np.arange(known.rows, dtype=np.int64), outs, priority)
             return
@@ -83,6 +86,7 @@ class Distributed:
 
     def _agree(self, call: str, keys: List[List[Any]]) -> None:
         """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
+        keys = [key + ['route ' + self._settings.route_for(key[1])] for key in keys]
         digest = np.frombuffer(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), np.int32)
         tag = '%s.agree' % self._prefix
         if all(np.array_equal(digest, other) for other in self._collective.gather(digest, tag)):
@@ -108,6 +112,8 @@ class Distributed:
     def push(self, route: Any, arrays: List[Any], priority: int) -> None:
         """Sum arrays over devices and workers into a key, by the optimizer if one is set."""
         self._lifeline.count_call()
+        if arrays[0].stype == 'row_sparse':
+            self._chooser.before_push(route, self._optimizer)
         if isinstance(route, Sparse):
             self._push_sparse(route, arrays, priority)
         elif arrays[0].stype == 'row_sparse':
@@ -124,11 +130,12 @@ class Distributed:
             count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
             optimizer._update_count(route.key)
             route.table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
-        route.push(arrays, priority)
+        self._chooser.after_push(route, route.push(arrays, priority))
 
     def _push_rows(self, route: Dense, arrays: List[Any], priority: int) -> None:
         wanted = self._partitions_for(route.name, route.rows)
-        route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
+        ids = route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
+        self._chooser.after_push(route, ids)
         if self.updater is not None:
             self.updater(route.key, route.summed_rows(priority=priority), _stored(route))
 
@@ -144,7 +151,7 @@ class Distributed:
                 route.pull(np.arange(route.rows, dtype=np.int64), outs, priority)
             return
         gradients = [array for array in outs if array.stype == 'row_sparse']
-        if gradients and route.table is None:
+        if gradients and not route.sums_rows:
             raise InputError('pull: %s is dense and no row_sparse value was pushed to it: give it a dense output'
                              % route.name)
         if gradients:
@@ -168,6 +175,7 @@ class Distributed:
 
     def pull_rows(self, route: Any, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`: those of one array of ids to all outputs, or of one array to each."""
+        self._chooser.pulled(route, sum(map(len, wanted)))
         if len(wanted) == 1:
             route.pull(wanted[0], outs, priority)
         else:
@@ -211,7 +219,7 @@ class Distributed:
 
     def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.store.Hybrid.adopt`."""
-        self._prefix, self.routes = other._prefix, other.routes
+        self._prefix, self.routes, self._chooser = other._prefix, other.routes, other._chooser
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def any(self, flag: bool) -> bool:

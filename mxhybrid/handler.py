@@ -96,6 +96,17 @@ class Partition:
             self.state = optimizer.create_state_multi_precision(self.key, self.weight(optimizer))
             self.has_state = True
 
+    def update(self, optimizer: Any, grad: Any) -> None:
+        """Update the stored weights with a row_sparse gradient."""
+        self.ensure_state(optimizer)
+        weight = self.weight(optimizer)
+        if not is_sparse_kernel(optimizer):
+            ids, rows = row_sparse_parts(grad)
+            grad = nd.zeros(self.shape, dtype=grad.dtype)
+            host_view(grad)[ids] = rows
+        optimizer.update_multi_precision(self.key, weight, grad, self.state)
+        weight.wait_to_read()
+
     def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
         """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
         array = state_arrays(self.state)[slot]
@@ -172,7 +183,7 @@ class Handler(Optimizer):
 
     def _apply(self, part: Partition, grad: Any) -> None:
         if part.mode == 'optimize':
-            self._optimize(part, grad)
+            part.update(self._optimizers[part.table], grad)
             return
         if part.mode == 'capture':
             return
@@ -188,17 +199,6 @@ class Handler(Optimizer):
             part.write_state(int(part.mode[len('state:'):]), ids, rows)
         else:
             raise RuntimeError('unknown mode %r' % part.mode)
-
-    def _optimize(self, part: Partition, grad: Any) -> None:
-        optimizer = self._optimizers[part.table]
-        part.ensure_state(optimizer)
-        weight = part.weight(optimizer)
-        if not is_sparse_kernel(optimizer):
-            ids, rows = row_sparse_parts(grad)
-            grad = nd.zeros(part.shape, dtype=grad.dtype)
-            host_view(grad)[ids] = rows
-        optimizer.update_multi_precision(part.key, weight, grad, part.state)
-        weight.wait_to_read()
 
     # -- commands --------------------------------------------------------------------------------------------
 

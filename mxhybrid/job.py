@@ -30,6 +30,7 @@ from .aggregation import Direct, Follower, Leader
 from .arrays import host_view
 from .client import Client
 from .collective import Collective, load
+from .costs import Network
 from .errors import JobError, SettingError
 from .lifeline import ECHO_DELAY_S, Lifeline, leave
 from .monitor import Monitor
@@ -87,6 +88,8 @@ class Job:
     servers : ParameterServers or None
     lifeline : Lifeline or None
     telemetry : Telemetry
+    network : Network or None
+        What communication costs, once measured.
     """
 
     def __init__(self, settings: Settings):
@@ -99,11 +102,12 @@ class Job:
         self.servers: Optional[ParameterServers] = None
         self.lifeline: Optional[Lifeline] = None
         self.telemetry = Telemetry()
+        self.network: Optional[Network] = None
         self._monitor: Optional[Monitor] = None
         self._children: Optional[Children] = None
         self._native: Any = None
         #: For each worker the one that talks to the servers for it.
-        self._leaders: List[int] = []
+        self.leaders: List[int] = []
         self._store_count = 0
         self.launcher = launcher()
         log.configure(settings.log_level, 'rank 0')
@@ -180,7 +184,7 @@ class Job:
         plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
         self._connect_lifeline(tuple(plan['monitor']))
         environment = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
-                       'DMLC_NUM_WORKER': str(len(set(self._leaders))), 'DMLC_NUM_SERVER': str(num_servers),
+                       'DMLC_NUM_WORKER': str(len(set(self.leaders))), 'DMLC_NUM_SERVER': str(num_servers),
                        'DMLC_NODE_HOST': address, 'MXHYBRID_MONITOR': '%s:%d' % tuple(plan['monitor']),
                        variable('timeout'): str(self.settings.timeout)}
         self._children = Children(environment, self._child_died)
@@ -192,9 +196,9 @@ class Job:
         self._children.watch()
         os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
         os.environ['DMLC_ROLE'] = 'worker'
-        if self._leaders[self.rank] == self.rank:
+        if self.leaders[self.rank] == self.rank:
             self._create_native()
-        self._install(num_servers, plan['monitor'], len(set(self._leaders)))
+        self._install(num_servers, plan['monitor'], len(set(self.leaders)))
 
     def _own_address(self, several_hosts: bool) -> str:
         if not several_hosts:
@@ -304,7 +308,7 @@ class Job:
 
     def _find_leaders(self, places: List[str]) -> None:
         """Find the worker that talks to the servers for each worker: the first one of its host."""
-        self._leaders = [places.index(place) for place in places] if self.settings.local_aggregation \
+        self.leaders = [places.index(place) for place in places] if self.settings.local_aggregation \
             else list(range(len(places)))
 
     def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int) -> None:
@@ -328,10 +332,10 @@ class Job:
     def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:
         """Connect this worker with the others of its host."""
         assert self.collective is not None
-        followers = [rank for rank, leader in enumerate(self._leaders) if leader == self.rank != rank]
+        followers = [rank for rank, leader in enumerate(self.leaders) if leader == self.rank != rank]
         listener = Listener() if followers else None
         names = self.collective.exchange(listener and listener.name, 'mxhybrid.listeners')
-        leader = self._leaders[self.rank]
+        leader = self.leaders[self.rank]
         if leader != self.rank:
             try:
                 connection = connect(names[leader])
@@ -429,7 +433,8 @@ class _Deadline:
 def _shared(settings: Settings) -> Dict[str, Any]:
     """Settings that must be equal on all workers, as JSON values."""
     return {'partitions': [list(pair) for pair in settings.partitions],
-            'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation}
+            'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation,
+            'routes': [list(pair) for pair in settings.routes]}
 
 
 def _slots(hosts: List[str]) -> List[Any]:

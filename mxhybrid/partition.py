@@ -165,3 +165,10 @@ class Placement:
             servers.append(server)
             keys.append(self.key_on(server))
         return Partitioning(rows, width, tuple(keys), tuple(servers))
+
+    def spread(self, rows: int, width: int, itemsize: int, count: int) -> Partitioning:
+        """Place the `count` partitions of a table on all servers in turn, however full they are."""
+        servers = tuple(part % self.num_servers for part in range(count))
+        for part, server in enumerate(servers):
+            self.bytes_on[server] += rows_in_partition(rows, count, part) * width * itemsize
+        return Partitioning(rows, width, tuple(self.key_on(server) for server in servers), servers)

@@ -110,7 +110,7 @@ class ParameterServers:
         return np.array(host_view(out).view(np.uint8)[:nbytes]).view(dtype)
 
     def create_table(self, name: str, shape: tuple, dtype: Any, wanted: int, mode: str,
-                     values: Optional[Callable[[np.ndarray], np.ndarray]] = None) -> 'Table':
+                     values: Optional[Callable[[np.ndarray], np.ndarray]] = None, even: bool = False) -> 'Table':
         """Create a table (collective).
 
         Parameters
@@ -125,11 +125,14 @@ class ParameterServers:
             What the servers do with a push, see :mod:`mxhybrid.handler`.
         values : callable, optional
             Gives rows for ids; called on the worker that initialises. Zeros by default.
+        even : bool
+            Place the partitions on the servers in turn, instead of where the fewest bytes are.
         """
         dtype = np.dtype(dtype)
         rows, width = shape[0], int(np.prod(shape[1:]))
         count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
-        partitioning = self.placement.place(rows, width, dtype.itemsize, count)
+        place = self.placement.spread if even else self.placement.place
+        partitioning = place(rows, width, dtype.itemsize, count)
         # The native store's own barrier, below, must find no worker of any host with rows still under way.
         self.link.settle()
         self._meet()
@@ -166,6 +169,11 @@ class Table:
         self._sent_count = 0
         self.mode = 'capture'
         self._ahead = Ahead(lambda ids, priority: servers.link.request(self, ids, priority), partitioning.width, dtype)
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the servers keep optimizer state for this table."""
+        return self._sent_optimizer is not None
 
     def empty(self, part: int) -> Any:
         """A row_sparse array without rows in the shape of a partition."""

@@ -68,7 +68,7 @@ def plan(job: Any, routes: List[Any]) -> str:
     for route in routes:
         traffic = route.traffic
         steps = max(1, traffic.steps)
-        held = route.table.partitioning if route.table is not None else None
+        held = getattr(route.table, 'partitioning', None)
         rows.append([route.name, 'x'.join(map(str, route.shape)), route.kind,
                      str(held.count) if held else '-',
                      ','.join(map(str, sorted(set(held.servers)))) if held else '-',
@@ -83,4 +83,24 @@ def plan(job: Any, routes: List[Any]) -> str:
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
                 job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
-    return title + '\n' + table(head, rows)
+    return '\n'.join([title, table(head, rows)] + choices(routes))
+
+
+def choices(routes: List[Any]) -> List[str]:
+    """A second table, of the numbers that chose routes: its parts, none where none was chosen."""
+    rows = []
+    for route in routes:
+        choice = getattr(route, 'choice', None)
+        if choice is None or choice.because == 'small':
+            continue
+        cells = ['-'] * 6
+        if choice.estimate is not None:
+            predicted = choice.estimate
+            cells = ['%.3g%%' % (100 * choice.touched), '%.3g%%' % (100 * choice.union),
+                     size(predicted.servers_bytes), size(predicted.allreduce_bytes),
+                     '%.1f ms' % (1e3 * predicted.servers_s), '%.1f ms' % (1e3 * predicted.allreduce_s)]
+        rows.append([route.name] + cells + [choice.way, choice.because])
+    head = ['table', 'rows by one', 'rows by all', 'bytes by servers', 'by allreduce', 'time by servers',
+            'by allreduce', 'goes by', 'because']
+    title = 'tables that were weighed or forced; per step, bytes in and out of the busiest host'
+    return ['', title, table(head, rows)] if rows else []

@@ -6,21 +6,25 @@ route                   for                                 how
 :class:`Dense`          dense weight                        gradients summed by Horovod; an updater on the
                                                             store works in this process
  with row_sparse        dense weight, row_sparse gradient   servers sum the rows, workers pull the rows that
- gradients                                                  anyone touched and update them
+ gradients                                                  anyone touched and update them; or Horovod sums them
 :class:`Sparse`         row_sparse weight                   servers hold rows and optimizer state, workers pull
-                                                            the rows they ask for
+                                                            the rows they ask for; or every worker holds them
 ======================  ==================================  ==================================================
+
+Where there are two ways, :mod:`mxhybrid.chooser` says which, and may say so in mid-training.
 """
 import hashlib
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
 from .arrays import allocate_rows, make_row_sparse, row_sparse_parts, sum_row_sparse
 from .collective import Collective
+from .costs import Choice, ring_bytes
 from .partition import ROW_OVERHEAD_BYTES
 from .ps import ParameterServers, Table
+from .replicated import Replica, RowSum, buffer_elements
 from .report import Traffic
 
 
@@ -46,6 +50,8 @@ class Route:
         self.dtype = np.dtype(array.dtype)
         self.sparse = array.stype == 'row_sparse'
         self.traffic = Traffic()
+        #: Why a table takes servers or allreduce, once that was weighed or given.
+        self.choice: Optional[Choice] = None
 
     @property
     def rows(self) -> int:
@@ -53,9 +59,19 @@ class Route:
         return self.shape[0] if self.shape else 1
 
     @property
-    def table(self) -> Optional[Table]:
-        """The table on the servers, if this route has one."""
+    def width(self) -> int:
+        """Elements of a row."""
+        return int(np.prod(self.shape[1:]))
+
+    @property
+    def table(self) -> Union[Table, Replica, None]:
+        """The table on the servers or in this worker, if this route has one."""
         return None
+
+    def _count_rows(self, rows: int, workers: int) -> None:
+        """Count a push of `rows` rows by allreduce: what this worker sends and receives in a ring."""
+        moved = int(ring_bytes(buffer_elements(self.rows, self.width) * self.dtype.itemsize, workers, workers) / 2)
+        self.traffic.add(rows=rows, pushed=moved, pulled=moved)
 
 
 def merge(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
@@ -84,6 +100,18 @@ class Dense(Route):
         self._scratch: Any = None
         self._sums: Optional[Table] = None
         self._touched: Optional[np.ndarray] = None
+        self._row_sum: Optional[RowSum] = None
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether row_sparse gradients were pushed."""
+        return self._sums is not None or self._row_sum is not None
+
+    def replicate(self) -> None:
+        """Sum row_sparse gradients by allreduce from now on (on all workers)."""
+        self.kind = 'row allreduce'
+        self._row_sum = RowSum(self.rows, self.width, self.dtype, self._tag + '.rowsum', self._collective)
+        self._sums = self._touched = None
 
     @property
     def table(self) -> Optional[Table]:
@@ -118,26 +146,36 @@ class Dense(Route):
             self._scratch = mx.nd.empty(self.shape, ctx=like.context, dtype=self.dtype)
         return self._scratch
 
-    def push_rows(self, values: List[Any], servers: ParameterServers, wanted: int, prefix: str, priority: int) -> None:
-        """Sum row_sparse gradients over devices and workers on the servers."""
+    def push_rows(self, values: List[Any], servers: ParameterServers, wanted: int, prefix: str,
+                  priority: int) -> np.ndarray:
+        """Sum row_sparse gradients over devices and workers, on the servers or by allreduce; returns the row ids."""
+        with servers.trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
+            ids, rows = merge(values)
+            span.note(rows=len(ids))
+        if self._row_sum is not None:
+            self._row_sum.push(ids, rows, priority)
+            self._count_rows(len(ids), self._collective.size)
+            return ids
         if self._sums is None:
             self.kind = 'server gradients'
             self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
                                               'assign')
-        with servers.trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
-            ids, rows = merge(values)
-            span.note(rows=len(ids))
         self._sums.push(ids, rows, priority)
         wire = np.int32 if self.rows < 2 ** 31 else np.int64
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
         self._touched = np.unique(np.concatenate(everyone))
         self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+        return ids
 
     def summed_rows(self, outs: Optional[List[Any]] = None, priority: int = 0) -> Any:
         """The summed row_sparse gradient of the last push, written to `outs` or returned as an array."""
-        assert self._sums is not None and self._touched is not None
+        assert self.sums_rows
         outs = [mx.nd.sparse.zeros('row_sparse', self.shape, dtype=self.dtype)] if outs is None else outs
+        if self._row_sum is not None:
+            deliver(self._row_sum.touched(), self._row_sum.take, self.shape, self.dtype, outs)
+            return outs[0]
         touched, sums = self._touched, self._sums
+        assert touched is not None and sums is not None
         deliver(touched, lambda rows: sums.pull(touched, rows, priority), self.shape, self.dtype, outs)
         self.traffic.add(steps=0, pulled=len(touched) * (sums.partitioning.width * self.dtype.itemsize
                                                          + ROW_OVERHEAD_BYTES))
@@ -145,23 +183,37 @@ class Dense(Route):
 
 
 class Sparse(Route):
-    """A row_sparse parameter: its rows live on the servers."""
+    """A row_sparse parameter: its rows live on the servers, or in every worker."""
 
     kind = 'server weights'
 
     def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, collective: Collective, prefix: str,
-                 wanted: int):
+                 wanted: int, replicated: bool = False):
         super().__init__(key, name, array)
         self._trace = servers.trace
-        self._table = servers.create_table('%s.%s' % (prefix, name), self.shape, self.dtype, wanted, 'replace',
-                                           rows_of(array))
-        if servers.initialiser != 0 and not _starts_alike(array, servers, collective, '%s.%s' % (prefix, name)):
+        self._tag = '%s.%s' % (prefix, name)
+        self._collective = collective
+        self._table: Union[Table, Replica]
+        if replicated:
+            self.become(self.replica(), rows_of(array))
+            return
+        self._table = servers.create_table(self._tag, self.shape, self.dtype, wanted, 'replace', rows_of(array))
+        if servers.initialiser != 0 and not _starts_alike(array, servers, collective, self._tag):
             self._table.assign(rows_of(array))
 
     @property
-    def table(self) -> Table:
-        """The table on the servers."""
+    def table(self) -> Union[Table, Replica]:
+        """The table on the servers or in this worker."""
         return self._table
+
+    def replica(self) -> Replica:
+        """A table in every worker, all zeros, that could take over."""
+        return Replica(self._tag, self.rows, self.width, self.dtype, self._collective)
+
+    def become(self, replica: Replica, values: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Have `replica` take over, with rank 0's `values` as its weights (collective)."""
+        replica.assign(values)
+        self._table, self.kind = replica, 'replicated'
 
     def restart(self, value: Optional[Any]) -> None:
         """Drop the optimizer state and, with a `value`, overwrite all rows by rank 0's (collective)."""
@@ -169,28 +221,35 @@ class Sparse(Route):
         if value is not None:
             self._table.assign(rows_of(value))
 
-    def push(self, values: List[Any], priority: int) -> None:
-        """Push the gradients of this worker's devices."""
+    def push(self, values: List[Any], priority: int) -> np.ndarray:
+        """Push the gradients of this worker's devices; returns their row ids."""
         with self._trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
             ids, rows = merge(values)
             span.note(rows=len(ids))
         self._table.push(ids, rows, priority)
-        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+        if isinstance(self._table, Replica):
+            self._count_rows(len(ids), self._collective.size)
+        else:
+            self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+        return ids
+
+    def _count_pull(self, count: int) -> None:
+        if not isinstance(self._table, Replica):
+            self.traffic.add(steps=0, pulled=count * (self.width * self.dtype.itemsize + ROW_OVERHEAD_BYTES))
 
     def pull(self, ids: np.ndarray, outs: List[Any], priority: int) -> None:
         """Write the rows `ids` (sorted, unique) into `outs`."""
         deliver(ids, lambda rows: self._table.pull(ids, rows, priority), self.shape, self.dtype, outs)
-        self.traffic.add(steps=0, pulled=len(ids) * (self._table.partitioning.width * self.dtype.itemsize
-                                                     + ROW_OVERHEAD_BYTES))
+        self._count_pull(len(ids))
 
     def pull_each(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write other rows into every output, pulling each row once."""
         union = np.unique(np.concatenate(wanted))
-        rows = np.empty((len(union), self._table.partitioning.width), self.dtype)
+        rows = np.empty((len(union), self.width), self.dtype)
         self._table.pull(union, rows, priority)
         for ids, out in zip(wanted, outs):
             make_row_sparse(ids, rows[np.searchsorted(union, ids)], self.shape).copyto(out)
-        self.traffic.add(steps=0, pulled=_wire_bytes(len(union), rows))
+        self._count_pull(len(union))
 
 
 def _starts_alike(array: Any, servers: ParameterServers, collective: Collective, tag: str) -> bool:

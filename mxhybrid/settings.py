@@ -11,6 +11,9 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from .errors import SettingError
 
+#: Ways of a table: measured, or forced to one of both.
+WAYS = ('auto', 'servers', 'allreduce')
+
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
 
@@ -37,6 +40,8 @@ class Settings:
         File to which rank 0 appends a line of JSON for each step; none if empty.
     tensorboard : str
         Directory for the same numbers, for TensorBoard; none if empty.
+    routes : tuple of (str, str)
+        Name pattern and way of tables, 'auto', 'servers' or 'allreduce', first match wins; no match means 'auto'.
     """
 
     partitions: Tuple[Tuple[str, int], ...] = ()
@@ -47,6 +52,7 @@ class Settings:
     trace: str = ''
     metrics: str = ''
     tensorboard: str = ''
+    routes: Tuple[Tuple[str, str], ...] = (('*', 'auto'),)
 
     def partitions_for(self, name: str) -> Optional[int]:
         """Partition count asked for the table `name`, or None for the default."""
@@ -54,6 +60,10 @@ class Settings:
             if fnmatch.fnmatchcase(name, pattern):
                 return count
         return None
+
+    def route_for(self, name: str) -> str:
+        """Way of the table `name`: 'auto', 'servers' or 'allreduce'."""
+        return next((way for pattern, way in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
 
 
 def _count(setting: str, value: Any) -> int:
@@ -67,24 +77,42 @@ def _count(setting: str, value: Any) -> int:
     return count
 
 
-def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
+                word: str, example: str) -> Tuple[Tuple[str, Any], ...]:
+    """Values by name pattern, or one for all; `word` and `example` are for messages."""
     if isinstance(value, dict):
         pairs = list(value.items())
     elif isinstance(value, str) and '=' in value:
         pairs = [tuple(item.rsplit('=', 1)) for item in value.split(',') if item.strip()]  # type: ignore[misc]
         if any(len(pair) != 2 for pair in pairs):
-            raise SettingError("%s=%r: every entry must read pattern=count, for example 'embed*=8,*=2'"
-                               % (setting, value))
+            raise SettingError("%s=%r: every entry must read pattern=%s, for example '%s'"
+                               % (setting, value, word, example))
     else:
         pairs = [('*', value)]
     checked = []
-    for pattern, count in pairs:
+    for pattern, one in pairs:
         if not isinstance(pattern, str) or not pattern.strip():
             raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
                                % (setting, value, pattern))
         label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
-        checked.append((pattern.strip(), _count(label, count)))
+        checked.append((pattern.strip(), check(label, one)))
     return tuple(checked)
+
+
+def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+    return _by_pattern(setting, value, _count, 'count', 'embed*=8,*=2')
+
+
+def _way(setting: str, value: Any) -> str:
+    way = str(value).strip().lower()
+    if way not in WAYS:
+        raise SettingError("%s=%r is not a way for a table: use 'auto', 'servers' or 'allreduce', for all tables or by "
+                           "name, for example 'embed*=allreduce,*=auto'" % (setting, value))
+    return way
+
+
+def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
+    return _by_pattern(setting, value, _way, 'way', 'embed*=allreduce,*=auto')
 
 
 def _switch(setting: str, value: Any) -> bool:
@@ -125,7 +153,8 @@ def _path(setting: str, value: Any) -> str:
 
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
-    'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path}
+    'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path,
+    'routes': _routes}
 
 
 def variable(name: str) -> str:

@@ -22,6 +22,11 @@ def _template(route: Any, optimizer: Any) -> Any:
                                                                                 dtype=route.dtype))
 
 
+def slot_widths(route: Any, optimizer: Any) -> List[int]:
+    """Elements per row of each array of a table's state."""
+    return [int(np.prod(array.shape[1:])) for array in state_arrays(_template(route, optimizer))]
+
+
 def _read(route: Any, optimizer: Any) -> Any:
     """Fetch the state of a table from the servers."""
     template = _template(route, optimizer)
@@ -54,7 +59,8 @@ def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> N
     optimizer = updater.optimizer
     states: Dict[Any, Any] = dict(updater.states)
     for route in routes:
-        if route.key in optimizer._index_update_count:
+        # New values for the weights drop the state, but not the count.
+        if route.key in optimizer._index_update_count and route.table.has_optimizer:
             states[route.key] = _read(route, optimizer)
     write_atomically(fname, pickle.dumps((states, optimizer) if dump_optimizer else states))
 
@@ -126,7 +132,7 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
         route.table.set_optimizer(optimizer, optimizer.learning_rate, optimizer.wd, count)
         route.table.expect_count(count)
         arrays = state_arrays(tables[route.key]) if collective.rank == 0 else []
-        for slot in range(len(state_arrays(_template(route, optimizer)))):
+        for slot in range(len(slot_widths(route, optimizer))):
             route.table.assign(_padded_rows(arrays[slot], route) if arrays else _nothing, slot)
 
 

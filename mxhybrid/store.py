@@ -53,6 +53,9 @@ class Hybrid(KVStore):
         File to which rank 0 appends a line of JSON for each step.
     tensorboard : str, optional
         Directory to which rank 0 writes the same numbers for TensorBoard.
+    routes : str or dict of str to str, optional
+        What may carry tables: 'auto' (default) measures in the first steps, 'servers' and 'allreduce' force; for
+        all tables or by name pattern, ``{'embed*': 'allreduce'}`` or ``'embed*=allreduce,*=auto'``.
 
     Raises
     ------
@@ -121,7 +124,10 @@ class Hybrid(KVStore):
         raise ValueError('Unknown capability: {}'.format(capability))
 
     def report(self) -> str:
-        """A table of all parameters: shape, route, partitions, servers, and per step rows and bytes moved."""
+        """A table of all parameters: shape, route, partitions, servers, and per step rows and bytes moved.
+
+        Below it, for tables whose route was measured or forced, the numbers that decided.
+        """
         return plan(self._job, list(self._backend.routes.values()))
 
     # -- initial values ------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ def sent_by_the_busiest(cluster, switch):
     argv = [sys.executable, jobs.beside_python('horovodrun'), '-np', '6',
             '-H', ','.join(host.name + ':3' for host in cluster.hosts),
             '--gloo', '--network-interface', 'e0', sys.executable, str(BODY)]
-    result = cluster.run(0, argv, env={'MXHYBRID_LOCAL_AGGREGATION': switch}, body=BODY).ok()
+    env = {'MXHYBRID_LOCAL_AGGREGATION': switch, 'MXHYBRID_ROUTES': 'servers'}
+    result = cluster.run(0, argv, env=env, body=BODY).ok()
     sent = max(cluster.traffic(i)[1] - before[i][1] for i in range(2))
     return sent, result.results[0]['payload']
 

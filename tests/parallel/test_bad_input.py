@@ -25,6 +25,7 @@ def test_wrong_calls(launcher, workers):
     ({'MXHYBRID_PARTITIONS': '0'}, ['MXHYBRID_PARTITIONS', "'0'", 'at least 1']),
     ({'MXHYBRID_PARTITIONS': 'emb*=many'}, ['MXHYBRID_PARTITIONS[emb*]', 'many']),
     ({'MXHYBRID_SERVERS_PER_HOST': '-2'}, ['MXHYBRID_SERVERS_PER_HOST', "'-2'"]),
+    ({'MXHYBRID_ROUTES': 'emb*=ring'}, ['MXHYBRID_ROUTES[emb*]', 'ring', 'allreduce']),
     ({'MXHYBRID_TIMEOUT': 'soon'}, ['MXHYBRID_TIMEOUT', 'soon']),
     ({'MXNET_ENGINE_TYPE': 'NaiveEngine'}, ['MXNET_ENGINE_TYPE', 'NaiveEngine', 'unset']),
 ])

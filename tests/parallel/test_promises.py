@@ -34,6 +34,19 @@ def test_launch_py(alone, tmp_path):
     comparing.assert_cases(alone[0], result, 3)
 
 
+@pytest.fixture(scope='module')
+def replicated(tmp_path_factory):
+    """Two workers that hold all tables, and where they saved."""
+    directory = tmp_path_factory.mktemp('replicated')
+    result = run_job(BODY, 'horovodrun', workers=2, args=['--directory', str(directory)], timeout=240,
+                     env={'MXHYBRID_ROUTES': 'allreduce'}).ok()
+    return result, directory
+
+
+def test_tables_forced_to_allreduce(alone, replicated):
+    comparing.assert_cases(alone[0], replicated[0], 2)
+
+
 def test_one_process(alone, tmp_path):
     result = run_job(BODY, 'none', args=['--directory', str(tmp_path)], timeout=120).ok()
     comparing.assert_cases(alone[0], result, 1)
@@ -55,8 +68,10 @@ def test_states_move_to_another_job(request, alone, saved_by, launcher, workers,
     comparing.assert_cases(expected, result, workers)
 
 
-def test_states_move_to_one_process(alone, together):
-    result = run_job(BODY, 'none', args=['--kvstore', 'device', '--directory', str(together[1]), '--cases', 'resume'],
+@pytest.mark.parametrize('saved_by', ['together', 'replicated'])
+def test_states_move_to_one_process(request, alone, saved_by):
+    directory = request.getfixturevalue(saved_by)[1]
+    result = run_job(BODY, 'none', args=['--kvstore', 'device', '--directory', str(directory), '--cases', 'resume'],
                      timeout=120).ok()
     expected = {case: arrays for case, arrays in alone[0].items() if case.startswith('resume/')}
     comparing.assert_cases(expected, result, 1)

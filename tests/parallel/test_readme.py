@@ -268,13 +268,16 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        words = {(): 'one per server', '': 'none'}
+        words = {(): 'one per server', '': 'none', (('*', 'auto'),): 'auto'}
         assert default == words.get(value, value if isinstance(value, str) else '%g' % value
                                     if isinstance(value, (int, float)) else None)
         assert meaning
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
     assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})
             == settings.resolve({'partitions': forms.group(2)}))
+    forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[-1][3])
+    assert settings.resolve({'routes': ast.literal_eval(forms.group(1))}).route_for('embedding') == 'allreduce'
+    assert settings.resolve({'routes': forms.group(2)}).route_for('embedding') == 'allreduce'
 
 
 def test_modules():

@@ -25,6 +25,20 @@ def test_equals_one_process(expected, launcher, workers, servers, partitions):
     assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
 
 
+@pytest.mark.parametrize('launcher, workers, kinds, optimizers', [
+    ('horovodrun', 2, ('weight', 'gradient', 'stale', 'frozen'), ''),
+    ('launch.py', 3, ('weight', 'gradient'), 'sgd adam adagrad')])
+def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, workers, kinds, optimizers):
+    cases = [case for case in expected if case.split('-')[0] in kinds
+             and (not optimizers or case.split('-')[1] in optimizers.split())]
+    cases += ['shared', 'trainers', 'widths', 'contexts-gradient']
+    result = run_job(BODY, launcher, workers=workers, args=['--cases', ','.join(cases)],
+                     env={'MXHYBRID_ROUTES': 'allreduce'}, timeout=240).ok()
+    comparing.assert_cases({case: expected[case] for case in cases}, result, workers)
+    assert 'replicated' in result.output and 'row allreduce' in result.output
+    assert 'server ' not in result.output.replace('1 server;', '')
+
+
 def test_partition_count_changes_no_bit():
     cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag,gradient-adagrad,trainers'
     found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],

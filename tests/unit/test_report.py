@@ -3,6 +3,7 @@ import types
 
 import pytest
 
+from mxhybrid.costs import Choice, Estimate
 from mxhybrid.partition import Partitioning
 from mxhybrid.report import Traffic, plan, size, table
 
@@ -38,7 +39,7 @@ def test_traffic_adds_up():
 def route(name, shape, kind, traffic, partitioning=None):
     """What the plan reads of a route."""
     held = None if partitioning is None else types.SimpleNamespace(partitioning=partitioning)
-    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, table=held)
+    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, table=held, choice=None)
 
 
 def job(**changes):
@@ -75,3 +76,18 @@ def test_one_process_has_no_traffic_to_report():
                                   [route('w', (3, 2), 'local', Traffic())]).split('\n')
     assert title.startswith('mxhybrid: one process') and 'nothing is sent' in title
     assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
+
+
+def test_the_numbers_that_chose_a_route_are_shown_below_the_plan():
+    near, forced, small = (route(name, (100, 2), 'replicated', Traffic()) for name in ('near', 'told', 'small'))
+    near.choice = Choice('allreduce', 'measured', 0.5, 0.975, Estimate(2e6, 1.5e6, 0.0204, 0.0111))
+    forced.choice = Choice('allreduce', 'forced')
+    small.choice = Choice('servers', 'small')
+    lines = plan(job(), [near, forced, small]).split('\n')
+    assert lines[6] == '' and 'busiest host' in lines[7]
+    assert lines[10].split() == ['near', '50%', '97.5%', '2.0', 'MB', '1.5', 'MB', '20.4', 'ms', '11.1', 'ms',
+                                 'allreduce', 'measured']
+    assert lines[11].split() == ['told'] + ['-'] * 6 + ['allreduce', 'forced']
+    assert len(lines) == 12
+    near.choice = forced.choice = None
+    assert 'busiest' not in plan(job(), [near, forced, small])

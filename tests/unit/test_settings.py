@@ -26,7 +26,7 @@ def test_defaults():
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
-        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD']
+        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -38,6 +38,7 @@ def test_variables_carry_the_projects_prefix():
     ('trace', 'a.json', 'a.json', pathlib.Path('b.json'), 'b.json'),
     ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
     ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
+    ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
 ])
 def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
@@ -152,6 +153,38 @@ def test_wrong_patterns_show_the_value_and_an_example(value):
     text = problem({'partitions': value})
     assert text.startswith('partitions=%r' % (value,))
     assert 'embed*' in text.replace(repr(value), '')
+
+
+# ------------------------------------------------------------------------------------------ routes
+
+
+@pytest.mark.parametrize('value', ['embed*=allreduce,out=Servers', {'embed*': 'allreduce', 'out': ' servers '}])
+def test_routes_by_pattern(value):
+    settings = resolve({'routes': value}, {})
+    assert [settings.route_for(name) for name in ('embed0', 'out', 'other')] == ['allreduce', 'servers', 'auto']
+
+
+def test_tables_are_measured_by_default():
+    assert resolve({}, {}).route_for('any') == 'auto'
+    assert resolve({'routes': 'allreduce'}, {}).route_for('any') == 'allreduce'
+
+
+@pytest.mark.parametrize('value, part', [
+    ('ps', "routes='ps'"), (True, 'routes=True'), (3, 'routes=3'), ('', "routes=''"),
+    ('embed*=fast', "routes[embed*]='fast'"), ({'embed*': None}, 'routes[embed*]=None'),
+    ('embed*=', "routes[embed*]=''")])
+def test_wrong_routes_name_setting_value_and_fix(value, part):
+    text = problem({'routes': value})
+    assert text.startswith(part + ' is not a way')
+    for way in ('auto', 'servers', 'allreduce'):
+        assert "'%s'" % way in text
+    if isinstance(value, str) and value:
+        assert problem({}, {'MXHYBRID_ROUTES': value}).startswith('MXHYBRID_ROUTES' + part[len('routes'):])
+
+
+@pytest.mark.parametrize('value', ['embed*=servers,out', '=auto', {'': 'auto'}, {7: 'auto'}], ids=repr)
+def test_wrong_patterns_of_routes(value):
+    assert problem({'routes': value}).startswith('routes=%r' % (value,))
 
 
 # ------------------------------------------------------------------------------------------ seconds and levels

@@ -52,6 +52,8 @@ def wrong_calls(kv):
         ('partitions=0', lambda: mxhybrid.create(partitions=0), ['partitions', '0', 'at least 1']),
         ('partitions=-1', lambda: mxhybrid.create(partitions=-1), ['partitions', '-1', 'at least 1']),
         ('partitions=many', lambda: mxhybrid.create(partitions='many'), ['partitions', 'many', 'whole number']),
+        ('routes=fast', lambda: mxhybrid.create(routes='fast'), ['routes', 'fast', 'servers', 'allreduce']),
+        ('routes of a name', lambda: mxhybrid.create(routes={'emb*': 1}), ['routes[emb*]', '1', 'auto']),
         ('unknown setting', lambda: mxhybrid.create(partition=3), ['partition', 'partitions']),
     ]
 

@@ -1,6 +1,7 @@
 """What a Trainer promises and stock dist_sync breaks; each case by itself, as in ``train.py``."""
 import argparse
 import os
+import pickle
 
 import mxnet as mx
 import numpy as np
@@ -156,6 +157,19 @@ def back(worker, kind, optimizer, directory, **options):
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
+def states_anew(worker, kind, directory):
+    """New values for the weights drop the optimizer state: saved before the next step, there is none."""
+    net, trainer = make(worker, kind, update_on_kvstore=True)
+    fit(worker, net, trainer, steps=2)
+    path = os.path.join(directory, 'anew-' + kind)
+    _save(worker, net, path + '.params')
+    net.load_parameters(path + '.params')
+    trainer.save_states(path + '.states')
+    worker.barrier()
+    with open(path + '.states', 'rb') as handle:
+        return {'kept': np.array([len(pickle.load(handle))])}
+
+
 def overflow(worker, kind, **options):
     """AMP's loss scaler: in two steps one sample, so one worker, overflows."""
     amp.amp._amp_initialized = True  # amp.init would switch to float16 layers, which the CPU lacks
@@ -205,6 +219,7 @@ CASES.update({
     'overflow/weight': lambda w, d: overflow(w, 'weight'), 'overflow/gradient': lambda w, d: overflow(w, 'gradient'),
     'overflow/dense': lambda w, d: overflow(w, 'dense'),
     'overflow/gradient-on-store': lambda w, d: overflow(w, 'gradient', update_on_kvstore=True),
+    'states_anew/weight': lambda w, d: states_anew(w, 'weight', d),
     'rows_held/weight': lambda w, d: rows_held(w),
     'save/dense-on-store': lambda w, d: save(w, 'dense', 'adam', d, update_on_kvstore=True),
     'resume/dense-on-store': lambda w, d: resume(w, 'dense', 'adam', d, update_on_kvstore=True),

@@ -1,0 +1,202 @@
+"""What a table costs in a step by servers and by allreduce: arithmetic only, no communication.
+
+Time is modelled as latency plus bytes over bandwidth.  The bytes are those in and out of the busiest host, as in
+Parallax (Kim et al., EuroSys 2019, table 3): with N hosts, a table of w bytes of which a step touches the fraction
+α, and partitions spread evenly, 4αw(N-1)/N by servers against 4w(N-1)/N by a ring allreduce.  On one host, where
+nothing reaches the network, the bytes are all that the host's processes send each other.  The rates come from
+probes that are counted by the same formulas (:mod:`mxhybrid.probe`).
+"""
+from dataclasses import dataclass
+from typing import List, Optional, Sequence
+
+from .partition import ROW_OVERHEAD_BYTES
+
+#: Allreduce is chosen where it is predicted to take at most this part of the servers' time: moving a table costs
+#: too, and the prediction has its error.
+MARGIN = 0.8
+
+#: Where a step touches this part of the rows or more, both ways move about the same bytes, and the scale tips the
+#: other way: without servers no forward waits for rows, and the servers have time for other tables.
+NEAR_DENSE = 0.9
+NEAR_DENSE_MARGIN = 1.1
+
+#: Bytes below which a table stays on the servers unless forced: latency alone would decide, within its noise.
+SMALL_TABLE_BYTES = 1 << 20
+
+#: Bytes of a row id as workers gather them.
+ID_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one way of communication costs.
+
+    Attributes
+    ----------
+    latency_s : float
+        Seconds of the smallest exchange.
+    bytes_per_s : float
+        Further bytes, as :func:`server_bytes` or :func:`ring_bytes` count them, per second.
+    request_s : float
+        Seconds of each further request that one server gets.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    request_s: float = 0.0
+
+    def seconds(self, moved: float, requests: int = 1) -> float:
+        """Predicted seconds for `moved` bytes in `requests` requests to the busiest server."""
+        return self.latency_s + self.request_s * max(0, requests - 1) + moved / self.bytes_per_s
+
+
+def rate(moved: float, seconds: float, latency: float) -> float:
+    """Bytes per second of an exchange of `moved` bytes that took `seconds`, `latency` of which without any bytes.
+
+    Noise can make a large exchange look as fast as an empty one: at least half of the time counts.
+    """
+    return max(moved, 1.0) / max(seconds - latency, 0.5 * seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Both ways of a job, as calibrated."""
+
+    servers: Link
+    ring: Link
+
+
+def server_bytes(clients: Sequence[float], hosts: Sequence[int], shares: Sequence[float]) -> float:
+    """Bytes in and out of the busiest host when clients push to and pull from servers.
+
+    Parameters
+    ----------
+    clients : sequence of float
+        Bytes pushed and pulled by each client: a worker, or a host where one worker speaks for all of its host.
+    hosts : sequence of int
+        Host of each client, from 0.
+    shares : sequence of float
+        Part of the bytes that goes to the servers on each host.
+    """
+    if len(shares) == 1:
+        return float(sum(clients))
+    total = float(sum(clients))
+    own = [sum(moved for moved, at in zip(clients, hosts) if at == host) for host in range(len(shares))]
+    return max(mine * (1 - share) + (total - mine) * share for mine, share in zip(own, shares))
+
+
+def ring_bytes(size: float, workers: int, hosts: int) -> float:
+    """Bytes in and out of each host when `workers`, grouped by host, allreduce `size` bytes in a ring."""
+    if hosts == 1:
+        return 2.0 * size * (workers - 1)
+    return 4.0 * size * (workers - 1) / workers
+
+
+def gather_bytes(size: float, workers: int, hosts: int) -> float:
+    """Bytes in and out of each host when `workers` gather `size` bytes in all."""
+    if hosts == 1:
+        return float(size) * (workers - 1)
+    return 2.0 * size * (workers - 1) / workers
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a job uses a table in a step.
+
+    Attributes
+    ----------
+    rows, width, itemsize : int
+        Shape of the table and bytes of an element.
+    pushed, pulled : list of float
+        Rows that each client pushes and pulls.
+    clients : list of int
+        Host of each client.
+    shares : list of float
+        Part of the table that lives on each host's servers.
+    requests : int
+        Partitions on the server that has most of them.
+    gathered : float
+        Row ids that all workers together gather, 0 where they need not.
+    workers : int
+    """
+
+    rows: int
+    width: int
+    itemsize: int
+    pushed: List[float]
+    pulled: List[float]
+    clients: List[int]
+    shares: List[float]
+    requests: int
+    gathered: float
+    workers: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the table."""
+        return self.rows * self.width * self.itemsize
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes of the busiest host and seconds, per step, for each way."""
+
+    servers_bytes: float
+    allreduce_bytes: float
+    servers_s: float
+    allreduce_s: float
+
+
+def estimate(use: Use, network: Network) -> Estimate:
+    """Predict a step of a table by servers and by allreduce."""
+    hosts = len(use.shares)
+    row_bytes = use.width * use.itemsize + ROW_OVERHEAD_BYTES
+    served = server_bytes([(pushed + pulled) * row_bytes for pushed, pulled in zip(use.pushed, use.pulled)],
+                          use.clients, use.shares)
+    seconds = network.servers.seconds(served, use.requests)
+    if use.gathered:
+        ids = gather_bytes(use.gathered * ID_BYTES, use.workers, hosts)
+        served += ids
+        seconds += network.ring.seconds(ids)
+    # One more element a row says whether anyone touched it.
+    reduced = ring_bytes(use.rows * (use.width + 1) * use.itemsize, use.workers, hosts)
+    return Estimate(served, reduced, seconds, network.ring.seconds(reduced))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which way a table takes and why.
+
+    Attributes
+    ----------
+    way : str
+        'servers' or 'allreduce'.
+    because : str
+        'forced', 'measured', or 'memory' where allreduce would be chosen but does not fit.
+    touched, union : float or None
+        Part of the rows that one worker, on average, and that all workers together touch in a step.
+    estimate : Estimate or None
+    """
+
+    way: str
+    because: str
+    touched: Optional[float] = None
+    union: Optional[float] = None
+    estimate: Optional[Estimate] = None
+
+
+def choose(predicted: Estimate, touched: float, union: float, fits: bool) -> Choice:
+    """Weigh both ways: allreduce where it is clearly cheaper, or as cheap and the table near-dense, and it fits.
+
+    Parameters
+    ----------
+    predicted : Estimate
+    touched, union : float
+        See :class:`Choice`.
+    fits : bool
+        Whether every worker has memory for the table.
+    """
+    margin = NEAR_DENSE_MARGIN if union >= NEAR_DENSE else MARGIN
+    if predicted.allreduce_s > margin * predicted.servers_s:
+        return Choice('servers', 'measured', touched, union, predicted)
+    return Choice('allreduce' if fits else 'servers', 'measured' if fits else 'memory', touched, union, predicted)

@@ -1,0 +1,143 @@
+"""Train tables of which a step touches most rows and one of which it touches few; routes are up to the store.
+
+As ``train.py``, ``--kvstore device`` in one process gives the reference.  What the network is said to cost can be
+given, so that no decision depends on how busy the machine is.
+"""
+import argparse
+import os
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+from mxhybrid.chooser import MEASURED_STEPS
+from mxhybrid.costs import Link, Network
+
+ROWS, WIDTH, TOUCHED, TIMES = 4096, 64, 4000, 8
+BATCH = TOUCHED * TIMES
+SWITCH = MEASURED_STEPS  # the step that decides
+OPTIMIZERS = {'sgd': {'learning_rate': 0.2, 'momentum': 0.9, 'wd': 1e-3}, 'adagrad': {'learning_rate': 0.1},
+              # A large epsilon keeps what is divided by a small root from magnifying rounding.
+              'adam': {'learning_rate': 0.01, 'epsilon': 1e-2}, 'rmsprop': {'learning_rate': 0.01, 'epsilon': 1e-2}}
+
+
+class Model(gluon.Block):
+    """Two tables that a step touches nearly whole, one of them dense with row_sparse gradients, and a rare one."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.near = SparseEmbedding(ROWS, WIDTH, prefix='near_')
+            self.bins = nn.Embedding(ROWS, WIDTH, sparse_grad=True, prefix='bins_')
+            self.rare = SparseEmbedding(ROWS, WIDTH, prefix='rare_')
+            self.out = nn.Dense(1, in_units=WIDTH, prefix='out_')
+
+    def tables(self):
+        """Names and parameters of the tables."""
+        return {'near': self.near.weight, 'bins': self.bins.weight, 'rare': self.rare.weight}
+
+    def forward(self, ids):
+        """Sum of what the tables give."""
+        return self.out(self.near(ids) + self.bins(ids) + self.rare(ids % 7))
+
+
+def make(worker, optimizer, **extra):
+    """A filled model and its Trainer."""
+    net = Model()
+    net.initialize(mx.init.Constant(0))
+    if worker['rank'] == 0:  # whose values count
+        for index, table in enumerate(net.tables().values()):
+            values = np.random.RandomState(index).normal(scale=0.1, size=table.shape).astype('f4')
+            table.set_data(mx.nd.array(values).tostype(table._stype))
+        net.out.weight.set_data(mx.nd.array(np.random.RandomState(9).normal(size=(1, WIDTH))))
+    kvstore = worker['kvstore']() if callable(worker['kvstore']) else worker['kvstore']
+    return net, gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer], **extra), kvstore=kvstore)
+
+
+def fit(worker, net, trainer, steps, before=None):
+    """Train on this worker's share of the joint batches."""
+    loss = gluon.loss.L2Loss()
+    for step in steps:
+        if before:
+            before(step)
+        random = np.random.RandomState(step)
+        # Every row several times, so that each worker's share has most of them.
+        ids = random.permutation(np.tile(random.permutation(ROWS)[:TOUCHED], TIMES))[worker['rank']::worker['size']]
+        with autograd.record():
+            output = loss(net(mx.nd.array(ids)), mx.nd.array(np.cos(ids * 0.1)))
+        output.backward()
+        trainer.step(BATCH / 100.0)
+
+
+def weights(net):
+    """All parameters as NumPy arrays."""
+    return {name: param._reduce().tostype('default').asnumpy() for name, param in net.collect_params().items()}
+
+
+def run(worker, optimizer, directory):
+    """Train through the decision, save, go back to what was saved, with a new learning rate, and on."""
+    net, trainer = make(worker, optimizer)
+    fit(worker, net, trainer, range(SWITCH + 3))
+    found = {'first/' + name: value for name, value in weights(net).items()}
+    path = os.path.join(directory, optimizer)
+    if worker['rank'] == 0:
+        net.save_parameters(path + '.params')
+    trainer.save_states(path + '.states')
+    worker['barrier']()
+    trainer.set_learning_rate(trainer.learning_rate * 0.5)
+    fit(worker, net, trainer, range(50, 53))
+    found.update({'slower/' + name: value for name, value in weights(net).items()})
+    net.load_parameters(path + '.params')
+    trainer.load_states(path + '.states')
+    fit(worker, net, trainer, range(60, 63))
+    found.update(weights(net))
+    return found, trainer
+
+
+def resume(worker, optimizer, directory):
+    """Go on from the files of `run` elsewhere."""
+    net, trainer = make(worker, optimizer)
+    net.load_parameters(os.path.join(directory, optimizer + '.params'))
+    trainer.load_states(os.path.join(directory, optimizer + '.states'))
+    fit(worker, net, trainer, range(60, 63))
+    return weights(net)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--directory')
+    parser.add_argument('--optimizers', default='sgd')
+    parser.add_argument('--resume', action='store_true')
+    parser.add_argument('--rates', help='bytes per second by servers and by allreduce; measured by default')
+    arguments = parser.parse_args()
+    worker = {'rank': 0, 'size': 1, 'kvstore': arguments.kvstore, 'barrier': lambda: None}
+    if arguments.kvstore == 'hybrid':
+        first = mxhybrid.create()
+        if arguments.rates:
+            first._job.network = Network(*(Link(0.001, float(rate)) for rate in arguments.rates.split(',')))
+        worker = {'rank': first.rank, 'size': first.num_workers, 'kvstore': 'hybrid', 'barrier': first._barrier}
+    choices = {}
+    for optimizer in arguments.optimizers.split(','):
+        if arguments.resume:
+            report(worker['rank'], **{optimizer: resume(worker, optimizer, arguments.directory)})
+            continue
+        found, trainer = run(worker, optimizer, arguments.directory)
+        report(worker['rank'], **{optimizer: found})
+        if arguments.kvstore == 'hybrid':
+            for route in trainer._kvstore.backend.routes.values():
+                choice = route.choice
+                if choice is not None:
+                    numbers = vars(choice.estimate) if choice.estimate else {}
+                    choices[optimizer + '/' + route.name] = dict(
+                        numbers, way=choice.way, because=choice.because, kind=route.kind, touched=choice.touched,
+                        union=choice.union)
+            report(worker['rank'], plan=trainer._kvstore.report(), choices=choices)
+
+
+if __name__ == '__main__':
+    main()
