@@ -302,8 +302,8 @@ class Job:
         link = self._link(client)
         self.collective.lifeline = self.lifeline
         self.num_servers = num_servers
-        self.servers = ParameterServers(client, link, num_servers, self.rank, native_ranks.index(0),
-                                        _BOOTSTRAP_KEY + 1, self._meet)
+        self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
+                                        native_ranks.index(0), _BOOTSTRAP_KEY + 1, self._meet)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout})
 
     def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:

@@ -7,12 +7,15 @@ import logging
 import os
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from .errors import SettingError
 
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
+
+#: Instead of a partition count: find the best one while training.
+AUTO = 'auto'
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,9 @@ class Settings:
 
     Attributes
     ----------
-    partitions : tuple of (str, int)
-        Name pattern and partition count, first match wins; no match means one partition per server.
+    partitions : tuple of (str, int or 'auto')
+        Name pattern and partition count, first match wins; no match means one partition per server.  'auto' starts
+        from there and has the best count found while training.
     servers_per_host : int
         Parameter server processes that ``horovodrun`` jobs start on each host.
     local_aggregation : bool
@@ -31,20 +35,36 @@ class Settings:
         Seconds to wait for the other processes while a job starts.
     log_level : str
         Level of the ``mxhybrid`` logger.
+    plan_file : str
+        File for the counts that 'auto' found; empty for none.
     """
 
-    partitions: Tuple[Tuple[str, int], ...] = ()
+    partitions: Tuple[Tuple[str, Union[int, str]], ...] = ()
     servers_per_host: int = 1
     local_aggregation: bool = True
     timeout: float = DEFAULT_TIMEOUT_S
     log_level: str = 'INFO'
+    plan_file: str = ''
 
-    def partitions_for(self, name: str) -> Optional[int]:
-        """Partition count asked for the table `name`, or None for the default."""
+    def _asked_for(self, name: str) -> Union[int, str, None]:
         for pattern, count in self.partitions:
             if fnmatch.fnmatchcase(name, pattern):
                 return count
         return None
+
+    def partitions_for(self, name: str) -> Optional[int]:
+        """Partition count asked for the table `name`, or None for the default."""
+        count = self._asked_for(name)
+        return count if isinstance(count, int) else None
+
+    def is_auto(self, name: str) -> bool:
+        """Whether the partition count of the table `name` is to be found while training."""
+        return self._asked_for(name) == AUTO
+
+    @property
+    def any_auto(self) -> bool:
+        """Whether any table may be tuned."""
+        return any(count == AUTO for _, count in self.partitions)
 
 
 def _count(setting: str, value: Any) -> int:
@@ -58,7 +78,16 @@ def _count(setting: str, value: Any) -> int:
     return count
 
 
-def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
+def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
+    if isinstance(value, str) and value.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return _count(setting, value)
+    except SettingError as error:
+        raise SettingError("%s. 'auto' finds one while training" % error) from None
+
+
+def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], ...]:
     if isinstance(value, dict):
         pairs = list(value.items())
     elif isinstance(value, str) and '=' in value:
@@ -74,7 +103,7 @@ def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
             raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
                                % (setting, value, pattern))
         label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
-        checked.append((pattern.strip(), _count(label, count)))
+        checked.append((pattern.strip(), _count_or_auto(label, count)))
     return tuple(checked)
 
 
@@ -96,6 +125,17 @@ def _seconds(setting: str, value: Any) -> float:
     return seconds
 
 
+def _path(setting: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise SettingError("%s=%r is not the name of a file, for example %s='partitions.json'"
+                           % (setting, value, setting))
+    path = os.path.abspath(str(os.fspath(value)))
+    if os.path.isdir(path):
+        raise SettingError("%s=%r is a directory: give a file in it, for example %s=%r"
+                           % (setting, value, setting, os.path.join(path, 'partitions.json')))
+    return path
+
+
 def _level(setting: str, value: Any) -> str:
     level = str(value).upper()
     if not isinstance(logging.getLevelName(level), int):
@@ -105,7 +145,7 @@ def _level(setting: str, value: Any) -> str:
 
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
-    'timeout': _seconds, 'log_level': _level}
+    'timeout': _seconds, 'log_level': _level, 'plan_file': _path}
 
 
 def variable(name: str) -> str:
