@@ -27,8 +27,9 @@ def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
         comparing.assert_same_bits(still.results[0][case], moved.results[0][case], case)
 
 
-def test_moves_with_three_workers_and_servers(expected, tmp_path):
-    moved = run_job(MOVES, 'launch.py', workers=3, servers=3, args=['--directory', str(tmp_path)], timeout=150).ok()
+def test_moves_with_three_clients_and_servers(expected, tmp_path):
+    moved = run_job(MOVES, 'launch.py', workers=3, servers=3, args=['--directory', str(tmp_path)], timeout=150,
+                    env={'MXHYBRID_LOCAL_AGGREGATION': '0'}).ok()
     comparing.assert_cases(expected, moved, 3)
 
 

@@ -37,9 +37,11 @@ def embedding(worker, kind, optimizer, still, widths=(4, 3), meddle=None, **opti
                             kvstore=worker.store(**options), **options)
 
     def before(step, trainer):
+        if meddle is ahead:
+            ahead(worker, net, trainer, step)
         if not still:
             cut(trainer, step)
-        if meddle is not None:
+        if meddle not in (None, ahead):
             meddle(worker, net, trainer, step)
 
     return train.fit(worker, net, trainer, before=before)
@@ -49,6 +51,14 @@ def slower(worker, net, trainer, step):
     """Change the learning rate twice."""
     if step in (7, 15):
         trainer.set_learning_rate(trainer.learning_rate / 2)
+
+
+def ahead(worker, net, trainer, step):
+    """Ask for rows before the move that comes next: for this step, and for the one after."""
+    ids, _ = train.batches()
+    for when in (step, step + 1)[:train.STEPS - step]:
+        for table in net.tables:
+            mxhybrid.prefetch(table.weight, worker.share(ids[when]), after_step=when > step)
 
 
 def saved(worker, net, trainer, step):
@@ -90,6 +100,7 @@ def plain(worker, still):
 
 
 CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=slower),
+         'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
          'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
          'restarted': lambda w, still: embedding(w, 'weight', 'adagrad', still, meddle=restarted),
          'plain': plain,
