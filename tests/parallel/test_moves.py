@@ -22,8 +22,10 @@ def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
     args = ['--directory', str(tmp_path)]
     moved = run_job(MOVES, 'horovodrun', workers=2, servers=2, args=args, timeout=150).ok()
     comparing.assert_cases(expected, moved, 2)
-    still = run_job(MOVES, 'horovodrun', workers=2, servers=2, args=args + ['--still'], timeout=150).ok()
-    for case in expected:
+    cases = ['weight-sgd-momentum', 'weight-adam', 'weight-adagrad', 'gradient-adam', 'ahead']
+    still = run_job(MOVES, 'horovodrun', workers=2, servers=2, args=args + ['--still', '--cases', ','.join(cases)],
+                    timeout=150).ok()
+    for case in cases:
         comparing.assert_same_bits(still.results[0][case], moved.results[0][case], case)
 
 
@@ -52,11 +54,11 @@ def test_memory_does_not_grow_with_the_number_of_moves():
 def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
     path = tmp_path / 'plan.json'
 
-    def train(steps, partitions, workers=2, *args):
+    def train(steps, partitions, workers=2):
         return run_job(AUTO, 'horovodrun', workers=workers, servers=2, timeout=150, args=[
-            '--steps', str(steps), '--partitions', partitions, '--plan', str(path)] + list(args)).ok()
+            '--steps', str(steps), '--partitions', partitions, '--plan', str(path)]).ok()
 
-    found = train(100, 'auto')
+    found = train(70, 'auto')
     plan = json.loads(path.read_text())
     assert (plan['workers'], plan['servers'], set(plan['tables'])) == (2, 2, TABLES)
     assert plan['tables']['net_days_weight']['samples'] == []  # moves too little
@@ -73,7 +75,7 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
             assert entry['partitions'] == choose(samples, 2) or not entry['finished']
     assert 'partitions=auto: done' in found.output and 'net_words_weight (2 partitions)' in found.output
     assert set(found.results) == {0, 1}
-    fixed = train(100, '2')
+    fixed = train(70, '2')
     comparing.assert_same_bits(fixed.results[0]['weights'], found.results[0]['weights'], 'auto')
     assert json.loads(path.read_text()) == plan
 
@@ -90,7 +92,4 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
     other = train(2, 'auto', 3)
     assert other.results[0]['first']['net_words_weight'] == 2
     assert 'is ignored: it is for 2 workers, this job has 3' in other.output
-    other = train(2, 'auto', 2, '--rows', '4010')
-    assert [other.results[1]['first'][name] for name in sorted(TABLES)] == [2, 2, 2]
-    assert 'is ignored for net_words_weight: its table net_words_weight is [4000, 16] float32' in other.output
     assert json.loads(path.read_text()) == plan

@@ -256,7 +256,7 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        assert default == {(): 'one per server'}.get(value, value if isinstance(value, str) else '%g' % value
+        assert default == {(): 'one per server', '': 'none'}.get(value, value if isinstance(value, str) else '%g' % value
                                                      if isinstance(value, (int, float)) else None)
         assert meaning
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
