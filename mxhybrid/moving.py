@@ -22,8 +22,8 @@ from .errors import InputError
 from .partition import MAX_KEY_BYTES, Partitioning, partition_count
 from .ps import Table
 
-#: Bytes of rows that one worker pulls and pushes at a time.
-MOVE_CHUNK_BYTES = 8 << 20
+#: Bytes of rows that one worker pulls and pushes at a time; MXNet keeps buffers of that size for every key.
+MOVE_CHUNK_BYTES = 4 << 20
 
 
 def repartition(table: Table, wanted: int) -> None:

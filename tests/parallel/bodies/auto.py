@@ -1,5 +1,6 @@
 """Train a small model whose tables' partition counts are found on the way; report weights, counts and the plan."""
-import argparse
+import json
+import sys
 
 import mxnet as mx
 import numpy as np
@@ -31,28 +32,50 @@ class Net(gluon.Block):
         return self.score(self.more(self.hidden(mx.nd.concat(*parts, dim=1))))
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument('--steps', type=int)
-parser.add_argument('--partitions')
-parser.add_argument('--plan')
-arguments = parser.parse_args()
-store = mxhybrid.create(partitions=arguments.partitions, plan_file=arguments.plan)
-net = Net(4000)
-mx.random.seed(3)
-net.initialize(mx.init.Uniform(0.1))
-trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.01}, kvstore=store)
-loss_of = gluon.loss.L2Loss()
-random = np.random.RandomState(1)
-first = None
-for _ in range(arguments.steps):
-    ids = random.randint(0, 4000, (BATCH, 6))
-    share = ids[store.rank::store.num_workers]
-    with autograd.record():
-        loss = loss_of(net(mx.nd.array(share)), mx.nd.array(share.mean(axis=1) / 4000))
-    loss.backward()
-    trainer.step(BATCH)
-    if first is None:
-        first = {route.name: route.table.partitioning.count for route in store.backend.routes.values() if route.table}
-counts = {route.name: route.table.partitioning.count for route in store.backend.routes.values() if route.table}
-report(store.rank, first=first, counts=counts,
-       weights={name: param._reduce().tostype('default').asnumpy() for name, param in net.collect_params().items()})
+def train(steps, **settings):
+    """Counts after the first and the last step, and weights."""
+    store = mxhybrid.create(**settings)
+    net = Net(4000)
+    mx.random.seed(3)
+    net.initialize(mx.init.Uniform(0.1))
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.01}, kvstore=store)
+    loss_of = gluon.loss.L2Loss()
+    random = np.random.RandomState(1)
+    counts = []
+    for _ in range(steps):
+        ids = random.randint(0, 4000, (BATCH, 6))
+        share = ids[store.rank::store.num_workers]
+        with autograd.record():
+            loss = loss_of(net(mx.nd.array(share)), mx.nd.array(share.mean(axis=1) / 4000))
+        loss.backward()
+        trainer.step(BATCH)
+        counts.append({route.name: route.table.partitioning.count for route in store.backend.routes.values()
+                       if route.table})
+    return {'first': counts[0], 'last': counts[-1],
+            'weights': {name: param._reduce().tostype('default').asnumpy()
+                        for name, param in net.collect_params().items()}}
+
+
+def change(plan, path, store):
+    """Put another plan into the file."""
+    if store.rank == 0:
+        with open(path, 'w') as handle:
+            json.dump(plan, handle)
+    store._barrier()
+
+
+path = sys.argv[1]
+store = mxhybrid.create()
+found = train(70, partitions='auto', plan_file=path)
+store._barrier()
+with open(path) as handle:
+    plan = json.load(handle)
+report(store.rank, found=found, plan=plan, fixed=train(70, partitions=2))
+# The next run starts from what this one found, here put beyond doubt.
+for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
+    plan['tables'][name].update(partitions=count, finished=True)
+change(plan, path, store)
+report(store.rank, again=train(12, partitions='*days*=3,*=auto', plan_file=path))
+# One for another job is left alone.
+change(dict(plan, workers=3), path, store)
+report(store.rank, other=train(2, partitions='auto', plan_file=path))

@@ -1,7 +1,7 @@
 """Train while tables are cut anew, again and again; report all final weights.
 
-With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  With ``--still``
-nothing is cut anew.
+With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  The cases after
+``--still`` are trained a second time, with nothing cut anew.
 """
 import argparse
 import os
@@ -115,13 +115,15 @@ def main():
     parser.add_argument('--kvstore', default='hybrid')
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--cases', default=','.join(CASES))
-    parser.add_argument('--still', action='store_true')
+    parser.add_argument('--still', nargs='*', default=[])
     parser.add_argument('--directory', default='.')
     arguments = parser.parse_args()
     worker = train.Worker(arguments.kvstore, arguments.partitions)
     worker.directory = arguments.directory
     for case in arguments.cases.split(','):
-        report(worker.rank, **{case: CASES[case](worker, arguments.still)})
+        report(worker.rank, **{case: CASES[case](worker, False)})
+    for case in arguments.still:
+        report(worker.rank, **{'still ' + case: CASES[case](worker, True)})
 
 
 if __name__ == '__main__':
