@@ -12,7 +12,7 @@ setup(
     # (see scripts/install): neither can be a requirement here.
     install_requires=['numpy<1.24', 'tqdm'],
     extras_require={'test': ['pytest', 'pytest-timeout', 'hypothesis', 'psutil', 'ruff', 'mypy'],
-                    'bench': ['matplotlib']},  # for scripts/bench --plot
+                    'plot': ['matplotlib']},  # for scripts/bench --plot and python -m mxhybrid.plot
     classifiers=[
         'License :: OSI Approved :: Apache Software License',
         'Operating System :: POSIX :: Linux',

@@ -183,6 +183,8 @@ class _Shared:
     def __init__(self, index: int):
         self.index = index
         self.table: Any = None
+        #: What the places of rows in the cache refer to.
+        self.partitioning: Any = None
         self.merged = 0
         #: By local rank: places, rows, order; and the priority of the push.
         self.contributions: Dict[int, Tuple[tuple, int]] = {}
@@ -389,10 +391,10 @@ class Leader:
         now = [question for question in state.questions if question.pushes <= state.merged]
         state.questions = [question for question in state.questions if question.pushes > state.merged]
         table = state.table
-        size = table.partitioning.count * table.partitioning.stride
-        if len(state.slots) != size:
+        if state.partitioning is not table.partitioning:
             state.forget_rows()
-            state.slots = np.zeros(size, _SLOT)
+            state.partitioning = table.partitioning
+            state.slots = np.zeros(table.partitioning.count * table.partitioning.stride, _SLOT)
         missing = []
         for question in now:
             new = question.places[state.slots[question.places] == 0]

@@ -42,7 +42,7 @@ class Ahead:
 
     def before_push(self) -> None:
         """To be called before every push: what is here or under way gets stale."""
-        self._collect()
+        self.collect()
         self._here = None
 
     def after_push(self) -> None:
@@ -57,7 +57,7 @@ class Ahead:
             self._asked[1](result)
             self._asked = None
             return
-        self._collect()
+        self.collect()
         if self._here is None:
             self._request(ids, priority)(result)
             return
@@ -72,13 +72,14 @@ class Ahead:
 
     def _ask(self) -> None:
         if self._wish is not None:
-            self._collect()
+            self.collect()
             ids, priority = self._wish
             self._wish = None
             if len(ids):
                 self._asked = (ids, self._request(ids, priority))
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Wait for the rows that are under way, and keep them."""
         if self._asked is not None:
             ids, write = self._asked
             rows = np.empty((len(ids), self._width), self._dtype)

@@ -5,6 +5,7 @@ of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/m
 CPU a NumPy view of that block serves for reading and writing.
 """
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
 
 #: Device types whose memory the host can address: cpu, cpu_pinned, cpu_shared (``include/mxnet/base.h``).
 _HOST_DEVICES = ('cpu', 'cpu_pinned', 'cpu_shared')
+
+#: madvise: the pages' contents are not needed any more (linux/mman.h).
+_MADV_DONTNEED = 4
 
 #: dtypes that ps-lite servers of MXNet accept (``MSHADOW_REAL_TYPE_SWITCH`` in kvstore_dist_server.h).
 SERVER_DTYPES = (np.float16, np.float32, np.float64)
@@ -115,3 +119,33 @@ def sum_row_sparse(parts):
     for ids, rows in parts:
         total[np.searchsorted(union, ids)] += rows
     return union, total
+
+
+def give_back_memory(view):
+    """Give the physical pages that lie wholly inside a contiguous array back to the system; they read as zeros.
+
+    Returns
+    -------
+    int
+        Bytes given back.
+
+    Raises
+    ------
+    OSError
+    """
+    page = os.sysconf('SC_PAGE_SIZE')
+    start = -(-view.ctypes.data // page) * page
+    size = (view.ctypes.data + view.nbytes) // page * page - start
+    if size <= 0:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), 'madvise of %d bytes failed' % size)
+    return size
+
+
+def trim_heap():
+    """Have the C library, where it can, give memory that was freed back to the system."""
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)  # glibc only
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

@@ -67,6 +67,11 @@ class Chooser:
                         for leader in sorted(set(job.leaders))]
         self._clients = [self._hosts[group[0]] for group in self._groups]
 
+    @property
+    def busy(self) -> bool:
+        """Whether a table has yet to be decided on."""
+        return bool(self._open)
+
     # -- forced ------------------------------------------------------------------------------------------------
 
     def starts_replicated(self, key: Any, name: str, value: Any, optimizer: Any) -> bool:

@@ -11,9 +11,12 @@ from .chooser import Chooser
 from .errors import InputError
 from .job import Job
 from .log import get_logger
+from .moving import repartition
 from .optimizers import check_for_table
+from .ps import Table
 from .routes import Dense, Route, Sparse
 from .settings import Settings
+from .tuner import Tuner
 
 logger = get_logger(__name__)
 
@@ -48,6 +51,9 @@ class Distributed:
         # Keys to be initialised anew, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
         self._flags: Any = None
+        self._tuner: Optional[Tuner] = None
+        if settings.any_auto:
+            self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
 
     @property
     def native(self) -> Any:
@@ -73,7 +79,7 @@ class Distributed:
             if isinstance(known, Sparse):
                 known.restart(value if value_was_set else None)
             else:
-                wanted = self._partitions_for(name, value.shape[0])
+                wanted = self._partitions_for(name, value)
                 replicated = self._chooser.starts_replicated(key, name, value, self._optimizer)
                 self.routes[key] = known = Sparse(key, name, value, self._servers, self._collective, self._prefix,
                                                   wanted, replicated)
@@ -99,8 +105,11 @@ class Distributed:
                                      'in the same order and with the same names, on every worker'
                                      % (call, _describe(first), rank, _describe(other)))
 
-    def _partitions_for(self, name: str, rows: int) -> int:
+    def _partitions_for(self, name: str, like: Any) -> int:
+        rows = like.shape[0]
         wanted = self._settings.partitions_for(name)
+        if wanted is None and self._tuner is not None:
+            wanted = self._tuner.start(name, like.shape, like.dtype)
         if wanted is None:
             return min(self._job.num_servers, rows)
         if wanted > rows and self._job.rank == 0:
@@ -111,7 +120,7 @@ class Distributed:
 
     def push(self, route: Any, arrays: List[Any], priority: int) -> None:
         """Sum arrays over devices and workers into a key, by the optimizer if one is set."""
-        self._lifeline.count_call()
+        self._before_push(route)
         if arrays[0].stype == 'row_sparse':
             self._chooser.before_push(route, self._optimizer)
         if isinstance(route, Sparse):
@@ -124,6 +133,12 @@ class Distributed:
             route.stored = mx.nd.empty(route.shape, ctx=arrays[0].context, dtype=route.dtype)
             route.sum_into(route.stored, arrays, priority)
 
+    def _before_push(self, route: Any) -> None:
+        self._lifeline.count_call()
+        # Routes are chosen first: tables that leave the servers have no partitions.
+        if self._tuner is not None and self._tuner.active and not self._chooser.busy:
+            self._tuner.before_push(route.key)
+
     def _push_sparse(self, route: Sparse, arrays: List[Any], priority: int) -> None:
         optimizer = self._optimizer
         if optimizer is not None:
@@ -133,7 +148,7 @@ class Distributed:
         self._chooser.after_push(route, route.push(arrays, priority))
 
     def _push_rows(self, route: Dense, arrays: List[Any], priority: int) -> None:
-        wanted = self._partitions_for(route.name, route.rows)
+        wanted = self._partitions_for(route.name, route) if route.table is None else route.table.partitioning.count
         ids = route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
         self._chooser.after_push(route, ids)
         if self.updater is not None:
@@ -162,7 +177,7 @@ class Distributed:
 
     def pushpull(self, route: Any, arrays: List[Any], outs: List[Any], priority: int) -> None:
         """Push dense arrays and write the key's value to `outs`."""
-        self._lifeline.count_call()
+        self._before_push(route)
         if self.updater is not None:
             self._push_dense(route, arrays, priority)
         else:
@@ -185,6 +200,14 @@ class Distributed:
         """Ask for rows that will be pulled."""
         if isinstance(route, Sparse):
             route.table.prefetch(ids, priority, after_push)
+
+    def repartition(self, route: Any, partitions: int) -> None:
+        """Cut a table into another number of partitions, between two steps."""
+        self._lifeline.count_call()
+        if not isinstance(route.table, Table):
+            raise InputError('repartition: %s has no table on the servers: %s' % (
+                route.name, 'no row_sparse value was pushed to it' if route.table is None else 'it went to allreduce'))
+        repartition(route.table, partitions)
 
     # -- optimizer -------------------------------------------------------------------------------------------------
 
@@ -219,7 +242,8 @@ class Distributed:
 
     def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.store.Hybrid.adopt`."""
-        self._prefix, self.routes, self._chooser = other._prefix, other.routes, other._chooser
+        self._prefix, self.routes = other._prefix, other.routes
+        self._chooser, self._tuner = other._chooser, other._tuner
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def any(self, flag: bool) -> bool:

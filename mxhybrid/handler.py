@@ -30,10 +30,11 @@ import numpy as np
 from mxnet import ndarray as nd
 from mxnet.optimizer import Optimizer
 
-from .arrays import allocate_rows, host_view, row_sparse_parts
+from .arrays import allocate_rows, give_back_memory, host_view, row_sparse_parts, trim_heap
 from .courier import Courier
 from .lifeline import ABORT_STATUS, Lifeline
 from .optimizers import build, is_sparse_kernel, state_arrays
+from .partition import shared_rows
 from .trace import OFF, AnyRecorder, Recorder
 
 #: Elements of a mailbox, float32: 256 KiB.
@@ -86,6 +87,14 @@ class Partition:
         """Drop the optimizer state; the next update starts afresh."""
         self.state, self.has_state = None, False
 
+    def release(self) -> None:
+        """Give all memory back; the partition can be filled anew."""
+        self.mode = 'capture'
+        self.forget_state()
+        self._dense = None
+        if self.stored is not None:
+            give_back_memory(self.view)
+
     def weight(self, optimizer: Any) -> Any:
         """The array to hand to `optimizer`: row_sparse for MXNet's sparse kernels, else dense."""
         return self.stored if is_sparse_kernel(optimizer) else self.dense
@@ -107,21 +116,42 @@ class Partition:
         optimizer.update_multi_precision(self.key, weight, grad, self.state)
         weight.wait_to_read()
 
-    def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
+    def state_rows(self, slot: int) -> Optional[np.ndarray]:
+        """Optimizer state `slot` as a writable array of all rows; None while MXNet keeps none, that is zeros."""
         array = state_arrays(self.state)[slot]
-        width = int(np.prod(array.shape[1:]))
         if array.stype == 'default':
-            host_view(array).reshape(-1, width)[ids] = rows[:, :width]
-            return
-        held, current = row_sparse_parts(array)
-        if len(held) != self.shape[0]:
+            return host_view(array).reshape(self.shape[0], -1)
+        held, rows = row_sparse_parts(array)
+        return rows if len(held) == self.shape[0] else None
+
+    def all_state_rows(self, slot: int) -> np.ndarray:
+        """Optimizer state `slot` as a writable array of all rows, made where MXNet keeps only some."""
+        found = self.state_rows(slot)
+        if found is None:
+            array = state_arrays(self.state)[slot]
+            held, rows = row_sparse_parts(array)
             full, filled = allocate_rows(np.arange(self.shape[0]), array.shape, array.dtype)
             filled[:] = 0
-            filled[held] = current
+            filled[held] = rows
             full.copyto(array)
-            _, current = row_sparse_parts(array)
-        current[ids] = rows[:, :width]
+            _, found = row_sparse_parts(array)
+        return found
+
+    def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
+        current = self.all_state_rows(slot)
+        current[ids] = rows[:, :current.shape[1]]
+
+    def take(self, source: 'Partition', mine: slice, theirs: slice, optimizer: Any) -> None:
+        """Copy rows of weights and optimizer state from another partition of the same table."""
+        self.view[mine] = source.view[theirs]
+        if not source.has_state:
+            return
+        self.ensure_state(optimizer)
+        for slot in range(len(state_arrays(source.state))):
+            rows = source.state_rows(slot)
+            if rows is not None:
+                self.all_state_rows(slot)[mine] = rows[theirs]
 
     def read(self, slot: int, start: int, stop: int, optimizer: Any) -> np.ndarray:
         """Rows ``start:stop`` of optimizer state number `slot`."""
@@ -254,6 +284,34 @@ class Handler(Optimizer):
         rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]))
         data = rows.reshape(-1).view(np.uint8)
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+
+    def do_move(self, table: str, rows: int, old: List[int], new: List[int], count: int) -> None:
+        """Copy what partitions `new` share with the partitions `old` of the same server, `count` updates made."""
+        optimizer = self._optimizers.get(table)
+        for to, key in enumerate(new):
+            for at, old_key in enumerate(old):
+                part, source = self._partitions[key], self._partitions[old_key]
+                if part.stored is None or source.stored is None:
+                    continue
+                shared = shared_rows(rows, len(old), at, len(new), to)
+                if shared is not None:
+                    part.take(source, shared[1], shared[0], optimizer)
+            if optimizer is not None:
+                optimizer._index_update_count[key] = count
+
+    def do_expose(self, keys: List[int], slot: int) -> None:
+        """Overwrite weights by optimizer state `slot`, so that workers can pull it."""
+        for part in (self._partitions[key] for key in keys):
+            if part.stored is not None:
+                part.ensure_state(self._optimizers[part.table])
+                rows = part.all_state_rows(slot)
+                part.view[:, :rows.shape[1]] = rows
+
+    def do_release(self, keys: List[int]) -> None:
+        """Free partitions that are no longer used; their keys stay, MXNet cannot delete one."""
+        for part in (self._partitions[key] for key in keys):
+            part.release()
+        trim_heap()
 
     def die(self, doing: str) -> None:
         """End this server with the current exception, so that the job ends instead of training wrongly."""

@@ -324,8 +324,8 @@ class Job:
         self.collective.trace = self.telemetry.trace
         self.telemetry.connect(self.lifeline)
         self.num_servers = num_servers
-        self.servers = ParameterServers(client, link, num_servers, self.rank, native_ranks.index(0),
-                                        _BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
+        self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
+                                        native_ranks.index(0), _BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout,
                               'trace': self.telemetry.trace.enabled})
 

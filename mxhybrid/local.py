@@ -77,6 +77,9 @@ class OneProcess:
     def prefetch(self, route: Route, ids: np.ndarray, priority: int, after_push: bool) -> None:
         """All rows are here."""
 
+    def repartition(self, route: Route, partitions: int) -> None:
+        """Nothing is cut here."""
+
     def set_optimizer(self, optimizer: Any) -> None:
         """Update on the store from now on."""
         self.native.set_optimizer(optimizer)

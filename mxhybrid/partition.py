@@ -8,8 +8,9 @@ A partition is one ps-lite key.  MXNet sends a key whose size stays below ``MXNE
 server ``(key * 9973) % num_servers`` (``EncodeRowSparseKey`` in ``src/kvstore/kvstore_dist.h``), so a
 partition is placed by choosing its key.
 """
+import math
 from dataclasses import dataclass
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -95,6 +96,24 @@ def rows_in_partition(rows: int, count: int, part: int) -> int:
     return (rows - part + count - 1) // count
 
 
+def shared_rows(rows: int, old_count: int, old: int, new_count: int, new: int) -> Optional[Tuple[slice, slice]]:
+    """Where the rows lie that partition `old` of `old_count` and partition `new` of `new_count` have in common.
+
+    Returns
+    -------
+    (slice, slice) or None
+        Their local rows in `old` and in `new`, in the same order; None without a common row.
+    """
+    step = math.gcd(old_count, new_count)
+    if (old - new) % step:
+        return None
+    period = old_count * new_count // step
+    first = next(row for row in range(old, period, old_count) if row % new_count == new)
+    if first >= rows:
+        return None
+    return slice(first // old_count, None, period // old_count), slice(first // new_count, None, period // new_count)
+
+
 def partition_count(rows: int, width: int, itemsize: int, wanted: int, max_bytes: int = MAX_KEY_BYTES) -> int:
     """Number of partitions for a table: `wanted`, at most one a row, and more where a key would grow too big.
 
@@ -172,3 +191,47 @@ class Placement:
         for part, server in enumerate(servers):
             self.bytes_on[server] += rows_in_partition(rows, count, part) * width * itemsize
         return Partitioning(rows, width, tuple(self.key_on(server) for server in servers), servers)
+
+    def move(self, old: Partitioning, itemsize: int, count: int) -> Partitioning:
+        """Place `count` partitions of a table that has other ones, close to where its rows are.
+
+        Of the servers that stay within one partition of the least loaded, the one that holds most of a
+        partition's rows gets it.  So partitions that are cut in two stay where they are, as long as every server
+        has some.  The old partitions no longer count as load.
+
+        Raises
+        ------
+        OverflowError
+            When a server's keys are used up.
+        """
+        self.release(old, itemsize)
+        keys, servers = [], []
+        step = math.gcd(old.count, count)
+        for part in range(count):
+            size = rows_in_partition(old.rows, count, part) * old.width * itemsize
+            held = [0] * self.num_servers
+            for source in range(part % step, old.count, step):
+                held[old.servers[source]] += 1
+            limit = min(self.bytes_on) + max(size, 1)
+            server = max((s for s in range(self.num_servers) if self.bytes_on[s] < limit),
+                         key=lambda s: (held[s], -self.bytes_on[s], -s))
+            self.bytes_on[server] += size
+            servers.append(server)
+            keys.append(self.key_on(server))
+        return Partitioning(old.rows, old.width, tuple(keys), tuple(servers))
+
+    def release(self, partitioning: Partitioning, itemsize: int) -> None:
+        """Take partitions off their servers' loads."""
+        self._count(partitioning, -itemsize)
+
+    def claim(self, partitioning: Partitioning, itemsize: int) -> None:
+        """Put partitions that were released back on their servers' loads."""
+        self._count(partitioning, itemsize)
+
+    def _count(self, partitioning: Partitioning, itemsize: int) -> None:
+        for part, server in enumerate(partitioning.servers):
+            self.bytes_on[server] += partitioning.shape(part)[0] * partitioning.width * itemsize
+
+    def keys_left(self) -> int:
+        """Keys that every server still has at least."""
+        return max(0, min((MAX_KEY - key) // self.num_servers + 1 for key in self._next_key))

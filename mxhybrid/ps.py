@@ -8,6 +8,7 @@ native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstor
 * a command overtakes pushes that are still under way, so rank 0 waits for its own before it sends one.
 """
 import pickle
+import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 import mxnet as mx
@@ -19,7 +20,7 @@ from .arrays import allocate_rows, host_view
 from .client import Client
 from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
-from .optimizers import name_of, scalars
+from .optimizers import build, name_of, scalars, state_arrays
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
 from .trace import OFF, AnyRecorder
 
@@ -39,6 +40,7 @@ class ParameterServers:
     num_servers : int
     rank : int
         This worker; rank 0 alone sends commands, and its values count.
+    num_workers : int
     initialiser : int
         The worker that is the native store's rank 0, whose pushes initialise keys.
     first_key : int
@@ -49,7 +51,7 @@ class ParameterServers:
     """
 
     def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
-                 initialiser: int, first_key: int, meet: Callable[[], None],
+                 num_workers: int, initialiser: int, first_key: int, meet: Callable[[], None],
                  trace: AnyRecorder = OFF):
         self.trace = trace
         self.client = client
@@ -59,7 +61,8 @@ class ParameterServers:
         self.initialiser = initialiser
         self.placement = Placement(num_servers, first_key)
         self.num_servers = num_servers
-        self._meet = meet
+        self.meet = meet
+        self.num_workers = num_workers
         self._mailboxes = [self.placement.key_on(server) for server in range(num_servers)]
         self._table_count = 0
         self._stand_in: Any = None
@@ -77,14 +80,15 @@ class ParameterServers:
         """Put the handler into every server and connect it to the job monitor (collective)."""
         if self.client is None:
             return
-        self._initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
+        self.initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
         self.command('mailbox', keys=self._mailboxes)
         self.command('watch', **watch)
         for key in self._mailboxes:
             self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
 
-    def _initialise(self, keys: Any, values: Any) -> None:
+    def initialise(self, keys: Any, values: Any) -> None:
+        """Bring keys to life with the values of the worker that initialises (collective among clients)."""
         if self.client is not None:
             with self.client.lock:
                 self.client.native.init(keys, values)
@@ -128,6 +132,7 @@ class ParameterServers:
         even : bool
             Place the partitions on the servers in turn, instead of where the fewest bytes are.
         """
+        started = time.perf_counter()
         dtype = np.dtype(dtype)
         rows, width = shape[0], int(np.prod(shape[1:]))
         count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
@@ -135,11 +140,10 @@ class ParameterServers:
         partitioning = place(rows, width, dtype.itemsize, count)
         # The native store's own barrier, below, must find no worker of any host with rows still under way.
         self.link.settle()
-        self._meet()
+        self.meet()
         self.command('table', table=name, keys=partitioning.keys, width=width, mode='capture',
                      rows=[partitioning.shape(part)[0] for part in range(count)])
-        table = Table(self, self._table_count, name, partitioning, dtype)
-        self._table_count += 1
+        table = self.new_table(name, partitioning, dtype)
         for part, key in enumerate(partitioning.keys):
             if self.rank == self.initialiser:
                 local = np.arange(partitioning.shape(part)[0], dtype=np.int64)
@@ -147,14 +151,31 @@ class ParameterServers:
                 view[:] = 0 if values is None else values(partitioning.members(part))
             else:
                 value = table.empty(part)
-            self._initialise(key, value)
+            self.initialise(key, value)
         table.push_nothing()
         table.set_mode(mode)
+        table.seconds_to_create = time.perf_counter() - started
         return table
+
+    def new_table(self, name: str, partitioning: Partitioning, dtype: np.dtype) -> 'Table':
+        """A table with a number of its own in the links between workers; nothing is sent."""
+        self._table_count += 1
+        return Table(self, self._table_count - 1, name, partitioning, dtype)
 
 
 class Table:
-    """One table on the servers.  Row ids are global; partitions do not show."""
+    """One table on the servers.  Row ids are global; partitions do not show.
+
+    Attributes
+    ----------
+    partitioning : Partitioning
+    former : dict of int to Partitioning
+        Partitionings that the table had before, by count; their keys exist on the servers, without contents.
+    helper : Table or None
+        Through which rows go to the partitions that the table is about to get.
+    seconds_to_create : float
+        How long it took, the transfer of all rows from one worker included.
+    """
 
     def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype):
         self._servers = servers
@@ -169,6 +190,40 @@ class Table:
         self._sent_count = 0
         self.mode = 'capture'
         self._ahead = Ahead(lambda ids, priority: servers.link.request(self, ids, priority), partitioning.width, dtype)
+        self.former: Dict[int, Partitioning] = {}
+        self.helper: Optional['Table'] = None
+        self.seconds_to_create = 0.0
+
+    @property
+    def servers(self) -> ParameterServers:
+        """Where the table lives."""
+        return self._servers
+
+    @property
+    def updates(self) -> int:
+        """Updates that the servers' optimizer has made to every partition."""
+        return self._sent_count
+
+    def state_slots(self) -> int:
+        """Arrays of optimizer state that the servers keep for the table."""
+        if self._sent_optimizer is None:
+            return 0
+        row = mx.nd.sparse.zeros('row_sparse', (1, self.partitioning.width), dtype=self.dtype)
+        return len(state_arrays(build(*self._sent_optimizer).create_state_multi_precision(0, row)))
+
+    def use(self, partitioning: Partitioning) -> None:
+        """Go on with other partitions, which hold the same rows; see :mod:`mxhybrid.moving`."""
+        self.partitioning = partitioning
+        self._empty = [None] * partitioning.count
+
+    def collect(self) -> None:
+        """Wait for rows that were asked for early."""
+        self._ahead.collect()
+
+    def touch(self) -> None:
+        """Push no rows (collective), which frees the servers' buffers, but keep those that were asked for early."""
+        self.pushes += 1
+        self._servers.link.push(self, np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype), 0)
 
     @property
     def has_optimizer(self) -> bool:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from .errors import SettingError
 
@@ -17,6 +17,9 @@ WAYS = ('auto', 'servers', 'allreduce')
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
 
+#: Instead of a partition count: find the best one while training.
+AUTO = 'auto'
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -24,8 +27,9 @@ class Settings:
 
     Attributes
     ----------
-    partitions : tuple of (str, int)
-        Name pattern and partition count, first match wins; no match means one partition per server.
+    partitions : tuple of (str, int or 'auto')
+        Name pattern and partition count, first match wins; no match means one partition per server.  'auto' starts
+        from there and has the best count found while training.
     servers_per_host : int
         Parameter server processes that ``horovodrun`` jobs start on each host.
     local_aggregation : bool
@@ -42,9 +46,11 @@ class Settings:
         Directory for the same numbers, for TensorBoard; none if empty.
     routes : tuple of (str, str)
         Name pattern and way of tables, 'auto', 'servers' or 'allreduce', first match wins; no match means 'auto'.
+    plan_file : str
+        File for the counts that 'auto' found; empty for none.
     """
 
-    partitions: Tuple[Tuple[str, int], ...] = ()
+    partitions: Tuple[Tuple[str, Union[int, str]], ...] = ()
     servers_per_host: int = 1
     local_aggregation: bool = True
     timeout: float = DEFAULT_TIMEOUT_S
@@ -53,9 +59,9 @@ class Settings:
     metrics: str = ''
     tensorboard: str = ''
     routes: Tuple[Tuple[str, str], ...] = (('*', 'auto'),)
+    plan_file: str = ''
 
-    def partitions_for(self, name: str) -> Optional[int]:
-        """Partition count asked for the table `name`, or None for the default."""
+    def _asked_for(self, name: str) -> Union[int, str, None]:
         for pattern, count in self.partitions:
             if fnmatch.fnmatchcase(name, pattern):
                 return count
@@ -64,6 +70,20 @@ class Settings:
     def route_for(self, name: str) -> str:
         """Way of the table `name`: 'auto', 'servers' or 'allreduce'."""
         return next((way for pattern, way in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
+
+    def partitions_for(self, name: str) -> Optional[int]:
+        """Partition count asked for the table `name`, or None for the default."""
+        count = self._asked_for(name)
+        return count if isinstance(count, int) else None
+
+    def is_auto(self, name: str) -> bool:
+        """Whether the partition count of the table `name` is to be found while training."""
+        return self._asked_for(name) == AUTO
+
+    @property
+    def any_auto(self) -> bool:
+        """Whether any table may be tuned."""
+        return any(count == AUTO for _, count in self.partitions)
 
 
 def _count(setting: str, value: Any) -> int:
@@ -75,6 +95,15 @@ def _count(setting: str, value: Any) -> int:
         raise SettingError('%s=%r is too small: give a count of at least 1, or leave it out for the default'
                            % (setting, value))
     return count
+
+
+def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
+    if isinstance(value, str) and value.strip().lower() == AUTO:
+        return AUTO
+    try:
+        return _count(setting, value)
+    except SettingError as error:
+        raise SettingError("%s. 'auto' finds one while training" % error) from None
 
 
 def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
@@ -99,8 +128,8 @@ def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
     return tuple(checked)
 
 
-def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, int], ...]:
-    return _by_pattern(setting, value, _count, 'count', 'embed*=8,*=2')
+def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], ...]:
+    return _by_pattern(setting, value, _count_or_auto, 'count', 'embed*=8,*=2')
 
 
 def _way(setting: str, value: Any) -> str:
@@ -133,13 +162,6 @@ def _seconds(setting: str, value: Any) -> float:
     return seconds
 
 
-def _level(setting: str, value: Any) -> str:
-    level = str(value).upper()
-    if not isinstance(logging.getLevelName(level), int):
-        raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
-    return level
-
-
 def _path(setting: str, value: Any) -> str:
     try:
         path = os.fspath(value)
@@ -151,10 +173,25 @@ def _path(setting: str, value: Any) -> str:
     return path
 
 
+def _file(setting: str, value: Any) -> str:
+    path = os.path.abspath(_path(setting, value))
+    if os.path.isdir(path):
+        raise SettingError("%s=%r is a directory: give a file in it, for example %s=%r"
+                           % (setting, value, setting, os.path.join(path, 'partitions.json')))
+    return path
+
+
+def _level(setting: str, value: Any) -> str:
+    level = str(value).upper()
+    if not isinstance(logging.getLevelName(level), int):
+        raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
+    return level
+
+
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
     'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path,
-    'routes': _routes}
+    'routes': _routes, 'plan_file': _file}
 
 
 def variable(name: str) -> str:

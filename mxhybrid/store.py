@@ -40,7 +40,8 @@ class Hybrid(KVStore):
     ----------
     partitions : int, str or dict of str to int, optional
         Partitions of every table on the servers: one count, or counts by name pattern, ``{'embed*': 8}`` or
-        ``'embed*=8,*=2'``.  Default: one per server.
+        ``'embed*=8,*=2'``.  Default: one per server.  'auto' in place of a count finds the best one while training,
+        see :mod:`mxhybrid.tuner`.
     servers_per_host : int, optional
         Parameter server processes that ``horovodrun`` jobs start on each host, default 1.
     timeout : float, optional
@@ -56,6 +57,8 @@ class Hybrid(KVStore):
     routes : str or dict of str to str, optional
         What may carry tables: 'auto' (default) measures in the first steps, 'servers' and 'allreduce' force; for
         all tables or by name pattern, ``{'embed*': 'allreduce'}`` or ``'embed*=allreduce,*=auto'``.
+    plan_file : str, optional
+        File for the partition counts that 'auto' found, on worker 0's host.
 
     Raises
     ------
@@ -266,6 +269,15 @@ class Hybrid(KVStore):
             row_ids = mx.nd.array(row_ids, dtype='int64')
         ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
         self._backend.prefetch(route, ids, priority, after_push)
+
+    @_unrecorded
+    def repartition(self, key: Any, partitions: int) -> None:
+        """Cut a table on the servers into another number of partitions, between two steps (collective).
+
+        Weights and optimizer state move; training goes on as if nothing had happened.  A job of one process has no
+        partitions and ignores the call.
+        """
+        self._backend.repartition(self._route('repartition', key), partitions)
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 

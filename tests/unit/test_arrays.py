@@ -1,5 +1,6 @@
 """NumPy views of MXNet arrays and row_sparse arithmetic, against what MXNet and NumPy say."""
 import gc
+import os
 
 import mxnet as mx
 import numpy as np
@@ -8,7 +9,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from mxhybrid.arrays import allocate_rows, host_view, make_row_sparse, row_sparse_parts, sum_row_sparse
+from mxhybrid.arrays import (
+    allocate_rows,
+    give_back_memory,
+    host_view,
+    make_row_sparse,
+    row_sparse_parts,
+    sum_row_sparse,
+    trim_heap,
+)
 
 DTYPES = ['float16', 'float32', 'float64']
 fast = hypothesis_settings(max_examples=50, deadline=None)
@@ -216,3 +225,31 @@ def test_sum_of_nothing_is_nothing():
     for parts in ([empty], [empty, empty, empty]):
         ids, rows = sum_row_sparse(parts)
         assert ids.shape == (0,) and rows.shape == (0, 2) and rows.dtype == np.float32
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+def resident_bytes():
+    """VmRSS of this process."""
+    with open('/proc/self/status') as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmRSS'))
+
+
+def test_memory_is_given_back_and_the_edges_keep_their_values():
+    whole = np.ones(40_000_000, np.uint8)
+    inner = whole[1000:-1000]
+    before = resident_bytes()
+    given = give_back_memory(inner)
+    assert len(inner) - 3 * os.sysconf('SC_PAGE_SIZE') < given <= len(inner)
+    assert resident_bytes() < before - 0.9 * given
+    assert whole[:1000].all() and whole[-1000:].all() and int(inner.sum()) == len(inner) - given
+    inner[:] = 3
+    assert (inner == 3).all()
+
+
+def test_small_arrays_keep_their_memory():
+    few = np.ones(100, np.uint8)
+    assert give_back_memory(few) == 0
+    assert few.all()
+    trim_heap()

@@ -456,3 +456,68 @@ def test_every_update_and_its_mode_is_recorded():
     assert [(event['name'], event['cat'], event['args']['key']) for event in events] == [
         ('assign w', 'update', key) for key in table.keys]
     assert sum(event['args']['rows'] for event in events) == 3
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+def recut(table, count, through_workers=False):
+    """Move a table to `count` partitions, as worker 0 commands it, all in this process or all through workers."""
+    handler, old_keys, old_plan, old = table.handler, table.keys, table.plan, table.stored
+    table.plan = Placement(1, max(old_keys) + 1).place(ROWS, WIDTH, 4, count)
+    table.keys = list(table.plan.keys)
+    shapes = [table.plan.shape(part) for part in range(count)]
+    table.stored = [make_row_sparse(np.arange(shape[0]), np.full(shape, 7, old[0].dtype), shape) for shape in shapes]
+    handler.do_table('w', table.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
+    table.push(np.empty(0, np.int64), np.empty((0, WIDTH), old[0].dtype))
+    updates = handler._optimizers['w']._index_update_count.get(old_keys[0], 0)
+    if not through_workers:
+        handler.do_move('w', ROWS, old_keys, table.keys, updates)
+    else:
+        handler.do_move('w', ROWS, [], table.keys, updates)
+        slots = len(state_arrays(handler._partitions[old_keys[0]].state))
+        for slot in range(-1, slots):
+            if slot >= 0:
+                handler.do_expose(old_keys, slot)
+            whole = np.empty((ROWS, WIDTH), old[0].dtype)
+            for part, array in enumerate(old):
+                whole[old_plan.members(part)] = row_sparse_parts(array)[1]
+            handler.do_mode(table.keys, 'assign' if slot < 0 else 'state:%d' % slot)
+            table.push(np.arange(ROWS), whole)
+    handler.do_mode(table.keys, 'optimize')
+    handler.do_release(old_keys)
+
+
+@pytest.mark.parametrize('through_workers', [False, True])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_moves_change_no_bit(name, arguments, through_workers):
+    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
+    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
+    still, moved = Table(values, 3), Table(values, 3)
+    for table in (still, moved):
+        table.set_optimizer(optimizer)
+    counts = iter((4, 1, 1, 11, 2, 3, 6))
+    for ids, rows in merged_gradients(2):
+        recut(moved, next(counts), through_workers)
+        for table in (still, moved):
+            table.push(ids, rows)
+        np.testing.assert_array_equal(still.values(), moved.values())
+    for slot, array in enumerate(state_arrays(still.handler._partitions[still.keys[0]].state)):
+        width = int(np.prod(array.shape[1:]))
+        np.testing.assert_array_equal(still.read_state(slot, width), moved.read_state(slot, width))
+
+
+def test_released_partitions_hold_nothing_and_can_be_filled_again():
+    values = np.random.RandomState(1).standard_normal((ROWS, WIDTH)).astype('f4')
+    table = Table(values, 2)
+    table.set_optimizer(mx.optimizer.create('sgd', momentum=0.9))
+    ids, rows = next(merged_gradients(1))
+    table.push(ids, rows)
+    before, keys, plan, stored = table.values(), table.keys, table.plan, table.stored
+    recut(table, 5)
+    parts = [table.handler._partitions[key] for key in keys]
+    assert all(part.state is None and not part.has_state and part.mode == 'capture' for part in parts)
+    table.handler.do_move('w', ROWS, table.keys, keys, 1)
+    table.keys, table.plan, table.stored = keys, plan, stored
+    np.testing.assert_array_equal(table.values(), before)
+    assert all(table.handler._optimizers['w']._index_update_count[key] == 1 for key in keys)

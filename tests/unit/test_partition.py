@@ -13,6 +13,7 @@ from mxhybrid.partition import (
     Placement,
     partition_count,
     rows_in_partition,
+    shared_rows,
 )
 
 TWO_GIB = 2 ** 31
@@ -267,3 +268,76 @@ def test_every_server_has_room_for_hundreds_of_partitions(num_servers):
 
 def test_wire_overhead_is_a_row_key_and_a_length():
     assert ROW_OVERHEAD_BYTES == 8 + 4
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 12))
+def test_shared_rows_are_the_common_members(rows, old_count, new_count):
+    old, new = partitioning(rows, min(old_count, rows)), partitioning(rows, min(new_count, rows))
+    found = []
+    for to in range(new.count):
+        for at in range(old.count):
+            shared = shared_rows(rows, old.count, at, new.count, to)
+            common = sorted(set(old.members(at)) & set(new.members(to)))
+            if shared is None:
+                assert not common
+                continue
+            assert old.members(at)[shared[0]].tolist() == new.members(to)[shared[1]].tolist() == common != []
+            found += common
+    assert sorted(found) == list(range(rows))
+
+
+def spread(placement):
+    """Difference between the most and the least loaded server."""
+    return max(placement.bytes_on) - min(placement.bytes_on)
+
+
+@given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 200), st.integers(1, 20)), max_size=4),
+       st.integers(1, 400), st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_moves_keep_the_servers_loads_even(servers, others, rows, counts):
+    placement = Placement(servers)
+    for other_rows, count in others:
+        placement.place(other_rows, 3, 4, min(count, other_rows))
+    before = list(placement.bytes_on)
+    table = placement.place(rows, 3, 4, min(counts[0], rows))
+    for count in counts[1:]:
+        count = min(count, rows)
+        size = rows_in_partition(rows, count, 0) * 12
+        moved = placement.move(table, 4, count)
+        assert (moved.rows, moved.width, moved.count) == (rows, 3, count)
+        assert not set(moved.keys) & set(table.keys)
+        for key, server in zip(moved.keys, moved.servers):
+            assert (key * 9973) % servers == server
+        assert sum(placement.bytes_on) == sum(before) + rows * 12
+        assert spread(placement) <= max(max(before) - min(before), 2 * size)
+        table = moved
+    placement.release(table, 4)
+    assert placement.bytes_on == before
+    placement.claim(table, 4)
+    assert sum(placement.bytes_on) == sum(before) + rows * 12
+
+
+@given(st.integers(1, 7), st.integers(1, 8), st.integers(1, 5))
+def test_rows_stay_on_their_servers_when_every_partition_is_cut(servers, factor, again):
+    placement = Placement(servers)
+    count = servers * factor
+    rows = 12 * count * again
+    old = placement.place(rows, 3, 4, count)
+    for new in (placement.move(old, 4, count * again),):
+        ids = np.arange(rows)
+        assert (np.array(old.servers)[ids % old.count] == np.array(new.servers)[ids % new.count]).all()
+
+
+def test_keys_left():
+    placement = Placement(3, MAX_KEY - 7)
+    left = placement.keys_left()
+    assert left in (2, 3)
+    for server in range(3):
+        for _ in range(left):
+            placement.key_on(server)
+    assert placement.keys_left() == 0
+    with pytest.raises(OverflowError):
+        for server in range(3):
+            placement.key_on(server)

@@ -1,5 +1,6 @@
 """Settings: where they come from, which win, and what the messages say about wrong ones."""
 import dataclasses
+import os
 import pathlib
 
 import pytest
@@ -19,14 +20,15 @@ def problem(keywords=None, environ=None):
 
 
 def test_defaults():
-    assert resolve({}, {}) == Settings((), 1, True, DEFAULT_TIMEOUT_S, 'INFO')
+    assert resolve({}, {}) == Settings((), 1, True, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (('*', 'auto'),), '')
     assert resolve(None, {}) == Settings()
 
 
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
-        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES']
+        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
+        'MXHYBRID_PLAN_FILE']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -39,6 +41,7 @@ def test_variables_carry_the_projects_prefix():
     ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
     ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
+    ('plan_file', '/a/plan.json', '/a/plan.json', pathlib.Path('/b/plan.json'), '/b/plan.json'),
 ])
 def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
@@ -107,6 +110,24 @@ def test_switches(value, meaning):
 @pytest.mark.parametrize('value', ['yes!', 2, '', [], 'none'], ids=repr)
 def test_wrong_switches_name_setting_value_and_fix(value):
     assert problem({'local_aggregation': value}) == 'local_aggregation=%r is neither on nor off: use 1 or 0' % (value,)
+
+
+def test_auto():
+    settings = resolve({'partitions': 'embed*=auto,out*= AUTO ,*=4'}, {})
+    assert [settings.is_auto(name) for name in ('embed0', 'out', 'other')] == [True, True, False]
+    assert [settings.partitions_for(name) for name in ('embed0', 'out', 'other')] == [None, None, 4]
+    assert settings.any_auto and resolve({'partitions': {'embed*': 'auto', 'out*': 'auto', '*': 4}}, {}) == settings
+    assert resolve({}, {'MXHYBRID_PARTITIONS': 'auto'}).is_auto('any')
+    assert not resolve({'partitions': 4}, {}).any_auto and not resolve({}, {}).is_auto('any')
+    assert "'auto' finds one" in problem({'partitions': 'automatic'})
+
+
+def test_plan_files_are_absolute_and_no_directories(tmp_path):
+    assert resolve({'plan_file': 'plan.json'}, {}).plan_file == os.path.join(os.getcwd(), 'plan.json')
+    text = problem({'plan_file': str(tmp_path)})
+    assert 'is a directory' in text and str(tmp_path / 'partitions.json') in text
+    for value in (3, '', True):
+        assert problem({'plan_file': value}).startswith('plan_file=%r is not a path' % (value,))
 
 
 # ------------------------------------------------------------------------------------------ patterns

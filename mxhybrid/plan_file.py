@@ -1,0 +1,107 @@
+"""The file that keeps what a search for partition counts found; :mod:`mxhybrid.plot` shows it.
+
+A JSON object, written by worker 0 whenever a table's search ends::
+
+    {"format": 1, "workers": 4, "servers": 2, "tables": {"net_words_weight": {
+        "shape": [10000, 16], "dtype": "float32", "partitions": 4, "start": 2, "finished": true,
+        "reason": "why the search ended", "samples": [[partitions, seconds a step], ...],
+        "theta": [constant, shared, each]}},
+     "seconds_before": ..., "seconds_after": ..., "lost": ..., "budget": ...}
+
+``theta`` is the fit of :mod:`mxhybrid.tuning`, null where there were too few samples.  All times are in seconds.
+"""
+import json
+from typing import Any, Dict, List, Optional, Tuple
+
+from .errors import InputError
+from .states import write_atomically
+from .tuning import Candidate, Tuning, fit
+
+FORMAT = 1
+
+
+def record(tuning: Tuning, ended: List[Candidate], shapes: Dict[str, Tuple[List[int], str]],
+           kept: Dict[str, Dict[str, Any]], workers: int, servers: int) -> Dict[str, Any]:
+    """What is to be written.
+
+    Parameters
+    ----------
+    tuning : Tuning
+    ended : list of Candidate
+        Tables whose search has ended.
+    shapes : dict
+        Shape and dtype of each of them by name.
+    kept : dict
+        Entries of tables that need no search.
+    workers, servers : int
+    """
+    tables = dict(kept)
+    for table in ended:
+        samples = table.search.samples
+        model = fit(samples)
+        tables[table.name] = {
+            'shape': shapes[table.name][0], 'dtype': shapes[table.name][1], 'partitions': table.count,
+            'start': table.search.start, 'finished': table.finished, 'reason': table.reason,
+            'samples': [[count, samples[count]] for count in sorted(samples)],
+            'theta': None if model is None else [model.constant, model.shared, model.each]}
+    return {'format': FORMAT, 'workers': workers, 'servers': servers, 'tables': tables,
+            'seconds_before': tuning.budget.step, 'seconds_after': tuning.seconds,
+            'lost': tuning.budget.lost, 'budget': tuning.budget.total}
+
+
+def write(path: str, content: Dict[str, Any]) -> None:
+    """Replace the file in one go.
+
+    Raises
+    ------
+    OSError
+    """
+    write_atomically(path, (json.dumps(content, indent=1) + '\n').encode())
+
+
+def read(path: str) -> Optional[Dict[str, Any]]:
+    """The contents of a plan file, None where there is no file.
+
+    Raises
+    ------
+    InputError
+        It cannot be read or is no plan file.
+    """
+    try:
+        with open(path, 'rb') as handle:
+            content = json.loads(handle.read().decode())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError('%s cannot be read: %s' % (path, error)) from error
+    if not isinstance(content, dict) or content.get('format') != FORMAT:
+        raise InputError('%s is not a plan file of format %d' % (path, FORMAT))
+    tables = content.get('tables')
+    if not isinstance(tables, dict) or not all(_is_entry(entry) for entry in tables.values()):
+        raise InputError('%s is a damaged plan file: its tables are not as %s describes' % (path, __name__))
+    return content
+
+
+def _is_entry(entry: Any) -> bool:
+    return (isinstance(entry, dict) and isinstance(entry.get('shape'), list) and isinstance(entry.get('dtype'), str)
+            and type(entry.get('partitions')) is int and entry['partitions'] > 0
+            and isinstance(entry.get('finished'), bool) and isinstance(entry.get('samples'), list)
+            and all(isinstance(sample, list) and len(sample) == 2 for sample in entry['samples']))
+
+
+def misfit(content: Dict[str, Any], workers: int, servers: int) -> str:
+    """Why a plan cannot serve a job, nothing if it can."""
+    for what, wanted in (('workers', workers), ('servers', servers)):
+        if content.get(what) != wanted:
+            return 'it is for %s %s, this job has %d' % (content.get(what), what, wanted)
+    return ''
+
+
+def table_misfit(content: Dict[str, Any], name: str, shape: List[int], dtype: str) -> str:
+    """Why a plan cannot serve a table, nothing if it can."""
+    entry = content['tables'].get(name)
+    if entry is None:
+        return 'it has no table %s, only %s' % (name, ', '.join(sorted(content['tables'])) or 'none')
+    if (entry['shape'], entry['dtype']) != (shape, dtype):
+        return 'its table %s is %s %s, not %s %s' % (name, entry['shape'], entry['dtype'], shape, dtype)
+    return ''

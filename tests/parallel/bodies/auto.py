@@ -1,0 +1,81 @@
+"""Train a small model whose tables' partition counts are found on the way; report weights, counts and the plan."""
+import json
+import sys
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+BATCH = 192
+
+
+class Net(gluon.Block):
+    """Tables of all three uses, one of which moves next to nothing, below enough work for steps to take a while."""
+
+    def __init__(self, rows):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.words = gluon.contrib.nn.SparseEmbedding(rows, 16, prefix='words_')
+            self.bins = gluon.nn.Embedding(rows // 2, 8, sparse_grad=True, prefix='bins_')
+            self.days = gluon.nn.Embedding(7, 2, sparse_grad=True, prefix='days_')
+            self.hidden = gluon.nn.Dense(600, in_units=26, prefix='hidden_', activation='tanh')
+            self.more = gluon.nn.Dense(600, in_units=600, prefix='more_', activation='tanh')
+            self.score = gluon.nn.Dense(1, in_units=600, prefix='score_')
+
+    def forward(self, ids):
+        """One number a sample."""
+        tables = ((self.words, 3000), (self.bins, 1000), (self.days, 7))
+        parts = [table(ids % rows).mean(axis=1) for table, rows in tables]
+        return self.score(self.more(self.hidden(mx.nd.concat(*parts, dim=1))))
+
+
+def train(steps, **settings):
+    """Counts after the first and the last step, and weights."""
+    store = mxhybrid.create(**settings)
+    net = Net(4000)
+    mx.random.seed(3)
+    net.initialize(mx.init.Uniform(0.1))
+    trainer = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.01}, kvstore=store)
+    loss_of = gluon.loss.L2Loss()
+    random = np.random.RandomState(1)
+    counts = []
+    for _ in range(steps):
+        ids = random.randint(0, 4000, (BATCH, 6))
+        share = ids[store.rank::store.num_workers]
+        with autograd.record():
+            loss = loss_of(net(mx.nd.array(share)), mx.nd.array(share.mean(axis=1) / 4000))
+        loss.backward()
+        trainer.step(BATCH)
+        counts.append({route.name: route.table.partitioning.count for route in store.backend.routes.values()
+                       if route.table})
+    return {'first': counts[0], 'last': counts[-1],
+            'weights': {name: param._reduce().tostype('default').asnumpy()
+                        for name, param in net.collect_params().items()}}
+
+
+def change(plan, path, store):
+    """Put another plan into the file."""
+    if store.rank == 0:
+        with open(path, 'w') as handle:
+            json.dump(plan, handle)
+    store._barrier()
+
+
+path = sys.argv[1]
+store = mxhybrid.create()
+found = train(70, partitions='auto', plan_file=path)
+store._barrier()
+with open(path) as handle:
+    plan = json.load(handle)
+report(store.rank, found=found, plan=plan, fixed=train(70, partitions=2))
+# The next run starts from what this one found, here put beyond doubt.
+for name, count in (('net_words_weight', 6), ('net_bins_weight', 5)):
+    plan['tables'][name].update(partitions=count, finished=True)
+change(plan, path, store)
+report(store.rank, again=train(12, partitions='*days*=3,*=auto', plan_file=path))
+# One for another job is left alone.
+change(dict(plan, workers=3), path, store)
+report(store.rank, other=train(2, partitions='auto', plan_file=path))

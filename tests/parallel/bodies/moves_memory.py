@@ -1,0 +1,43 @@
+"""Resident memory of servers and workers while a table with momentum moves again and again."""
+import mxnet as mx
+import numpy as np
+import psutil
+from jobs import report
+
+import mxhybrid
+
+ROWS, WIDTH = 120000, 128
+TABLE_MB = ROWS * WIDTH * 4 / 1e6
+
+
+def resident_mb(processes):
+    """Resident memory of processes together."""
+    return sum(process.memory_info().rss for process in processes) / 1e6
+
+
+store = mxhybrid.create(partitions=2)
+shape = (ROWS, WIDTH)
+store.init('table', mx.nd.sparse.zeros('row_sparse', shape))
+store.set_optimizer(mx.optimizer.create('sgd', momentum=0.9, learning_rate=1.0))
+ids = np.arange(store.rank, ROWS, 1000)
+
+
+def step():
+    """Push some rows."""
+    store.push('table', mx.nd.sparse.row_sparse_array((np.ones((len(ids), WIDTH), 'f4'), ids), shape=shape))
+    mx.nd.waitall()
+
+
+for _ in range(2):
+    step()
+servers = [child for child in psutil.Process().children()
+           if child.environ().get('MXHYBRID_ROLE') == 'server'] if store.rank == 0 else []
+seen, own = [resident_mb(servers)], [resident_mb([psutil.Process()])]
+for count in 3 * (8, 1, 4, 2):
+    store.repartition('table', count)
+    step()
+    seen.append(resident_mb(servers))
+    own.append(resident_mb([psutil.Process()]))
+row = mx.nd.sparse.zeros('row_sparse', shape)
+store.row_sparse_pull('table', out=row, row_ids=mx.nd.array([store.rank]))
+report(store.rank, seen=seen, own=own, servers=len(servers), table=TABLE_MB, row=row.data.asnumpy()[0, 0])
