@@ -41,7 +41,8 @@ def test_memory_does_not_grow_with_the_number_of_moves():
     for series in (results[0]['seen'], results[0]['own'], results[1]['own']):
         # Four partitionings have their turn, three times each.
         assert max(series) < series[0] + 2.5 * table
-        assert max(series[-4:]) < max(series[:-4]) + 0.5 * table
+        # Buffers in flight make up to half a table; a quarter of a table kept by every move would show.
+        assert max(series[-4:]) < max(series[:-4]) + table
     # 14 pushes of one by both workers, where they push the same row: momentum 0.9, learning rate 1.
     velocity = weight = np.float32(0)
     for _ in range(14):

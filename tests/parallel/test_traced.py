@@ -142,5 +142,5 @@ def test_a_worker_that_is_killed_is_in_the_trace(tmp_path):
 def test_a_place_that_cannot_be_written_ends_the_job_before_training(tmp_path, launcher, variable):
     path = tmp_path / 'missing' / 'file'
     result = run_job(FAULTS, launcher, workers=2, args=[0, 'nothing', 0], timeout=60, env={variable: path})
-    result.failed('SettingError: %s=' % variable, str(path)[:100], 'No such file or directory')
+    result.failed('SettingError', '%s=' % variable, str(path)[:100], 'No such file or directory')
     assert 'step 0' not in result.output
