@@ -275,7 +275,7 @@ def test_settings():
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
     assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})
             == settings.resolve({'partitions': forms.group(2)}))
-    forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[-1][3])
+    forms = re.search(r"`(\{.*\})` or `'(.*)'`", next(row[3] for row in described if row[0] == '`routes`'))
     assert settings.resolve({'routes': ast.literal_eval(forms.group(1))}).route_for('embedding') == 'allreduce'
     assert settings.resolve({'routes': forms.group(2)}).route_for('embedding') == 'allreduce'
 
