@@ -102,7 +102,7 @@ class Follower:
         self._connection.send(['push', table.index, table.pushes, count, priority])
         if self._client is not None:
             empty = np.empty(0, np.int64)
-            self._client.push(table, [(empty, rows[:0], None)], priority)
+            self._client.push(table, [(empty, rows[:0], None)], priority, pulls=False)
 
     def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         """Ask for rows; the function returned waits for them and writes them to an array."""
@@ -379,7 +379,8 @@ class Leader:
             parts.append(part)
         self._client.push(table, [part for part in parts if len(part[0])] or parts[:1], priority)
         state.contributions = {}
-        state.forget_rows()
+        for changed in table.family:
+            self._state(changed).forget_rows()
         state.merged += 1
         with self._progress:
             self._merged[state.index] = state.merged

@@ -195,7 +195,7 @@ class Chooser:
         rows_on: Dict[int, int] = Counter()
         for part, server in enumerate(partitioning.servers):
             rows_on[server] += partitioning.shape(part)[0]
-        use = Use(route.rows, route.width, route.dtype.itemsize, pushed, pulled, self._clients, self._shares(rows_on),
+        use = Use(route.rows, route.width, route.wire.itemsize, pushed, pulled, self._clients, self._shares(rows_on),
                   max(Counter(partitioning.servers).values()), gathered, len(self._hosts))
         return use, _mean(alone) / route.rows, union / route.rows
 
@@ -209,7 +209,7 @@ class Chooser:
 
         def weights(ids: np.ndarray) -> np.ndarray:
             rows = np.empty((len(ids), route.width), route.dtype)
-            old.pull(ids, rows)
+            old.pull_exactly(ids, rows)
             return rows
 
         if optimizer is not None and old.has_optimizer:

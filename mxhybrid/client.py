@@ -34,36 +34,46 @@ class Client:
         self._trace: Any = trace
         self.lock = threading.Lock()
 
-    def push(self, table: Any, contributions: List[Contribution], priority: int) -> None:
-        """Sum contributions row by row and push the sum; the rows are read before this returns."""
+    def push(self, table: Any, contributions: List[Contribution], priority: int, pulls: bool = True) -> None:
+        """Sum contributions row by row and push the sum; the rows are read before this returns.
+
+        With `pulls` false this client will not pull from the table.
+        """
         with self._trace.span('merge ' + table.name, 'merge', contributions=len(contributions)):
             arrays = merge(table, contributions)
+        channel = table.channel
         with self._trace.span('hand over ' + table.name, 'servers'), self.lock:
-            self.native.push(list(table.partitioning.keys), arrays, priority)
+            self.native.push(list(channel.push_keys), arrays, priority)
+            if channel.order is not None and pulls:
+                channel.order.pushed(self.native, channel.push_keys, arrays)
 
     def pull(self, table: Any, places: np.ndarray, priority: int) -> 'Arrival':
         """Ask for the rows at `places` (sorted, unique)."""
-        partitioning = table.partitioning
+        partitioning, channel = table.partitioning, table.channel
         bounds = partitioning.bounds(places)
         keys, outs, wanted, spans = [], [], [], []
         for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
             if start == stop:
                 continue
-            keys.append(partitioning.keys[part])
-            outs.append(mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=table.dtype))
+            keys.append(channel.keys[part])
+            outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], channel.pulled_width),
+                                           dtype=table.dtype))
             wanted.append(mx.nd.from_numpy(places[start:stop] - part * partitioning.stride))
             spans.append((start, stop))
         if keys:
             with self.lock:
+                if channel.order is not None:
+                    channel.order.hold(wanted)
                 self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
-        return Arrival(table.name, spans, outs, self._trace)
+        return Arrival(table.name, spans, outs, channel, self._trace)
 
 
 class Arrival:
     """Rows that are on their way from the servers."""
 
-    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], trace: Any = OFF):
+    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], channel: Any, trace: Any = OFF):
         self._name = name
+        self._channel = channel
         self._trace = trace
         if trace.enabled:
             self._number = trace.new_id()
@@ -78,6 +88,7 @@ class Arrival:
             if len(held) != stop - start:
                 raise JobError('%s: a server answered a pull of %d rows with %d'
                                % (self._name, stop - start, len(held)))
+            rows = self._channel.widen(rows)
             if order is None:
                 result[start:stop] = rows
             else:
@@ -101,8 +112,9 @@ def merge(table: Any, contributions: List[Contribution]) -> List[Any]:
         if start == stop:
             arrays.append(table.empty(part))
             continue
-        array, view = allocate_rows(union[start:stop] - part * partitioning.stride, partitioning.shape(part),
-                                    table.dtype)
+        array, target = allocate_rows(union[start:stop] - part * partitioning.stride, partitioning.shape(part),
+                                      table.channel.pushed_as)
+        view = target if target.dtype == table.dtype else np.empty(target.shape, table.dtype)
         if len(contributions) == 1:
             _, rows, order = contributions[0]
             if order is None:
@@ -115,6 +127,7 @@ def merge(table: Any, contributions: List[Contribution]) -> List[Any]:
                 first, last = own[part], own[part + 1]
                 taken = rows[first:last] if order is None else rows[order[first:last]]
                 view[at[first:last] - start] += taken
+        table.channel.narrow(view, target)
         arrays.append(array)
     return arrays
 

@@ -15,8 +15,9 @@ from .moving import repartition
 from .optimizers import check_for_table
 from .ps import Table
 from .routes import Dense, Route, Sparse
-from .settings import Settings
+from .settings import Settings, variable
 from .tuner import Tuner
+from .wire import safe_magnitude
 
 logger = get_logger(__name__)
 
@@ -68,6 +69,8 @@ class Distributed:
 
     def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
         """Set a key's initial value to worker 0's and write it to `outs`."""
+        if value.stype == 'row_sparse':
+            self._refuse_tables(call, name, value.dtype, np.float16, np.float64)
         if value.stype == 'row_sparse' and self._optimizer is not None:
             check_for_table(self._optimizer, name, value.dtype, self._optimizer._get_wd(key))
         self._lifeline.count_call()
@@ -82,13 +85,20 @@ class Distributed:
                 wanted = self._partitions_for(name, value)
                 replicated = self._chooser.starts_replicated(key, name, value, self._optimizer)
                 self.routes[key] = known = Sparse(key, name, value, self._servers, self._collective, self._prefix,
-                                                  wanted, replicated)
+                                                  wanted, replicated, self._settings.wire_dtype)
             if outs:
-                known.pull(np.arange(known.rows, dtype=np.int64), outs, priority)
+                known.pull_all(outs, priority)
             return
         if not isinstance(known, Dense):
-            self.routes[key] = known = Dense(key, name, value, self._prefix, self._collective)
+            self.routes[key] = known = Dense(key, name, value, self._prefix, self._collective,
+                                             self._settings.wire_dtype)
         known.broadcast(value, outs, self._keeps_dense or not outs, priority)
+
+    def _refuse_tables(self, call: str, name: str, dtype: Any, *refused: Any) -> None:
+        if self._settings.halves and np.dtype(dtype) in refused:
+            raise InputError('%s: %s is %s, but with %s=float16 servers compute in float32 only: make it float32, '
+                             'or leave %s out' % (call, name, np.dtype(dtype), variable('wire_dtype'),
+                                                  variable('wire_dtype')))
 
     def _agree(self, call: str, keys: List[List[Any]]) -> None:
         """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
@@ -148,6 +158,7 @@ class Distributed:
         self._chooser.after_push(route, route.push(arrays, priority))
 
     def _push_rows(self, route: Dense, arrays: List[Any], priority: int) -> None:
+        self._refuse_tables('push', route.name, route.dtype, np.float64)
         wanted = self._partitions_for(route.name, route) if route.table is None else route.table.partitioning.count
         ids = route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
         self._chooser.after_push(route, ids)
@@ -163,7 +174,7 @@ class Distributed:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
         if isinstance(route, Sparse):
             if not ignore_sparse:
-                route.pull(np.arange(route.rows, dtype=np.int64), outs, priority)
+                route.pull_all(outs, priority)
             return
         gradients = [array for array in outs if array.stype == 'row_sparse']
         if gradients and not route.sums_rows:
@@ -207,6 +218,9 @@ class Distributed:
         if not isinstance(route.table, Table):
             raise InputError('repartition: %s has no table on the servers: %s' % (
                 route.name, 'no row_sparse value was pushed to it' if route.table is None else 'it went to allreduce'))
+        if route.wire != route.dtype:
+            raise InputError('repartition: %s has rows that travel as %s, and keeps the partitions that it has: leave '
+                             '%s out, or start with another count' % (route.name, route.wire, variable('wire_dtype')))
         repartition(route.table, partitions)
 
     # -- optimizer -------------------------------------------------------------------------------------------------
@@ -245,6 +259,11 @@ class Distributed:
         self._prefix, self.routes = other._prefix, other.routes
         self._chooser, self._tuner = other._chooser, other._tuner
         self._reinitialise = {key: key in keys_set for key in self.routes}
+
+    @property
+    def largest_gradient(self) -> float:
+        """Up to which magnitude a float32 gradient surely survives the way through all workers."""
+        return safe_magnitude(self._job.num_workers) if self._settings.halves else float('inf')
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any worker."""

@@ -16,6 +16,9 @@ state:N    overwrite the pushed rows of optimizer state N
 capture    only remember where the partition lives
 ========== ================================================================================================
 
+A partition whose rows travel as float16 (:mod:`mxhybrid.wire`) has a key to which gradients are pushed, and one
+from which workers pull pairs of float16; rows that change are written there, rounded, as well.
+
 Bulk answers travel through a mailbox, one dense key per server that a worker pulls.
 
 In a stock server ``import mxnet`` has not finished when this module is imported: only what is imported before
@@ -24,16 +27,16 @@ In a stock server ``import mxnet`` has not finished when this module is imported
 import json
 import os
 import traceback
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 from mxnet import ndarray as nd
 from mxnet.optimizer import Optimizer
 
-from .arrays import allocate_rows, give_back_memory, host_view, row_sparse_parts, trim_heap
+from .arrays import allocate_rows, give_back_memory, host_view, make_row_sparse, row_sparse_parts, trim_heap
 from .courier import Courier
 from .lifeline import ABORT_STATUS, Lifeline
-from .optimizers import build, is_sparse_kernel, state_arrays
+from .optimizers import build, changes_all_rows, is_sparse_kernel, state_arrays
 from .partition import shared_rows
 from .trace import OFF, AnyRecorder, Recorder
 
@@ -66,15 +69,41 @@ class Partition:
         self.state: Any = None
         self.has_state = False
         self._dense: Any = None
+        #: The rows as float16, writable, if that is how workers pull them.
+        self.halves: Optional[np.ndarray] = None
 
     @property
     def view(self) -> np.ndarray:
         """The stored weights as a writable NumPy array of shape (rows, width)."""
-        ids, rows = row_sparse_parts(self.stored)
-        if rows.shape != self.shape:
+        return self._rows_of(self.stored)
+
+    def _rows_of(self, stored: Any) -> np.ndarray:
+        ids, rows = row_sparse_parts(stored)
+        if len(rows) != self.shape[0]:
             raise RuntimeError('partition %d of %s holds %d of its %d rows'
                                % (self.key, self.table, len(ids), self.shape[0]))
         return rows
+
+    def pull_from(self, pairs: Any) -> None:
+        """Learn the array from which workers pull."""
+        self.halves = self._rows_of(pairs).view(np.float16)[:, :self.shape[1]]
+
+    def overwrite(self, ids: Any, rows: Any) -> None:
+        """Set rows, in all places where the partition has them."""
+        if self.stored is not None:
+            self.view[ids] = rows
+        if self.halves is not None:
+            self.halves[ids] = rows
+
+    def _publish(self, ids: Optional[np.ndarray]) -> None:
+        """Show changed rows, all of them if `ids` is None, to the workers."""
+        if self.halves is None:
+            return
+        rows = host_view(self.dense)
+        if ids is None:
+            self.halves[:] = rows
+        else:
+            self.halves[ids] = rows[ids]
 
     @property
     def dense(self) -> Any:
@@ -109,12 +138,16 @@ class Partition:
         """Update the stored weights with a row_sparse gradient."""
         self.ensure_state(optimizer)
         weight = self.weight(optimizer)
+        ids, rows = row_sparse_parts(grad)
         if not is_sparse_kernel(optimizer):
-            ids, rows = row_sparse_parts(grad)
-            grad = nd.zeros(self.shape, dtype=grad.dtype)
+            grad = nd.zeros(self.shape, dtype=weight.dtype)
             host_view(grad)[ids] = rows
+        elif self.halves is not None:
+            # Its shape is that of the key it was pushed to, its dtype float32 by the server's own doing.
+            grad = make_row_sparse(ids, rows.astype(weight.dtype, copy=False), self.shape)
         optimizer.update_multi_precision(self.key, weight, grad, self.state)
         weight.wait_to_read()
+        self._publish(None if changes_all_rows(optimizer) else ids)
 
     def state_rows(self, slot: int) -> Optional[np.ndarray]:
         """Optimizer state `slot` as a writable array of all rows; None while MXNet keeps none, that is zeros."""
@@ -174,6 +207,9 @@ class Handler(Optimizer):
         super().__init__()
         self.aggregate_num = 0
         self._partitions: Dict[int, Partition] = {}
+        #: Partitions by the keys to which gradients are pushed, and by those from which workers pull.
+        self._pushed: Dict[int, Partition] = {}
+        self._pairs: Dict[int, Partition] = {}
         self._optimizers: Dict[str, Any] = {}
         self._mailbox_keys: List[int] = []
         self._mailbox: Any = None
@@ -200,10 +236,13 @@ class Handler(Optimizer):
                 self.trace.place = self._mailbox_keys.index(key)
                 self.trace.name = 'server %d (host %s)' % (self.trace.place, os.uname().nodename)
             return
-        part = self._partitions.get(key)
+        if key in self._pairs:
+            self._pairs[key].pull_from(stored)
+            return
+        part = self._pushed.get(key) or self._partitions.get(key)
         if part is None:
             raise RuntimeError('push to key %d, which no table has' % key)
-        if part.stored is None:
+        if part.stored is None and key not in self._pushed:
             part.stored = stored
         with self.trace.span('%s %s' % (part.mode, part.table), 'update', table=part.table, key=key, mode=part.mode
                              ) as span:
@@ -219,11 +258,10 @@ class Handler(Optimizer):
             return
         ids, rows = row_sparse_parts(grad)
         if part.mode == 'assign':
-            part.view[ids] = rows
+            part.overwrite(ids, rows)
         elif part.mode == 'replace':
-            view = part.view
-            view[:] = 0
-            view[ids] = rows
+            part.overwrite(slice(None), 0)
+            part.overwrite(ids, rows)
         elif part.mode.startswith('state:'):
             part.ensure_state(self._optimizers[part.table])
             part.write_state(int(part.mode[len('state:'):]), ids, rows)
@@ -245,10 +283,14 @@ class Handler(Optimizer):
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)
             self._courier = Courier(self.trace, lifeline)
 
-    def do_table(self, table: str, keys: List[int], rows: List[int], width: int, mode: str) -> None:
-        """Learn a table's partitions."""
+    def do_table(self, table: str, keys: List[int], rows: List[int], width: int, mode: str,
+                 push_keys: Sequence[int] = (), pair_keys: Sequence[int] = ()) -> None:
+        """Learn a table's partitions and, if rows travel as float16, the keys for that."""
         for key, count in zip(keys, rows):
             self._partitions[key] = Partition(key, table, count, width, mode)
+        parts = [self._partitions[key] for key in keys]
+        self._pushed.update(zip(push_keys, parts))
+        self._pairs.update(zip(pair_keys, parts))
 
     def do_mode(self, keys: List[int], mode: str) -> None:
         """Set the mode of partitions."""

@@ -31,6 +31,7 @@ from . import job, states
 from .arrays import row_sparse_parts
 from .distributed import Distributed
 from .store import Hybrid
+from .wire import exceeds
 
 #: Modules that imported MXNet's ``_create_kvstore`` by name.
 _CREATE_KVSTORE_USERS = ('mxnet.model', 'mxnet.gluon.trainer', 'mxnet.module.module')
@@ -142,13 +143,16 @@ class _Verdict:
         self._grad = [mx.nd.array([float('nan') if overflow else 0.0])]
 
 
-def _overflows(params: List[Any]) -> bool:
-    """Whether any gradient on any device of this worker is not finite."""
+def _overflows(params: List[Any], largest: float) -> bool:
+    """Whether any gradient on any device of this worker is not finite, or above `largest` for all devices."""
     dense = [grad for param in params if param._grad is not None for grad in param._grad if grad.stype == 'default']
     sparse = [grad for param in params if param._grad is not None for grad in param._grad if grad.stype != 'default']
     if any(not np.isfinite(row_sparse_parts(grad)[1]).all() for grad in sparse):
         return True
-    return any(not bool(mx.nd.multi_all_finite(grad, num_arrays=1).asscalar()) for grad in dense)
+    if any(not bool(mx.nd.multi_all_finite(grad, num_arrays=1).asscalar()) for grad in dense):
+        return True
+    return np.isfinite(largest) and any(exceeds(grad, largest / len(param._grad)) for param in params
+                                        for grad in param._grad or [])
 
 
 def _arrays(param: Any) -> List[Any]:
@@ -165,7 +169,7 @@ def _allreduce_grads(original: Any) -> Any:
         store = self._kvstore
         if isinstance(store, Hybrid):
             if self._update_on_kvstore and getattr(self, '_amp_loss_scaler', None) is not None:
-                self._mxhybrid_overflow = store.backend.any(_overflows(self._params))
+                self._mxhybrid_overflow = store.backend.any(_overflows(self._params, store.backend.largest_gradient))
                 if self._mxhybrid_overflow:
                     return
             if self._update_on_kvstore:

@@ -327,7 +327,7 @@ class Job:
         self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
                                         native_ranks.index(0), _BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout,
-                              'trace': self.telemetry.trace.enabled})
+                              'trace': self.telemetry.trace.enabled}, self.settings.halves)
 
     def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:
         """Connect this worker with the others of its host."""
@@ -434,7 +434,7 @@ def _shared(settings: Settings) -> Dict[str, Any]:
     """Settings that must be equal on all workers, as JSON values."""
     return {'partitions': [list(pair) for pair in settings.partitions],
             'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation,
-            'routes': [list(pair) for pair in settings.routes]}
+            'routes': [list(pair) for pair in settings.routes], 'wire_dtype': settings.wire_dtype}
 
 
 def _slots(hosts: List[str]) -> List[Any]:
@@ -480,6 +480,9 @@ def join(settings: Settings) -> Job:
     elif _job.distributed and settings.servers_per_host != _job.settings.servers_per_host:
         raise SettingError('%s=%d, but this process already runs with %d: servers are started once per job'
                            % (variable('servers_per_host'), settings.servers_per_host, _job.settings.servers_per_host))
+    elif _job.distributed and settings.wire_dtype != _job.settings.wire_dtype:
+        raise SettingError('%s=%s, but this process already runs with %s: all stores of a job have the same'
+                           % (variable('wire_dtype'), settings.wire_dtype, _job.settings.wire_dtype))
     for name in ('trace', 'metrics', 'tensorboard'):
         wanted, given = getattr(settings, name), getattr(_job.settings, name)
         if wanted and wanted != given:

@@ -27,6 +27,9 @@ class OneProcess:
         Whether to count pushed rows, which waits for the gradients; set by the store.
     """
 
+    #: Nothing travels, so nothing overflows on the way.
+    largest_gradient = float('inf')
+
     def __init__(self) -> None:
         self.routes: Dict[Any, Route] = {}
         self.counts_rows = False

@@ -42,6 +42,11 @@ def is_sparse_kernel(optimizer: Any) -> bool:
     return name in SPARSE_KERNELS or (name == 'nag' and not optimizer.momentum)  # momentum 0: sgd_update
 
 
+def changes_all_rows(optimizer: Any) -> bool:
+    """Whether an update changes rows that the gradient does not touch, for example by weight decay."""
+    return not is_sparse_kernel(optimizer) or not getattr(optimizer, 'lazy_update', True)
+
+
 def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
     """Refuse an optimizer that cannot update `table`, of `dtype`, with weight decay `wd`, on servers exactly.
 

@@ -9,7 +9,8 @@ native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstor
 """
 import pickle
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Union
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -23,9 +24,13 @@ from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import build, name_of, scalars, state_arrays
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
 from .trace import OFF, AnyRecorder
+from .wire import Channel, Order, packed_width, pairs_of
 
 #: Bytes of rows that travel in one push while a table is assigned.
 ASSIGN_CHUNK_BYTES = 32 << 20
+
+#: MXNet's command that has servers keep, and add, float32 for keys of other dtypes (``CommandType``).
+_SET_MULTI_PRECISION = 1
 
 
 class ParameterServers:
@@ -76,10 +81,15 @@ class ParameterServers:
             self._stand_in = mx.kv.create('local')
         return self._stand_in
 
-    def install(self, watch: Dict[str, Any]) -> None:
-        """Put the handler into every server and connect it to the job monitor (collective)."""
+    def install(self, watch: Dict[str, Any], half_rows: bool) -> None:
+        """Put the handler into every server and connect it to the job monitor (collective).
+
+        With `half_rows` servers will add float16 rows in float32, which cannot be changed later.
+        """
         if self.client is None:
             return
+        if half_rows and self.is_root:
+            self.client.native._send_command_to_servers(_SET_MULTI_PRECISION, '')
         self.initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
         self.command('mailbox', keys=self._mailboxes)
         self.command('watch', **watch)
@@ -114,7 +124,8 @@ class ParameterServers:
         return np.array(host_view(out).view(np.uint8)[:nbytes]).view(dtype)
 
     def create_table(self, name: str, shape: tuple, dtype: Any, wanted: int, mode: str,
-                     values: Optional[Callable[[np.ndarray], np.ndarray]] = None, even: bool = False) -> 'Table':
+                     values: Optional[Callable[[np.ndarray], np.ndarray]] = None, even: bool = False,
+                     halves: bool = False, exact: bool = True) -> 'Table':
         """Create a table (collective).
 
         Parameters
@@ -131,36 +142,75 @@ class ParameterServers:
             Gives rows for ids; called on the worker that initialises. Zeros by default.
         even : bool
             Place the partitions on the servers in turn, instead of where the fewest bytes are.
+        halves : bool
+            Whether float32 rows travel as float16.
+        exact : bool
+            With `halves`: whether the servers keep float32 as well.  If not, only modes 'assign' and 'replace' work.
         """
         started = time.perf_counter()
         dtype = np.dtype(dtype)
         rows, width = shape[0], int(np.prod(shape[1:]))
         count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
+        itemsize = dtype.itemsize * (exact or not halves) + 2 * halves
         place = self.placement.spread if even else self.placement.place
-        partitioning = place(rows, width, dtype.itemsize, count)
+        partitioning = place(rows, width, itemsize, count)
+        further = [tuple(map(self.placement.key_on, partitioning.servers)) for _ in range(halves + (halves and exact))]
         # The native store's own barrier, below, must find no worker of any host with rows still under way.
         self.link.settle()
         self.meet()
+        pairs = (further[-1] if exact else partitioning.keys) if halves else ()
         self.command('table', table=name, keys=partitioning.keys, width=width, mode='capture',
-                     rows=[partitioning.shape(part)[0] for part in range(count)])
-        table = self.new_table(name, partitioning, dtype)
-        for part, key in enumerate(partitioning.keys):
-            if self.rank == self.initialiser:
-                local = np.arange(partitioning.shape(part)[0], dtype=np.int64)
-                value, view = allocate_rows(local, partitioning.shape(part), dtype)
-                view[:] = 0 if values is None else values(partitioning.members(part))
-            else:
-                value = table.empty(part)
-            self.initialise(key, value)
-        table.push_nothing()
-        table.set_mode(mode)
-        table.seconds_to_create = time.perf_counter() - started
-        return table
+                     rows=[partitioning.shape(part)[0] for part in range(count)],
+                     push_keys=further[0] if halves else (), pair_keys=pairs)
+        table = wire = order = None
+        if halves:
+            order = Order()
+            wire = self.new_table(name, replace(partitioning, keys=pairs), dtype, further[0], order)
+            self._fill(wire, wire.channel.push_keys, wire.channel.pushed_as, width, None, everything=False)
+            self._fill(wire, pairs, dtype, packed_width(width), values and pairs_of(values, width))
+            self._announce(wire)
+        if exact or not halves:
+            table = self.new_table(name, partitioning, dtype, None, order)
+            self._fill(table, partitioning.keys, dtype, width, values)
+            table.touch()
+        if table is not None and wire is not None:
+            table.travels_through(wire)
+        result = table or wire
+        assert result is not None
+        result.set_mode(mode)
+        result.seconds_to_create = time.perf_counter() - started
+        return result
 
-    def new_table(self, name: str, partitioning: Partitioning, dtype: np.dtype) -> 'Table':
+    def new_table(self, name: str, partitioning: Partitioning, dtype: np.dtype,
+                  push_keys: Optional[Tuple[int, ...]] = None, order: Optional[Order] = None) -> 'Table':
         """A table with a number of its own in the links between workers; nothing is sent."""
         self._table_count += 1
-        return Table(self, self._table_count - 1, name, partitioning, dtype)
+        channel = Channel(name, dtype, partitioning.width, partitioning.keys, push_keys, order)
+        return Table(self, self._table_count - 1, name, partitioning, dtype, channel)
+
+    def _fill(self, table: 'Table', keys: Any, dtype: Any, width: int,
+              values: Optional[Callable[[np.ndarray], np.ndarray]], everything: bool = True) -> None:
+        """Initialise one set of keys with all rows, or with the first row only."""
+        partitioning = table.partitioning
+        for part, key in enumerate(keys):
+            shape = (partitioning.shape(part)[0], width)
+            if self.rank == self.initialiser:
+                local = np.arange(shape[0] if everything else 1, dtype=np.int64)
+                value, view = allocate_rows(local, shape, dtype)
+                view[:] = 0 if values is None else values(partitioning.members(part))
+            else:
+                value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+            self.initialise(key, value)
+
+    def _announce(self, wire: 'Table') -> None:
+        """Have the handler see the stored pairs, in a push without rows (collective)."""
+        if self.client is not None:
+            shapes = [wire.partitioning.shape(part) for part in range(wire.partitioning.count)]
+            empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=wire.dtype)
+                     for rows, width in shapes]
+            with self.client.lock:
+                self.client.native.push(list(wire.channel.keys), empty)
+        wire.touch()
 
 
 class Table:
@@ -175,9 +225,14 @@ class Table:
         Through which rows go to the partitions that the table is about to get.
     seconds_to_create : float
         How long it took, the transfer of all rows from one worker included.
+    channel : Channel
+        How its rows travel.
+    family : list of int
+        Numbers of this table and of the one that shows its changes, or whose changes it shows.
     """
 
-    def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype):
+    def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype,
+                 channel: Channel):
         self._servers = servers
         #: Number of the table in its job, and of pushes made to it; equal on all workers.
         self.index = index
@@ -185,6 +240,10 @@ class Table:
         self.name = name
         self.partitioning = partitioning
         self.dtype = dtype
+        self.channel = channel
+        self.family = [index]
+        #: The table through which rows that may be rounded travel, if it is not this one.
+        self._wire: Optional[Table] = None
         self._empty: List[Any] = [None] * partitioning.count
         self._sent_optimizer: Any = None
         self._sent_count = 0
@@ -214,6 +273,7 @@ class Table:
     def use(self, partitioning: Partitioning) -> None:
         """Go on with other partitions, which hold the same rows; see :mod:`mxhybrid.moving`."""
         self.partitioning = partitioning
+        self.channel = Channel(self.name, self.dtype, partitioning.width, partitioning.keys)
         self._empty = [None] * partitioning.count
 
     def collect(self) -> None:
@@ -222,8 +282,7 @@ class Table:
 
     def touch(self) -> None:
         """Push no rows (collective), which frees the servers' buffers, but keep those that were asked for early."""
-        self.pushes += 1
-        self._servers.link.push(self, np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype), 0)
+        self.push_exactly(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
 
     @property
     def has_optimizer(self) -> bool:
@@ -233,8 +292,19 @@ class Table:
     def empty(self, part: int) -> Any:
         """A row_sparse array without rows in the shape of a partition."""
         if self._empty[part] is None:
-            self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part), dtype=self.dtype)
+            self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
+                                                   dtype=self.channel.pushed_as)
         return self._empty[part]
+
+    def travels_through(self, wire: 'Table') -> None:
+        """Have rows that may be rounded take another table, which shows what this one holds."""
+        self._wire = wire
+        self.family = wire.family = [self.index, wire.index]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row on its way."""
+        return (self._wire or self).channel.row_bytes
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows (collective); returns before the servers answer.
@@ -246,14 +316,15 @@ class Table:
         rows : numpy.ndarray, shape (n, width)
         priority : int
         """
-        self._ahead.before_push()
+        table = self._wire or self
+        table._ahead.before_push()
+        table.push_exactly(ids, rows, priority)
+        table._ahead.after_push()
+
+    def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`push`, but rows travel as they are."""
         self.pushes += 1
         self._servers.link.push(self, ids, rows, priority)
-        self._ahead.after_push()
-
-    def push_nothing(self) -> None:
-        """Take part in a push without rows (collective)."""
-        self.push(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write rows of the table into `result`, after all earlier pushes of this worker (blocks; not collective).
@@ -265,11 +336,21 @@ class Table:
         result : numpy.ndarray, shape (n, width)
         priority : int
         """
-        self._ahead.pull(ids, result, priority)
+        (self._wire or self)._ahead.pull(ids, result, priority)
+
+    def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`pull`, but rows are not rounded."""
+        if self._wire is None:
+            self.pull(ids, result, priority)
+            return
+        # An answer from there means that all pushes of this worker have been taken.
+        some = np.zeros(1, np.int64)
+        self._servers.link.request(self._wire, some, priority)(np.empty((1, self.partitioning.width), self.dtype))
+        self._servers.link.request(self, ids, priority)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.ahead.Ahead.want`."""
-        self._ahead.want(ids, priority, after_push)
+        (self._wire or self)._ahead.want(ids, priority, after_push)
 
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""
@@ -324,13 +405,16 @@ class Table:
             Gives rows for ids; called on rank 0 only.
         """
         before = self.mode
+        ahead = (self._wire or self)._ahead
+        ahead.before_push()
         self.set_mode('assign' if slot < 0 else 'state:%d' % slot)
         for ids in self._chunks():
             if self._servers.is_root:
-                self.push(ids, values(ids))
+                self.push_exactly(ids, values(ids))
             else:
-                self.push_nothing()
+                self.touch()
             self._servers.link.settle()
+        ahead.after_push()
         self.set_mode(before)
 
     def read(self, slot: int, width: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from .arrays import allocate_rows, host_view
 from .collective import Collective
 from .handler import Partition
 from .optimizers import build, name_of, scalars
+from .wire import Watch
 
 #: Bytes of rows that travel in one broadcast while a table is filled.
 BROADCAST_CHUNK_BYTES = 32 << 20
@@ -38,13 +39,17 @@ class RowSum:
     rows, width : int
         Shape of the table.
     dtype : numpy dtype
+        What the rows travel as.
     name : str
         Unique name of the sum.
     collective : Collective
+    rounded : bool
+        Whether that is less than the rows are, see :mod:`mxhybrid.wire`.
     """
 
-    def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Collective):
+    def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Collective, rounded: bool = False):
         self.name = name
+        self._watch = Watch(name) if rounded else None
         self._shape = (rows, width)
         self._collective = collective
         self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype)
@@ -82,7 +87,13 @@ class RowSum:
     def take(self, out: np.ndarray) -> None:
         """Write the sums of the touched rows to `out`, of shape (touched, width) (blocks)."""
         self._wait()
-        np.take(self._views()[0], self._touched, axis=0, out=out, mode='clip')  # 'raise' copies once more
+        values = self._views()[0]
+        if self._watch is None:
+            np.take(values, self._touched, axis=0, out=out, mode='clip')  # 'raise' copies once more
+        else:
+            halves = values[self._touched]
+            self._watch.look(halves, 'summed gradients')
+            out[:] = halves
 
     def _wait(self) -> None:
         if self._summing:
@@ -101,16 +112,19 @@ class Replica:
     rows, width : int
     dtype : numpy dtype
     collective : Collective
+    wire : numpy dtype, optional
+        What gradients travel as; `dtype` by default.
     """
 
     #: No partitions, no servers.
     partitioning = None
 
-    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Collective):
+    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Collective, wire: Any = None):
         self.name = name
         self.dtype = np.dtype(dtype)
         self._collective = collective
-        self._sum = RowSum(rows, width, dtype, name + '.rows', collective)
+        wire = self.dtype if wire is None else np.dtype(wire)
+        self._sum = RowSum(rows, width, wire, name + '.rows', collective, wire != self.dtype)
         self._part = Partition(0, name, rows, width, 'optimize')
         self._part.stored, values = allocate_rows(np.arange(rows, dtype=np.int64), (rows, width), self.dtype)
         values[:] = 0
@@ -155,6 +169,8 @@ class Replica:
         """Write the rows `ids` into `result`, after all earlier pushes (not collective)."""
         self._settle()
         np.take(self._view, ids, axis=0, out=result, mode='clip')
+
+    pull_exactly = pull
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """All rows are here."""

@@ -82,6 +82,8 @@ def plan(job: Any, routes: List[Any]) -> str:
     title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
                 job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
+    changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
+    title = '; '.join([title] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
     return '\n'.join([title, table(head, rows)] + choices(routes))
 

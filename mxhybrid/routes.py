@@ -26,6 +26,7 @@ from .partition import ROW_OVERHEAD_BYTES
 from .ps import ParameterServers, Table
 from .replicated import Replica, RowSum, buffer_elements
 from .report import Traffic
+from .wire import HalfSum, dtype_for
 
 
 class Route:
@@ -39,15 +40,18 @@ class Route:
         Name for messages and the report.
     array : NDArray
         Gives shape and dtype.
+    wire : str
+        What float32 travels as, see :mod:`mxhybrid.wire`.
     """
 
     kind = ''
 
-    def __init__(self, key: Any, name: str, array: Any):
+    def __init__(self, key: Any, name: str, array: Any, wire: str = 'float32'):
         self.key = key
         self.name = name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
+        self.wire = dtype_for(self.dtype, wire)
         self.sparse = array.stype == 'row_sparse'
         self.traffic = Traffic()
         #: Why a table takes servers or allreduce, once that was weighed or given.
@@ -70,7 +74,7 @@ class Route:
 
     def _count_rows(self, rows: int, workers: int) -> None:
         """Count a push of `rows` rows by allreduce: what this worker sends and receives in a ring."""
-        moved = int(ring_bytes(buffer_elements(self.rows, self.width) * self.dtype.itemsize, workers, workers) / 2)
+        moved = int(ring_bytes(buffer_elements(self.rows, self.width) * self.wire.itemsize, workers, workers) / 2)
         self.traffic.add(rows=rows, pushed=moved, pulled=moved)
 
 
@@ -92,8 +96,10 @@ class Dense(Route):
 
     kind = 'allreduce'
 
-    def __init__(self, key: Any, name: str, array: Any, prefix: str, collective: Collective):
-        super().__init__(key, name, array)
+    def __init__(self, key: Any, name: str, array: Any, prefix: str, collective: Collective,
+                 wire: str = 'float32'):
+        super().__init__(key, name, array, wire)
+        self._half_sum = HalfSum(name) if self.wire != self.dtype else None
         self._tag = '%s.%s' % (prefix, name)
         self._collective = collective
         self.stored: Any = None
@@ -110,7 +116,8 @@ class Dense(Route):
     def replicate(self) -> None:
         """Sum row_sparse gradients by allreduce from now on (on all workers)."""
         self.kind = 'row allreduce'
-        self._row_sum = RowSum(self.rows, self.width, self.dtype, self._tag + '.rowsum', self._collective)
+        self._row_sum = RowSum(self.rows, self.width, self.wire, self._tag + '.rowsum', self._collective,
+                               self.wire != self.dtype)
         self._sums = self._touched = None
 
     @property
@@ -135,9 +142,12 @@ class Dense(Route):
             mx.nd.add_n(*same_place, out=target)
         else:
             _copy(values[0], [target])
-        self._collective.allreduce_(target, self._tag, priority)
+        if self._half_sum is not None:
+            self._half_sum.allreduce_(target, self._collective, self._tag, priority)
+        else:
+            self._collective.allreduce_(target, self._tag, priority)
         workers = self._collective.size
-        ring_bytes = 2 * (workers - 1) * int(np.prod(self.shape)) * self.dtype.itemsize // workers
+        ring_bytes = 2 * (workers - 1) * int(np.prod(self.shape)) * self.wire.itemsize // workers
         self.traffic.add(rows=self.rows, pushed=ring_bytes, pulled=ring_bytes)
 
     def scratch(self, like: Any) -> Any:
@@ -159,12 +169,12 @@ class Dense(Route):
         if self._sums is None:
             self.kind = 'server gradients'
             self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
-                                              'assign')
+                                              'assign', halves=self.wire != self.dtype, exact=False)
         self._sums.push(ids, rows, priority)
         wire = np.int32 if self.rows < 2 ** 31 else np.int64
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
         self._touched = np.unique(np.concatenate(everyone))
-        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._sums))
         return ids
 
     def summed_rows(self, outs: Optional[List[Any]] = None, priority: int = 0) -> Any:
@@ -177,8 +187,7 @@ class Dense(Route):
         touched, sums = self._touched, self._sums
         assert touched is not None and sums is not None
         deliver(touched, lambda rows: sums.pull(touched, rows, priority), self.shape, self.dtype, outs)
-        self.traffic.add(steps=0, pulled=len(touched) * (sums.partitioning.width * self.dtype.itemsize
-                                                         + ROW_OVERHEAD_BYTES))
+        self.traffic.add(steps=0, pulled=_wire_bytes(len(touched), sums))
         return outs[0]
 
 
@@ -188,8 +197,8 @@ class Sparse(Route):
     kind = 'server weights'
 
     def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, collective: Collective, prefix: str,
-                 wanted: int, replicated: bool = False):
-        super().__init__(key, name, array)
+                 wanted: int, replicated: bool = False, wire: str = 'float32'):
+        super().__init__(key, name, array, wire)
         self._trace = servers.trace
         self._tag = '%s.%s' % (prefix, name)
         self._collective = collective
@@ -197,7 +206,8 @@ class Sparse(Route):
         if replicated:
             self.become(self.replica(), rows_of(array))
             return
-        self._table = servers.create_table(self._tag, self.shape, self.dtype, wanted, 'replace', rows_of(array))
+        self._table = servers.create_table(self._tag, self.shape, self.dtype, wanted, 'replace', rows_of(array),
+                                           halves=self.wire != self.dtype)
         if servers.initialiser != 0 and not _starts_alike(array, servers, collective, self._tag):
             self._table.assign(rows_of(array))
 
@@ -208,7 +218,7 @@ class Sparse(Route):
 
     def replica(self) -> Replica:
         """A table in every worker, all zeros, that could take over."""
-        return Replica(self._tag, self.rows, self.width, self.dtype, self._collective)
+        return Replica(self._tag, self.rows, self.width, self.dtype, self._collective, self.wire)
 
     def become(self, replica: Replica, values: Callable[[np.ndarray], np.ndarray]) -> None:
         """Have `replica` take over, with rank 0's `values` as its weights (collective)."""
@@ -230,17 +240,24 @@ class Sparse(Route):
         if isinstance(self._table, Replica):
             self._count_rows(len(ids), self._collective.size)
         else:
-            self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), rows))
+            self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._table))
         return ids
 
     def _count_pull(self, count: int) -> None:
         if not isinstance(self._table, Replica):
-            self.traffic.add(steps=0, pulled=count * (self.width * self.dtype.itemsize + ROW_OVERHEAD_BYTES))
+            self.traffic.add(steps=0, pulled=_wire_bytes(count, self._table))
 
     def pull(self, ids: np.ndarray, outs: List[Any], priority: int) -> None:
         """Write the rows `ids` (sorted, unique) into `outs`."""
         deliver(ids, lambda rows: self._table.pull(ids, rows, priority), self.shape, self.dtype, outs)
         self._count_pull(len(ids))
+
+    def pull_all(self, outs: List[Any], priority: int) -> None:
+        """Write all rows into `outs`, exactly as the servers hold them."""
+        ids = np.arange(self.rows, dtype=np.int64)
+        deliver(ids, lambda rows: self._table.pull_exactly(ids, rows, priority), self.shape, self.dtype, outs)
+        if not isinstance(self._table, Replica):
+            self.traffic.add(steps=0, pulled=len(ids) * (self.width * self.dtype.itemsize + ROW_OVERHEAD_BYTES))
 
     def pull_each(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write other rows into every output, pulling each row once."""
@@ -279,8 +296,8 @@ def rows_of(array: Any) -> Callable[[np.ndarray], np.ndarray]:
     return values
 
 
-def _wire_bytes(count: int, rows: np.ndarray) -> int:
-    return count * (rows.shape[1] * rows.dtype.itemsize + ROW_OVERHEAD_BYTES)
+def _wire_bytes(count: int, table: Table) -> int:
+    return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
 
 
 def _copy(source: Any, targets: List[Any]) -> None:

@@ -48,6 +48,8 @@ class Settings:
         Name pattern and way of tables, 'auto', 'servers' or 'allreduce', first match wins; no match means 'auto'.
     plan_file : str
         File for the counts that 'auto' found; empty for none.
+    wire_dtype : str
+        What values of float32 parameters travel as: 'float32' or 'float16'.
     """
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = ()
@@ -60,6 +62,12 @@ class Settings:
     tensorboard: str = ''
     routes: Tuple[Tuple[str, str], ...] = (('*', 'auto'),)
     plan_file: str = ''
+    wire_dtype: str = 'float32'
+
+    @property
+    def halves(self) -> bool:
+        """Whether float32 values travel as float16."""
+        return self.wire_dtype == 'float16'
 
     def _asked_for(self, name: str) -> Union[int, str, None]:
         for pattern, count in self.partitions:
@@ -186,12 +194,17 @@ def _level(setting: str, value: Any) -> str:
     if not isinstance(logging.getLevelName(level), int):
         raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
     return level
+def _wire_dtype(setting: str, value: Any) -> str:
+    name = getattr(value, '__name__', str(value).strip())
+    if name not in ('float32', 'float16'):
+        raise SettingError("%s=%r: values of float32 parameters travel as 'float32' or 'float16'" % (setting, value))
+    return name
 
 
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
     'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path,
-    'routes': _routes, 'plan_file': _file}
+    'routes': _routes, 'plan_file': _file, 'wire_dtype': _wire_dtype}
 
 
 def variable(name: str) -> str:
@@ -228,4 +241,8 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Optional[Dict[st
             values[name] = _CHECKS[name](name, keywords[name])
         elif text is not None and text.strip():
             values[name] = _CHECKS[name](variable(name), text)
-    return Settings(**values)
+    settings = Settings(**values)
+    if settings.halves and any(count == AUTO for _, count in settings.partitions):
+        raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "
+                           "wire_dtype='float16': give partitions as counts, or leave one of the two out")
+    return settings

@@ -59,6 +59,8 @@ class Hybrid(KVStore):
         all tables or by name pattern, ``{'embed*': 'allreduce'}`` or ``'embed*=allreduce,*=auto'``.
     plan_file : str, optional
         File for the partition counts that 'auto' found, on worker 0's host.
+    wire_dtype : str, optional
+        What values of float32 parameters travel as; 'float16' halves them, and rounds, see :mod:`mxhybrid.wire`.
 
     Raises
     ------

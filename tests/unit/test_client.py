@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from mxhybrid import client
 from mxhybrid.arrays import row_sparse_parts
 from mxhybrid.partition import Placement
+from mxhybrid.wire import Channel
 
 
-def table_of(rows, width, count, dtype):
+def table_of(rows, width, count, dtype, halves=False):
     partitioning = Placement(2).place(rows, width, np.dtype(dtype).itemsize, count)
-    return SimpleNamespace(partitioning=partitioning, dtype=np.dtype(dtype),
-                           empty=lambda part: mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=dtype))
+    dtype = np.dtype(dtype)
+    channel = Channel('embed', dtype, width, partitioning.keys, tuple(range(100, 100 + count)) if halves else None)
+    return SimpleNamespace(partitioning=partitioning, dtype=dtype, channel=channel, empty=lambda part: (
+        mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=channel.pushed_as)))
 
 
 @st.composite
@@ -77,7 +80,16 @@ def test_contributions_are_added_in_the_order_given():
     assert total([0, 2, 1]) == 0
 
 
+def test_a_sum_is_rounded_once_where_it_travels_as_float16():
+    table = table_of(1, 1, 1, 'float32', halves=True)
+    # Rounded to float16 one by one, 2048 + 1 + 1 stays 2048; the sum has no need of rounding.
+    parts = [(np.zeros(1, np.int64), np.array([[value]], np.float32), None) for value in (2048, 1, 1)]
+    _, rows = row_sparse_parts(client.merge(table, parts)[0])
+    assert rows.dtype == np.float16 and rows[0, 0] == 2050
+
+
 def test_an_arrival_tells_of_missing_rows():
     out = mx.nd.sparse.zeros('row_sparse', (4, 1))
+    arrival = client.Arrival('embed', [(0, 2)], [out], table_of(4, 1, 1, 'float32').channel)
     with pytest.raises(client.JobError, match='embed: a server answered a pull of 2 rows with 0'):
-        client.Arrival('embed', [(0, 2)], [out]).write(np.empty((2, 1), np.float32))
+        arrival.write(np.empty((2, 1), np.float32))

@@ -16,6 +16,7 @@ from mxhybrid.handler import MAILBOX_ELEMENTS, Command, Handler
 from mxhybrid.optimizers import ELEMENTWISE, SPARSE_KERNELS, is_sparse_kernel, scalars, state_arrays
 from mxhybrid.partition import Placement
 from mxhybrid.trace import Recorder
+from mxhybrid.wire import packed_width, unpack
 
 ROWS, WIDTH = 11, 3
 MAILBOX = 4
@@ -65,7 +66,7 @@ class Table:
         self.stored = [make_row_sparse(np.arange(shape[0]), values[self.plan.members(part)], shape)
                        for part, shape in enumerate(shapes)]
         self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
-        self.push(np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
+        Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows):
         """What servers do with one merged push, partitions without rows included."""
@@ -168,6 +169,73 @@ def test_updates_by_partitions_equal_mxnets_on_the_whole_table(name, arguments, 
         whole.push(ids, rows)
         equal(table.values(), whole.values())
         assert not len(ids) or not np.array_equal(before, whole.values())
+
+
+class HalfTable(Table):
+    """A table whose rows travel as float16, as servers hold it that add float16 pushes in float32."""
+
+    def __init__(self, values, count):
+        super().__init__(values, count)
+        self.push_keys = [1000 + key for key in self.keys]
+        pair_keys = [2000 + key for key in self.keys]
+        shapes = [self.plan.shape(part) for part in range(count)]
+        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture', self.push_keys,
+                              pair_keys)
+        self.pairs, self.stubs = [], []
+        for part, (rows, _) in enumerate(shapes):
+            pairs = np.zeros((rows, packed_width(WIDTH)), np.float32)
+            unpack(pairs, WIDTH)[:] = values[self.plan.members(part)]
+            self.pairs.append(make_row_sparse(np.arange(rows), pairs, pairs.shape))
+            self.stubs.append(make_row_sparse(np.arange(1), np.zeros((1, WIDTH), np.float32), (rows, WIDTH)))
+            nothing = mx.nd.sparse.zeros('row_sparse', pairs.shape)
+            self.handler.update_multi_precision(pair_keys[part], self.pairs[part], nothing, None)
+        Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), np.float32))
+
+    def push_exactly(self, ids, rows):
+        """A push to the keys of the weights."""
+        super().push(ids, rows)
+
+    def push(self, ids, rows):
+        """A push of gradients, to keys of their own."""
+        for part, at in enumerate(self.plan.split(ids)):
+            grad = make_row_sparse(self.plan.local(ids[at]), rows[at], self.plan.shape(part))
+            self.handler.update_multi_precision(self.push_keys[part], self.stubs[part], grad, None)
+
+    def halves(self):
+        """The whole table as workers see it."""
+        whole = np.empty((ROWS, WIDTH), np.float16)
+        for part, array in enumerate(self.pairs):
+            whole[self.plan.members(part)] = unpack(row_sparse_parts(array)[1], WIDTH)
+        return whole
+
+
+@pytest.mark.parametrize('count', [3])
+@pytest.mark.parametrize('name, arguments', OPTIMIZERS, ids=case_name)
+def test_weights_stay_float32_where_rows_travel_as_float16(name, arguments, count):
+    optimizer = mx.optimizer.create(name, **dict(COMMON, **arguments))
+    table, whole = HalfTable(start_values(), count), Whole(start_values(), optimizer)
+    equal(table.halves(), start_values().astype(np.float16))
+    table.set_optimizer(mx.optimizer.create(name, **dict(COMMON, **arguments)))
+    for ids, rows in merged_gradients(1):
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        equal(table.values(), whole.values())
+        equal(table.halves(), whole.values().astype(np.float16))  # rows that only weight decay changed as well
+    for slot, state in enumerate(whole.states()):
+        equal(table.read_state(slot, state.shape[1]), state)
+
+
+@pytest.mark.parametrize('push', ['push', 'push_exactly'])
+def test_assigned_rows_are_exact_and_shown_rounded(push):
+    table = HalfTable(start_values(), 3)
+    ids = np.array([1, 4, 9])
+    rows = np.random.RandomState(3).normal(size=(3, WIDTH)).astype(np.float32)
+    for mode, expected in (('assign', start_values()), ('replace', np.zeros((ROWS, WIDTH), np.float32))):
+        table.handler.do_mode(table.keys, mode)
+        getattr(table, push)(ids, rows)
+        expected[ids] = rows
+        equal(table.values(), expected)
+        equal(table.halves(), expected.astype(np.float16))
 
 
 @pytest.mark.filterwarnings('ignore:Accumulating with float16')

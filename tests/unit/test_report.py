@@ -36,10 +36,11 @@ def test_traffic_adds_up():
     assert traffic == Traffic(steps=2, rows=8, pushed=160, pulled=40)
 
 
-def route(name, shape, kind, traffic, partitioning=None):
+def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
     """What the plan reads of a route."""
     held = None if partitioning is None else types.SimpleNamespace(partitioning=partitioning)
-    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, table=held, choice=None)
+    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, table=held, choice=None,
+                                 dtype='float32', wire=wire)
 
 
 def job(**changes):
@@ -61,6 +62,12 @@ def test_the_plan_names_every_route_with_averages_per_step():
                              'kB']
     assert second.split() == ['dense0_bias', '7', 'allreduce', '-', '-', 'all', '1.5', 'kB', '1.5', 'kB']
     assert len({len(line) for line in (head, rule, first, second)}) == 1
+
+
+def test_the_title_tells_what_travels_as_something_else():
+    title = plan(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
+                         route('v', (3, 2), 'allreduce', Traffic(), wire='float16')]).split('\n')[0]
+    assert title.endswith('averages over 0 steps of rank 0; float32 travels as float16')
 
 
 def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():

@@ -3,6 +3,7 @@ import dataclasses
 import os
 import pathlib
 
+import numpy as np
 import pytest
 
 from mxhybrid.errors import HybridError, SettingError
@@ -28,7 +29,7 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
         'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
-        'MXHYBRID_PLAN_FILE']
+        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -42,6 +43,8 @@ def test_variables_carry_the_projects_prefix():
     ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
     ('plan_file', '/a/plan.json', '/a/plan.json', pathlib.Path('/b/plan.json'), '/b/plan.json'),
+    ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
+    ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
 ])
 def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
     environ = {variable(name): text}
@@ -242,3 +245,27 @@ def test_settings_are_frozen():
 def test_what_is_no_path_is_refused(name, value):
     text = problem({name: value})
     assert text.startswith('%s=%r is not a path' % (name, value)) and 'leave it out' in text
+
+
+# ------------------------------------------------------------------------------------------ wire_dtype
+
+
+@pytest.mark.parametrize('value', ['half', 'fp16', 'bfloat16', 'float64', 'Float16', '', 16, True, []], ids=repr)
+def test_other_types_on_the_wire_are_refused_with_those_that_work(value):
+    text = problem({'wire_dtype': value})
+    assert text.startswith('wire_dtype=%r: ' % (value,))
+    assert "'float32' or 'float16'" in text
+    if isinstance(value, str) and value:
+        assert problem({}, {'MXHYBRID_WIRE_DTYPE': value}).startswith('MXHYBRID_WIRE_DTYPE=%r: ' % value)
+
+
+@pytest.mark.parametrize('partitions', ['auto', {'embed*': 'auto', '*': 2}])
+def test_tables_that_travel_as_float16_are_not_searched(partitions):
+    text = problem({'partitions': partitions}, {'MXHYBRID_WIRE_DTYPE': 'float16'})
+    assert "partitions='auto'" in text and "wire_dtype='float16'" in text and 'counts' in text
+    resolve({'partitions': partitions, 'wire_dtype': 'float32'}, {})
+
+
+def test_float32_travels_as_it_is_unless_told_otherwise():
+    assert not resolve({}, {}).halves
+    assert resolve({'wire_dtype': 'float16'}, {}).halves
