@@ -173,11 +173,13 @@ class _Store(Contender):
 class Hybrid(_Store):
     """This project's store."""
 
+    _settings: Dict[str, str] = {}
+
     def _create(self) -> Any:
         import mxhybrid
 
         # Timed probes, to choose routes, would fall into the steps that are measured.
-        return mxhybrid.create(routes=os.environ.get('MXHYBRID_ROUTES', 'servers'))
+        return mxhybrid.create(routes=os.environ.get('MXHYBRID_ROUTES', 'servers'), **self._settings)
 
     def _push(self, batch: int) -> None:
         # As mxhybrid has gluon.Trainer do it: dense gradients first, which are there before those of embeddings.
@@ -200,6 +202,12 @@ class HybridPrefetch(Hybrid):
             if isinstance(parameter, Table):
                 self.store.prefetch(key, following[parameter.name], -key, after_push=True)
         super()._pull(batch)
+
+
+class HybridFloat16(Hybrid):
+    """The same, but all values travel as float16."""
+
+    _settings = {'wire_dtype': 'float16'}
 
 
 class DistSync(_Store):
@@ -307,5 +315,5 @@ class HorovodGather(_Horovod):
 
 
 #: Class by the name that --contenders takes.
-CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'dist_sync': DistSync, 'horovod_gather': HorovodGather,
-           'horovod_dense': HorovodDense}
+CLASSES = {'hybrid': Hybrid, 'hybrid_prefetch': HybridPrefetch, 'hybrid_float16': HybridFloat16,
+           'dist_sync': DistSync, 'horovod_gather': HorovodGather, 'horovod_dense': HorovodDense}

@@ -3,13 +3,16 @@
 A row of worker r's gradient is ``1 + r % 7 + column % 5``, whatever its id; dense parameter i is ``1 + r % 7 + i % 3``
 throughout.  What a contender has summed is compared, by checksums, with sums made here from the ids alone.
 """
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from .workloads import Dense, Table, Workload
 
 _RANKS, _COLUMNS, _PARAMETERS = 7, 5, 3
+
+#: Between a sum in float32, added up in another order, and ours; and of float16: its unit roundoff.
+_FLOAT32, FLOAT16 = 1e-6, 2.0 ** -11
 
 #: Checksum of rows: their sum, and their sum weighted by position.
 Checksum = Tuple[float, float]
@@ -75,10 +78,24 @@ class Expected:
         return checksum(np.full(rows, total * width))
 
 
-def differences(workload: Workload, expected: Expected, rank: int, batch: int, found: Dict[str, Checksum]) -> List[str]:
-    """Sentences about parameters whose sums are not those expected."""
-    drawn = workload.draw(batch, rank)
-    wanted = {table.name: expected.of_table(table, np.unique(drawn[table.name])) for table in workload.tables}
-    wanted.update({one.name: expected.of_dense(one, index) for index, one in enumerate(workload.dense)})
-    return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(found[name]), value)
-            for name, value in wanted.items() if not np.allclose(found[name], value, rtol=1e-6, atol=0)]
+def differences(workload: Workload, expected: Expected, rank: int, batch: int, found: Dict[str, Checksum],
+                rounded: Sequence[Expected] = ()) -> List[str]:
+    """Sentences about parameters whose sums are not those expected.
+
+    All values are positive, so where a contender rounded some to float16 on their way, a checksum is off by at most
+    `FLOAT16` of the checksums of those, which `rounded` gives.
+    """
+    ids = {name: np.unique(drawn) for name, drawn in workload.draw(batch, rank).items()}
+
+    def checksums(sums: Expected) -> Dict[str, np.ndarray]:
+        values = {table.name: sums.of_table(table, ids[table.name]) for table in workload.tables}
+        values.update({one.name: sums.of_dense(one, index) for index, one in enumerate(workload.dense)})
+        return {name: np.array(value) for name, value in values.items()}
+
+    wanted = checksums(expected)
+    allowed = {name: _FLOAT32 * value for name, value in wanted.items()}
+    for sums in rounded:
+        for name, value in checksums(sums).items():
+            allowed[name] = allowed[name] + FLOAT16 * value
+    return ['%s on worker %d: checksum %s, expected %s' % (name, rank, tuple(found[name]), tuple(value))
+            for name, value in wanted.items() if not (np.abs(found[name] - value) <= allowed[name]).all()]

@@ -8,7 +8,11 @@ from .jobs import Job
 from .places import Loopback
 
 #: Every contender, in the order in which they take turns.
-CONTENDERS = ('hybrid', 'hybrid_prefetch', 'dist_sync', 'horovod_gather', 'horovod_dense', 'torch_sharded')
+CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_float16', 'dist_sync', 'horovod_gather', 'horovod_dense',
+              'torch_sharded')
+
+#: Those that round what they move to float16.
+ROUNDED = ('hybrid_float16',)
 
 WORKER = ['-m', 'benchmark.worker']
 

@@ -11,7 +11,7 @@ from test_cluster import traces
 
 BENCH = [sys.executable, jobs.REPOSITORY / 'scripts' / 'bench']
 SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1']
-CONTENDERS = ['hybrid', 'dist_sync', 'horovod_gather']
+CONTENDERS = ['hybrid', 'hybrid_float16', 'dist_sync', 'horovod_gather']
 
 
 def test_links_are_limited_at_both_ends():
@@ -30,11 +30,13 @@ def test_two_hosts(tmp_path):
         job.wait(timeout=200).ok()
     measured, = json.loads(file.read_text())['runs']
     assert sorted(measured['contenders']) == sorted(CONTENDERS)
-    for figures in measured['contenders'].values():
-        # Each pays for ids and headers, too: none can move less than the bound.
-        assert figures['sent'] > measured['bound']['sent'] > 0
-        assert figures['received'] > measured['bound']['received'] > 0
+    for name, figures in measured['contenders'].items():
         assert len(figures['rounds'][0]['hosts']) == 2
+        for way in ('sent', 'received'):
+            # Each pays for ids and headers, too: none can move less than the bound, or half of it as float16.
+            assert figures[way] > measured['bound'][way] / (2 if name == 'hybrid_float16' else 1) > 0
+    for way in ('sent', 'received'):
+        assert measured['contenders']['hybrid_float16'][way] < 0.6 * measured['contenders']['hybrid'][way]
     assert not traces('mxhybrid-%d-' % job.pid)
 
 
