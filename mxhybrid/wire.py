@@ -5,8 +5,8 @@ u = 2^-11, and 2^-25 at most where a value is smaller than 2^-14:
 
 * rows pushed: the sum over the workers of a host, once, by u of it; servers sum these in float32;
 * rows pulled, of weights or of summed gradients: once, by u of each element;
-* dense gradients: once by every worker, and once by every addition, so a sum over N workers is off by at most
-  ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of magnitudes;
+* dense gradients, and those of tables that go by allreduce: once by every worker, and once by every addition, so a
+  sum over N workers is off by at most ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of magnitudes;
 * nothing else: initial and assigned weights, optimizer state and pulls of whole tables stay exact.
 
 Values beyond 65504 become infinite and reach the weights like any infinite gradient; that is warned of.

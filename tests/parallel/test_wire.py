@@ -11,7 +11,7 @@ HALF = {'MXHYBRID_WIRE_DTYPE': 'float16'}
 
 def alone(workers, *more):
     """What one process computes."""
-    return run_job(BODY, 'none', args=['--alone', workers] + list(more), timeout=60).ok().results[0]['found']
+    return run_job(BODY, 'none', args=['--alone', workers] + list(more), timeout=60).ok().results[0]
 
 
 @pytest.fixture(scope='module')
@@ -22,14 +22,14 @@ def together(tmp_path_factory):
                          '--directory', tmp_path_factory.mktemp('apart')]).ok()
 
 
-def assert_found(expected, result, cases):
+def assert_found(expected, result, kind='found'):
     """Bit for bit what is expected, on every worker; only worker 0 has optimizer state."""
     for rank, values in result.results.items():
-        for case in cases:
-            for name, array in expected[case].items():
+        for case, arrays in expected.items():
+            for name, array in arrays.items():
                 if rank == 0 or not name.startswith('state'):
-                    assert values['found'][case][name].dtype == array.dtype
-                    np.testing.assert_array_equal(values['found'][case][name], array,
+                    assert values[kind][case][name].dtype == array.dtype
+                    np.testing.assert_array_equal(values[kind][case][name], array,
                                                   err_msg='%s: %s on rank %d' % (case, name, rank))
 
 
@@ -50,18 +50,21 @@ def body(monkeypatch):
 
 def test_no_other_roundings_than_those_documented(together):
     assert sorted(together.results) == [0, 1]
-    expected = alone(2, '--rounded', 'apart')
+    result = alone(2, '--rounded', 'apart')
+    expected = result['found']
     assert {'adam', 'sgd-notlazy', 'rmsprop', 'replaced', 'rows', 'dense', 'half-rows', 'half-dense'} < set(expected)
-    assert_found(expected, together, expected)
+    assert_found(expected, together)
+    assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
 def test_workers_of_a_host_add_up_before_they_round(body, tmp_path):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=120,
                      args=['--wire', 'float16', '--directory', tmp_path, '--partitions', 4]).ok()
     assert sorted(result.results) == [0, 1, 2]
-    expected = alone(3, '--rounded', 'together')
-    assert_found(expected, result, set(expected) - {'dense', 'half-dense'})
-    for key, case in ((12, 'dense'), (14, 'half-dense')):  # where Horovod chooses the order of additions
+    expected = alone(3, '--rounded', 'together')['found']
+    by_horovod = {'dense': 12, 'half-dense': 14}  # which chooses the order of additions
+    assert_found({case: expected[case] for case in set(expected) - set(by_horovod)}, result)
+    for case, key in by_horovod.items():
         for step, _, parts in sums(body, key, 3):
             found = result.results[0]['found'][case][step]
             assert (np.abs(found - sum(parts)) <= rounding.sum_bound(parts)).all()
@@ -70,7 +73,7 @@ def test_workers_of_a_host_add_up_before_they_round(body, tmp_path):
 
 
 def test_errors_stay_within_the_bounds_that_follow_from_float16(body, together):
-    found, exact = together.results[1]['found'], alone(2)
+    found, exact = together.results[1]['found'], alone(2)['found']
     for key, name, model in ((0, 'sgd', rounding.Sgd(body.SHAPE, 0.1, 0.9)),
                              (1, 'adam', rounding.Adam(body.SHAPE, 0.01))):
         for _, touched, parts in sums(body, key, 2):
@@ -100,13 +103,14 @@ def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):
         assert 0 < len(said) <= 2, (name, said)
 
 
-def test_another_setting_and_other_types_on_servers_are_refused(together):
+def test_another_setting_other_types_on_servers_and_another_cut_are_refused(together):
     for values in together.results.values():
-        setting, unknown, double, half, pushed = values['problems']
+        setting, unknown, double, half, pushed, cut = values['problems']
         assert 'MXHYBRID_WIRE_DTYPE=float32' in setting and 'float16' in setting
         assert "wire_dtype='bfloat16'" in unknown and "'float32' or 'float16'" in unknown
         assert '95 is float64' in double and '96 is float16' in half and '97 is float64' in pushed
-        assert all('leave MXHYBRID_WIRE_DTYPE out' in text for text in (double, half, pushed))
+        assert all('leave MXHYBRID_WIRE_DTYPE out' in text for text in (double, half, pushed, cut))
+        assert '98 has rows that travel as float16' in cut
 
 
 def test_report_counts_what_travels(together):

@@ -63,8 +63,8 @@ class Together:
         self.rank = mxhybrid.create(**self.keywords).rank
         self.reports = []
 
-    def table(self, name, key, path):
-        """A row_sparse weight under an optimizer, its state saved and loaded on the way."""
+    def table(self, name, key, path, moves=False):
+        """A row_sparse weight under an optimizer; its state is saved and loaded, or moves to allreduce."""
         kv = mxhybrid.create(**self.keywords)
         kv.set_optimizer(create(name))
         kv.init(key, make_row_sparse(np.arange(SHAPE[0]), start(key, self.rank), SHAPE))
@@ -72,7 +72,9 @@ class Together:
         path = os.path.join(path, name)
         for step in range(STEPS):
             kv.push(key, make_row_sparse(*gradient(key, step, self.rank), SHAPE))
-            if step == STEPS // 2:
+            if step == STEPS // 2 and moves:
+                kv.backend._chooser._move(kv.backend.routes[key], kv.backend._optimizer)
+            elif step == STEPS // 2:
                 kv.save_optimizer_states(path)
                 kv._barrier()
                 kv.load_optimizer_states(path)
@@ -102,9 +104,9 @@ class Together:
         kv.row_sparse_pull(key, out=out, row_ids=mx.nd.arange(SHAPE[0]))
         return {'all': self._all(kv, key), 'pulled': out.asnumpy()}
 
-    def sums(self, key, sparse, dtype='float32'):
+    def sums(self, key, sparse, dtype='float32', routes=None):
         """Sums of gradients of a dense weight."""
-        kv = mxhybrid.create(**self.keywords)
+        kv = mxhybrid.create(routes=routes, **self.keywords)
         out = mx.nd.zeros(SHAPE, dtype=dtype)
         kv.broadcast(key, mx.nd.array(start(key, self.rank), dtype=dtype), out)
         found = {'start': out.asnumpy()}
@@ -128,10 +130,12 @@ class Alone:
     def __init__(self, workers, rounded):
         self.workers, self.rounded = workers, rounded
 
-    def merged(self, key, step):
+    def merged(self, key, step, by_allreduce=False):
         """The sum of all workers' gradients, with the roundings of float16 or none but the last."""
         parts, touched = gradients(key, step, self.workers)
-        if self.rounded == 'apart':
+        if by_allreduce:
+            total = self._sum_of_halves(key, step).astype('f4')
+        elif self.rounded == 'apart':
             total = sum(part.astype('f2').astype('f4') for part in parts)
         elif self.rounded == 'together':
             total = sum(parts[1:], parts[0]).astype('f2').astype('f4')
@@ -142,18 +146,19 @@ class Alone:
     def _pulled(self, values):
         return values.astype('f2').astype('f4') if self.rounded else values
 
-    def table(self, name, key, _):
+    def table(self, name, key, _, moves=False):
         """MXNet's own updater, on the whole table."""
         weight = make_row_sparse(np.arange(SHAPE[0]), start(key), SHAPE)
         sparse = name in ('sgd', 'adam', 'sgd-notlazy')
         weight = weight if sparse else weight.tostype('default')
         updater = mx.optimizer.get_updater(create(name))
         for step in range(STEPS):
-            touched, total = self.merged(key, step)
+            touched, total = self.merged(key, step, moves and step > STEPS // 2)
             grad = make_row_sparse(touched, total[touched], SHAPE)
             updater(key, grad if sparse else grad.tostype('default'), weight)
         end = weight.asnumpy()
-        return dict(states_of(updater.states[key]), start=start(key), end=end, pulled=self._pulled(end))
+        pulled = end if moves else self._pulled(end)
+        return dict(states_of(updater.states[key]), start=start(key), end=end, pulled=pulled)
 
     def replaced(self, key):
         """The last sum."""
@@ -164,9 +169,7 @@ class Alone:
         """The sums, rounded once more when they are pulled; dense ones in every addition, here in order of rank."""
         found = {}
         for step in range(STEPS):
-            total = self.merged(key, step)[1]
-            if self.rounded and not sparse:
-                total = self._sum_of_halves(key, step).astype('f4')
+            total = self.merged(key, step, self.rounded and not sparse)[1]
             found['%02d' % step] = self._pulled(total)
         return dict(found, start=start(key))
 
@@ -218,14 +221,16 @@ def warn(worker):
 
 
 def problems(worker):
-    """What is refused: another setting for a later store, and other types on the servers."""
+    """What is refused: another setting for a later store, other types on the servers, another cut."""
     found = []
     kv = mxhybrid.create(**worker.keywords)
     kv.init(97, mx.nd.zeros(SHAPE, dtype='float64'))
+    kv.init(98, mx.nd.sparse.zeros('row_sparse', SHAPE))
     for call in (mxhybrid.create, lambda: mxhybrid.create(wire_dtype='bfloat16'),
                  lambda: kv.init(95, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
                  lambda: kv.init(96, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float16')),
-                 lambda: kv.push(97, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64'))):
+                 lambda: kv.push(97, mx.nd.sparse.zeros('row_sparse', SHAPE, dtype='float64')),
+                 lambda: kv.repartition(98, 5)):
         try:
             call()
         except mxhybrid.HybridError as error:
@@ -249,10 +254,13 @@ def main():
     found.update({'half-rows': worker.halves(13) if arguments.alone else worker.sums(13, True, 'float16'),
                   'half-dense': worker.halves(14) if arguments.alone else worker.sums(14, False, 'float16')})
     if arguments.alone:
-        report(0, found=found)
+        by_allreduce = {'sgd': worker.table('sgd', 0, None, True), 'rows': found['dense']}
+        report(0, found=found, by_allreduce=by_allreduce if arguments.rounded == 'apart' else None)
         return
     report(worker.rank, found=found, reports=worker.reports)
     if arguments.extra:
+        report(worker.rank, by_allreduce={'sgd': worker.table('sgd', 0, arguments.directory, True),
+                                          'rows': worker.sums(12, True, routes='allreduce')})
         report(worker.rank, warned=warn(worker), problems=problems(worker))
 
 
