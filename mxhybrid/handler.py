@@ -318,12 +318,16 @@ class Handler(Optimizer):
         for key in keys:
             self._partitions[key].forget_state()
 
-    def do_read(self, key: int, slot: int, start: int, stop: int) -> None:
-        """Copy rows of a partition's optimizer state into the mailbox, if the partition lives here."""
+    def do_read(self, key: int, slot: int, start: int, stop: int, dtype: str) -> None:
+        """Copy rows of a partition's optimizer state into the mailbox, as `dtype`, if the partition lives here.
+
+        Servers may keep a table in float32 whatever its dtype is: MXNet never initialises the flag that says so
+        (``multi_precision_`` in ``kvstore_dist_server.h``).
+        """
         part = self._partitions[key]
         if part.stored is None:
             return
-        rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]))
+        rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]), dtype)
         data = rows.reshape(-1).view(np.uint8)
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 

@@ -435,7 +435,7 @@ class Table:
             members = partitioning.members(part)
             for start in range(0, len(members), step):
                 stop = min(start + step, len(members))
-                self._servers.command('read', key=key, slot=slot, start=start, stop=stop)
+                self._servers.command('read', key=key, slot=slot, start=start, stop=stop, dtype=self.dtype.name)
                 data = self._servers.read_mailbox(server, self.dtype, (stop - start) * width)
                 result[members[start:stop]] = data.reshape(stop - start, width)
         return result
