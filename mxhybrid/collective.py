@@ -81,10 +81,14 @@ class Collective:
 
     def any(self, flag: bool, name: str) -> bool:
         """Whether `flag` is true on any worker (blocks)."""
-        array = mx.nd.array([float(flag)])
+        return self.any_of([flag], name)[0]
+
+    def any_of(self, flags: List[bool], name: str) -> List[bool]:
+        """Which of `flags`, equally many on all workers, are true on any worker (blocks)."""
+        array = mx.nd.array([float(flag) for flag in flags])
         with self._waiting(name):
             self.allreduce_(array, name)
-            return bool(array.asscalar() > 0)
+            return [bool(votes > 0) for votes in array.asnumpy()]
 
     @contextmanager
     def _waiting(self, name: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from . import states
+from .arrays import host_view
 from .chooser import Chooser
 from .errors import InputError
 from .job import Job
@@ -15,6 +16,7 @@ from .moving import repartition
 from .optimizers import check_for_table
 from .ps import Table
 from .routes import Dense, Route, Sparse
+from .serving import OwnRows
 from .settings import Settings, variable
 from .tuner import Tuner
 from .wire import safe_magnitude
@@ -52,6 +54,8 @@ class Distributed:
         # Keys to be initialised anew, and whether their values were set.
         self._reinitialise: Dict[Any, bool] = {}
         self._flags: Any = None
+        #: Keys whose way may still change between servers' sums and own rows.
+        self.unsettled: Set[Any] = set()
         self._tuner: Optional[Tuner] = None
         if settings.any_auto:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
@@ -102,7 +106,8 @@ class Distributed:
 
     def _agree(self, call: str, keys: List[List[Any]]) -> None:
         """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
-        keys = [key + ['route ' + self._settings.route_for(key[1])] for key in keys]
+        keys = [key + ['route ' + self._settings.route_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
+                for key in keys]
         digest = np.frombuffer(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), np.int32)
         tag = '%s.agree' % self._prefix
         if all(np.array_equal(digest, other) for other in self._collective.gather(digest, tag)):
@@ -130,6 +135,9 @@ class Distributed:
 
     def push(self, route: Any, arrays: List[Any], priority: int) -> None:
         """Sum arrays over devices and workers into a key, by the optimizer if one is set."""
+        if isinstance(route, Dense) and route.own is not None:
+            self.push_own(route, arrays, self._optimizer, priority)
+            return
         self._before_push(route)
         if arrays[0].stype == 'row_sparse':
             self._chooser.before_push(route, self._optimizer)
@@ -146,8 +154,14 @@ class Distributed:
     def _before_push(self, route: Any) -> None:
         self._lifeline.count_call()
         # Routes are chosen first: tables that leave the servers have no partitions.
-        if self._tuner is not None and self._tuner.active and not self._chooser.busy:
+        if self._tuner is not None and self._tuner.active and not self._chooser.busy and not self.unsettled:
             self._tuner.before_push(route.key)
+
+    def push_own(self, route: Dense, arrays: List[Any], optimizer: Any, priority: int,
+                 devices: Optional[List[int]] = None) -> None:
+        """Have the servers update a dense weight that they hold, see :meth:`mxhybrid.serving.OwnRows.push`."""
+        self._before_push(route)
+        route.own.push(arrays, optimizer, priority, devices)
 
     def _push_sparse(self, route: Sparse, arrays: List[Any], priority: int) -> None:
         optimizer = self._optimizer
@@ -186,6 +200,25 @@ class Distributed:
             if array.stype != 'row_sparse':
                 _stored(route).copyto(array)
 
+    def serve(self, route: Dense, weight: Any, state: Any, optimizer: Any) -> None:
+        """Have the servers hold and update a dense weight, see :meth:`mxhybrid.serving.OwnRows.take`."""
+        self._lifeline.count_call()
+        OwnRows(route).take(weight, state, optimizer)
+        route.stored = None
+
+    def votes(self, flags: List[bool]) -> List[bool]:
+        """Which flags are true on any worker."""
+        return self._collective.any_of(flags, self._prefix + '.votes')
+
+    def exchange(self, value: Any, what: str) -> List[Any]:
+        """The JSON `value` of every worker, in rank order."""
+        return self._collective.exchange(value, '%s.%s' % (self._prefix, what))
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether servers may hold dense weights."""
+        return self._settings.own_rows
+
     def pushpull(self, route: Any, arrays: List[Any], outs: List[Any], priority: int) -> None:
         """Push dense arrays and write the key's value to `outs`."""
         self._before_push(route)
@@ -211,6 +244,8 @@ class Distributed:
         """Ask for rows that will be pulled."""
         if isinstance(route, Sparse):
             route.table.prefetch(ids, priority, after_push)
+        elif isinstance(route, Dense) and route.own is not None:
+            route.own.table.prefetch(ids, priority, after_push)
 
     def repartition(self, route: Any, partitions: int) -> None:
         """Cut a table into another number of partitions, between two steps."""
@@ -235,7 +270,7 @@ class Distributed:
     def save_states(self, fname: str, dump_optimizer: bool) -> None:
         """Write all optimizer state to one file on worker 0 (not collective)."""
         if self._job.rank == 0:
-            states.save(fname, self.updater, self._sparse_routes(), dump_optimizer)
+            states.save(fname, self.updater, self._sparse_routes() + self.own_routes(), dump_optimizer)
 
     def load_states(self, fname: str) -> None:
         """Read optimizer state on worker 0 and give it to all workers and servers."""
@@ -245,6 +280,10 @@ class Distributed:
 
     def _sparse_routes(self) -> List[Sparse]:
         return [route for route in self.routes.values() if isinstance(route, Sparse)]
+
+    def own_routes(self) -> List[Dense]:
+        """Routes of dense weights that servers hold."""
+        return [route for route in self.routes.values() if isinstance(route, Dense) and route.own is not None]
 
     # -- for Trainers ----------------------------------------------------------------------------------------------
 
@@ -290,6 +329,11 @@ class Distributed:
 
 
 def _stored(route: Dense) -> Any:
+    if route.own is not None:
+        whole = mx.nd.empty(route.shape, dtype=route.dtype)
+        for ids in route.own.chunks():
+            host_view(whole)[ids] = route.own.pull(ids)
+        return whole
     if route.stored is None:
         raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast' % route.name)
     return route.stored

@@ -12,10 +12,15 @@ hooked                            why
 ``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
 ``Trainer._update``               together, and before a push updates weights on servers; where a step begins and
                                   ends
+``Trainer.step``                  who exchanges gradients by hand wants their sums
+``nn.Embedding.forward``,         which rows of a weight on the servers are needed (:mod:`mxhybrid.own_rows`); who else
+``Parameter.data``, ``grad``,     reads value or gradient
+and the like
 ``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
 ``Trainer.load_states``
 ================================  ============================================================================
 """
+import contextlib
 import functools
 import os
 import sys
@@ -24,10 +29,10 @@ from typing import Any, Callable, List
 
 import mxnet as mx
 import numpy as np
-from mxnet.gluon import Trainer
-from mxnet.gluon.parameter import Parameter
+from mxnet.gluon import Trainer, nn
+from mxnet.gluon.parameter import Parameter, ParameterDict
 
-from . import job, states
+from . import job, own_rows, states
 from .arrays import row_sparse_parts
 from .distributed import Distributed
 from .store import Hybrid
@@ -53,9 +58,14 @@ def install() -> None:
                        ('_row_sparse_pull', _row_sparse_pull),
                        ('_allreduce_grads', _metered(_allreduce_grads, 'exchange')),
                        ('_update', _metered(_update, 'update')),
-                       ('save_states', _save_states), ('load_states', _load_states)):
+                       ('step', _step), ('save_states', _save_states), ('load_states', _load_states)):
         _wrap(Trainer, name, make)
-    _wrap(Parameter, 'set_data', _set_data)
+    for name, make in (('set_data', _set_data), ('data', _noted(own_rows.value_read)),
+                       ('list_data', _noted(own_rows.value_read)), ('grad', _noted(own_rows.gradient_read)),
+                       ('list_grad', _noted(own_rows.gradient_read)), ('_reduce', _reduce)):
+        _wrap(Parameter, name, make)
+    _wrap(ParameterDict, 'zero_grad', _zero_grad)
+    _wrap(nn.Embedding, 'forward', _embedding_forward)
     _wrap(sys, 'excepthook', _excepthook)
 
 
@@ -73,7 +83,8 @@ def _create_kvstore(original: Any) -> Any:
 
 def _init_kvstore(original: Any) -> Any:
     def init(self: Any) -> None:
-        original(self)
+        with own_rows.quiet(self):
+            original(self)
         store = self._kvstore
         if not isinstance(store, Hybrid):
             return
@@ -86,6 +97,7 @@ def _init_kvstore(original: Any) -> Any:
                               list(param.shape or ())] for index, param in enumerate(self._params)},
                      bool(self._update_on_kvstore))
         self._mxhybrid_holds_tables = isinstance(store.backend, Distributed)
+        own_rows.attach(self)
     return init
 
 
@@ -105,6 +117,9 @@ def _carry_over(trainer: Any, previous: Hybrid, store: Hybrid, changed: set) -> 
 def _reset_kvstore(original: Any) -> Any:
     def reset(self: Any) -> None:
         if self.__dict__.get('_kv_initialized') and isinstance(self._kvstore, Hybrid):
+            switch = own_rows.switch_of(self)
+            if switch is not None:
+                switch.abandon()
             self._mxhybrid_previous = self._kvstore
             self._mxhybrid_set = set()
         original(self)
@@ -129,11 +144,55 @@ def _row_sparse_pull(original: Any) -> Any:
 
 def _set_data(original: Any) -> Any:
     def set_data(self: Any, data: Any) -> None:
-        original(self, data)
+        with own_rows.overwritten(self):
+            original(self, data)
         waiting = getattr(self._trainer, '_mxhybrid_set', None) if self._trainer else None
         if waiting is not None:
             waiting.add(self.name)
     return set_data
+
+
+def _noted(note: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """A hook that takes note of a read of a parameter."""
+    def make(original: Any) -> Any:
+        def read(self: Any, *args: Any, **keywords: Any) -> Any:
+            note(self)
+            return original(self, *args, **keywords)
+        return read
+    return make
+
+
+def _reduce(original: Any) -> Any:
+    def reduce(self: Any) -> Any:
+        with own_rows.copied(self):
+            return original(self)
+    return reduce
+
+
+def _zero_grad(original: Any) -> Any:
+    def zero_grad(self: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            for watch in filter(None, map(own_rows.watch_of, self.values())):
+                stack.enter_context(watch)
+            original(self)
+    return zero_grad
+
+
+def _embedding_forward(original: Any) -> Any:
+    def forward(self: Any, x: Any, *args: Any) -> Any:
+        with own_rows.forward(self, x):
+            return original(self, x, *args)
+    return forward
+
+
+def _step(original: Any) -> Any:
+    def step(self: Any, *args: Any, **keywords: Any) -> Any:
+        self._mxhybrid_stepping = True
+        try:
+            return original(self, *args, **keywords)
+        finally:
+            self._mxhybrid_stepping = False
+    return step
 
 
 class _Verdict:
@@ -168,6 +227,7 @@ def _allreduce_grads(original: Any) -> Any:
     def allreduce_grads(self: Any) -> None:
         store = self._kvstore
         if isinstance(store, Hybrid):
+            _settle_own_rows(self)
             if self._update_on_kvstore and getattr(self, '_amp_loss_scaler', None) is not None:
                 self._mxhybrid_overflow = store.backend.any(_overflows(self._params, store.backend.largest_gradient))
                 if self._mxhybrid_overflow:
@@ -182,6 +242,12 @@ def _allreduce_grads(original: Any) -> Any:
     return allreduce_grads
 
 
+def _settle_own_rows(trainer: Any) -> None:
+    switch = own_rows.switch_of(trainer)
+    if switch is not None:
+        switch.before_step(by_hand=not trainer.__dict__.get('_mxhybrid_stepping'))
+
+
 def _exchange(trainer: Any, store: Hybrid) -> None:
     """Make the calls of ``Trainer._allreduce_grads``, those first that do not wait for the end of backward.
 
@@ -190,14 +256,20 @@ def _exchange(trainer: Any, store: Hybrid) -> None:
     """
     trained = [(key, param) for key, param in enumerate(trainer._params) if param.grad_req != 'null']
     sparse = [(key, param) for key, param in trained if param._grad_stype != 'default']
+    switch = own_rows.switch_of(trainer)
+    served = {} if switch is None else switch.served
+    if not trainer._update_on_kvstore:  # servers get gradients when the workers update
+        sparse = [(key, param) for key, param in sparse if key not in served]
     for key, param in trained:
         if param._grad_stype == 'default':
             out = param.list_data() if trainer._update_on_kvstore else None
             store.pushpull(key, param.list_grad(), out=out, priority=-key)
     for key, param in sparse:
         store.push(key, param.list_grad(), priority=-key)
+        if key in served:
+            served[key].pushed()
     for key, param in sparse:
-        if param._stype == 'default':
+        if param._stype == 'default' and key not in served:
             out = param.list_data() if trainer._update_on_kvstore else param.list_grad()
             store.pull(key, out, priority=-key, ignore_sparse=False)
 
@@ -210,7 +282,7 @@ def _metered(make: Callable[[Any], Any], part: str) -> Callable[[Any], Any]:
         def call(self: Any, *args: Any, **keywords: Any) -> Any:
             if not isinstance(self._kvstore, Hybrid):
                 return hooked(self, *args, **keywords)
-            with getattr(self._kvstore.meter, part)():
+            with getattr(self._kvstore.meter, part)(), own_rows.quiet(self):
                 return hooked(self, *args, **keywords)
         return call
     return metered
@@ -239,7 +311,11 @@ def _update(original: Any) -> Any:
                 for array in _arrays(param):
                     array._fresh_grad = bool(count)
         overflow = self.__dict__.pop('_mxhybrid_overflow', None)
-        if overflow is None:
+        switch = own_rows.switch_of(self)
+        if switch is not None and switch.served and not self._update_on_kvstore:
+            with switch.updating():
+                original(self, ignore_stale_grad)
+        elif overflow is None:
             original(self, ignore_stale_grad)
         else:
             scaler = self._amp_loss_scaler
@@ -291,13 +367,17 @@ def _save_states(original: Any) -> Any:
         if not _in_workers(self):
             original(self, fname)
         elif self._kvstore.rank == 0:
-            states.write_atomically(fname, self._updaters[0].get_states(dump_optimizer=True))
+            states.save(fname, self._updaters[0], self._kvstore.backend.own_routes(), dump_optimizer=True)
     return save_states
 
 
 def _load_states(original: Any) -> Any:
     def load_states(self: Any, fname: str) -> None:
         _start(self)
+        switch = own_rows.switch_of(self)
+        if switch is not None:
+            with own_rows.quiet(self):
+                switch.go_back()
         if not _in_workers(self):
             original(self, fname)
             return

@@ -434,7 +434,8 @@ def _shared(settings: Settings) -> Dict[str, Any]:
     """Settings that must be equal on all workers, as JSON values."""
     return {'partitions': [list(pair) for pair in settings.partitions],
             'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation,
-            'routes': [list(pair) for pair in settings.routes], 'wire_dtype': settings.wire_dtype}
+            'routes': [list(pair) for pair in settings.routes], 'wire_dtype': settings.wire_dtype,
+            'own_rows': settings.own_rows}
 
 
 def _slots(hosts: List[str]) -> List[Any]:

@@ -6,7 +6,8 @@ route                   for                                 how
 :class:`Dense`          dense weight                        gradients summed by Horovod; an updater on the
                                                             store works in this process
  with row_sparse        dense weight, row_sparse gradient   servers sum the rows, workers pull the rows that
- gradients                                                  anyone touched and update them; or Horovod sums them
+ gradients                                                  anyone touched and update them; or Horovod sums them;
+                                                            or servers hold the weight (:mod:`mxhybrid.serving`)
 :class:`Sparse`         row_sparse weight                   servers hold rows and optimizer state, workers pull
                                                             the rows they ask for; or every worker holds them
 ======================  ==================================  ==================================================
@@ -107,6 +108,8 @@ class Dense(Route):
         self._sums: Optional[Table] = None
         self._touched: Optional[np.ndarray] = None
         self._row_sum: Optional[RowSum] = None
+        #: The :class:`mxhybrid.serving.OwnRows` while servers hold the weight.
+        self.own: Any = None
 
     @property
     def sums_rows(self) -> bool:

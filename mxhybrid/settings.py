@@ -50,6 +50,8 @@ class Settings:
         File for the counts that 'auto' found; empty for none.
     wire_dtype : str
         What values of float32 parameters travel as: 'float32' or 'float16'.
+    own_rows : bool
+        Whether servers update dense weights that only ``nn.Embedding`` reads, so that workers pull their own rows.
     """
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = ()
@@ -63,6 +65,7 @@ class Settings:
     routes: Tuple[Tuple[str, str], ...] = (('*', 'auto'),)
     plan_file: str = ''
     wire_dtype: str = 'float32'
+    own_rows: bool = True
 
     @property
     def halves(self) -> bool:
@@ -204,7 +207,7 @@ def _wire_dtype(setting: str, value: Any) -> str:
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
     'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path,
-    'routes': _routes, 'plan_file': _file, 'wire_dtype': _wire_dtype}
+    'routes': _routes, 'plan_file': _file, 'wire_dtype': _wire_dtype, 'own_rows': _switch}
 
 
 def variable(name: str) -> str:

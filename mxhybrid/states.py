@@ -16,10 +16,11 @@ from .errors import InputError
 from .optimizers import replace_arrays, state_arrays
 
 
-def _template(route: Any, optimizer: Any) -> Any:
-    """The state that `optimizer` keeps for a table, all zeros, as one process would."""
-    return optimizer.create_state_multi_precision(route.key, mx.nd.sparse.zeros('row_sparse', route.shape,
-                                                                                dtype=route.dtype))
+def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
+    """The state that `optimizer` keeps for a table, all zeros, as one process would; `dense` takes its memory."""
+    weight = (mx.nd.zeros(route.shape, dtype=route.dtype) if dense
+              else mx.nd.sparse.zeros('row_sparse', route.shape, dtype=route.dtype))
+    return optimizer.create_state_multi_precision(route.key, weight)
 
 
 def slot_widths(route: Any, optimizer: Any) -> List[int]:
@@ -29,7 +30,7 @@ def slot_widths(route: Any, optimizer: Any) -> List[int]:
 
 def _read(route: Any, optimizer: Any) -> Any:
     """Fetch the state of a table from the servers."""
-    template = _template(route, optimizer)
+    template = _template(route, optimizer, dense=not route.sparse)
     fetched = []
     for slot, array in enumerate(state_arrays(template)):
         rows = route.table.read(slot, int(np.prod(array.shape[1:])))

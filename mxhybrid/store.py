@@ -1,6 +1,6 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys, checks and MXNet's forms of calls; backends do the work."""
 import functools
-from typing import Any, Callable, Dict, List, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -61,6 +61,9 @@ class Hybrid(KVStore):
         File for the partition counts that 'auto' found, on worker 0's host.
     wire_dtype : str, optional
         What values of float32 parameters travel as; 'float16' halves them, and rounds, see :mod:`mxhybrid.wire`.
+    own_rows : bool, optional
+        True (default): servers update the dense weight of an ``nn.Embedding(sparse_grad=True)`` that nothing else
+        reads, and workers pull the rows that their next forward pass needs, see :mod:`mxhybrid.own_rows`.
 
     Raises
     ------
@@ -342,6 +345,22 @@ class Hybrid(KVStore):
         """
         self._names.update({key: param[0] for key, param in params.items()})
         self._backend.attach(params, keeps_dense)
+
+    @_unrecorded
+    def push_own(self, key: Any, value: Any, optimizer: Any, priority: int, devices: Sequence[int]) -> None:
+        """Push the gradient of a dense weight that servers hold, for `optimizer` to be applied there (collective)."""
+        (route, arrays), = self._checked('push', key, value)
+        checks.gradient(route, arrays)
+        with self._meter.call('push', route):
+            self._backend.push_own(route, arrays, optimizer, priority, list(devices))  # type: ignore[union-attr]
+        self._maybe_report()
+
+    @_unrecorded
+    def pull_own(self, key: Any, ids: np.ndarray, priority: int) -> np.ndarray:
+        """Rows `ids` (sorted, unique) of a dense weight that servers hold."""
+        route = self._route('pull', key)
+        with self._meter.call('row_sparse_pull', route):
+            return route.own.pull(ids, priority)
 
     def adopt(self, other: 'Hybrid', keys_set: Set[Any]) -> None:
         """Take over the keys and tables of a store that was given up; all will be initialised anew.

@@ -29,7 +29,7 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
         'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
-        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE']
+        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE', 'MXHYBRID_OWN_ROWS']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [

@@ -1,0 +1,450 @@
+"""Own rows: pull what the next forward pass needs, where today all workers pull what anyone touched.
+
+The weight of an ``nn.Embedding(sparse_grad=True)`` is dense, and anybody may read all of it at any time; so by default
+every worker keeps a whole and current copy.  Most such weights are read by their embedding alone, which knows the
+row ids beforehand.  Where that is so, the servers take weight and optimizer state (:mod:`mxhybrid.serving`), a
+worker's copy has current rows only where its forward passes ask for them, and each asks for its own.
+
+A parameter changes over after :data:`OBSERVED_STEPS` steps on the servers if all workers find that
+
+* its value was read by forward passes of ``nn.Embedding`` only, called with arrays: no hybridized block around it,
+  no tied layer, no ``param.data()``, ever;
+* ``Trainer.step`` makes the steps, without AMP's loss scaler;
+* the optimizer changes touched rows only (:func:`mxhybrid.serving.objection`).
+
+Whoever reads the value in another way later gets it whole, pulled for that: :class:`ServedParameter` has a ``_data``
+that completes itself.  Who got arrays may keep them, or write to them, so before the next step all workers go back,
+with what the arrays hold then.  They also go back when ``allreduce_grads()``, ``load_states()`` or new values come.
+``save_parameters``, ``export`` and whatever else copies the value only make the worker pull it.
+"""
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import nn
+from mxnet.gluon.parameter import Parameter
+
+from .arrays import host_view
+from .log import get_logger
+from .optimizers import replace_arrays, state_arrays
+from .routes import Dense
+from .serving import objection
+from .settings import variable
+from .store import Hybrid
+
+logger = get_logger(__name__)
+
+#: Steps of a table on the servers in which the uses of its value are observed.
+OBSERVED_STEPS = 3
+
+_WATCH = '_mxhybrid_watch'
+
+
+class Watch:
+    """How the value of one parameter is used; as a context manager: reads by this thread that do not count.
+
+    Attributes
+    ----------
+    forwards : int
+        Forward passes of ``nn.Embedding``, which know the rows beforehand.
+    read : bool
+        Whether anything else read the value.
+    served : Served or None
+        Set while servers hold the value.
+    """
+
+    def __init__(self) -> None:
+        self.forwards = 0
+        self.read = False
+        self.served: Optional['Served'] = None
+        self._quiet: Dict[int, int] = {}
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Watch, ()  # a copy of a parameter has arrays of its own, which nobody has read
+
+    @property
+    def quiet(self) -> bool:
+        """Whether a read by this thread does not count."""
+        return threading.get_ident() in self._quiet
+
+    def __enter__(self) -> 'Watch':
+        me = threading.get_ident()
+        self._quiet[me] = self._quiet.get(me, 0) + 1
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        me = threading.get_ident()
+        self._quiet[me] -= 1
+        if not self._quiet[me]:
+            del self._quiet[me]
+
+
+def watch_of(param: Any) -> Optional[Watch]:
+    """The watch of a dense parameter with row_sparse gradients; None for any other."""
+    if param._grad_stype != 'row_sparse' or param._stype != 'default':
+        return None
+    return param.__dict__.setdefault(_WATCH, Watch())
+
+
+class ServedParameter(Parameter):
+    """What the class of a parameter is while servers hold its value: reading it makes it whole first."""
+
+    @property
+    def _data(self) -> Any:
+        watch = self.__dict__[_WATCH]
+        if watch.served is not None and not watch.quiet:
+            watch.read = True
+            watch.served.hand_out()
+        return self.__dict__['_data']
+
+    @_data.setter
+    def _data(self, arrays: Any) -> None:
+        self.__dict__['_data'] = arrays
+        served = self.__dict__[_WATCH].served
+        if served is not None:
+            served.replaced()
+
+
+class Served:
+    """A parameter whose value servers hold, and the rows of it that this worker has.
+
+    Parameters
+    ----------
+    trainer : gluon.Trainer
+    key : int
+        Of the parameter in the Trainer.
+    """
+
+    def __init__(self, trainer: Any, key: int):
+        self.trainer = trainer
+        self._key, self._param, self._store = key, trainer._params[key], trainer._kvstore
+        self._route = self._store.backend.routes[key]
+        self._lock = threading.RLock()
+        self._current: List[np.ndarray] = []
+        self.leaves = False
+        self.replaced()
+        self.leaves = False
+
+    @property
+    def arrays(self) -> List[Any]:
+        """The worker's copies on its devices, as they are."""
+        return self._param.__dict__['_data']
+
+    def replaced(self) -> None:
+        """New values came from this worker: they are what counts, and all workers go back."""
+        self._current = [np.ones(self._route.rows, bool) for _ in self.arrays or ()]
+        self.leaves = True
+
+    def pushed(self) -> None:
+        """The servers have new values."""
+        for current in self._current:
+            current[:] = False
+
+    def need(self, ids: Any) -> None:
+        """Get the rows for a forward pass with `ids`, an NDArray, on its device."""
+        if ids.context in self._param._ctx_list:
+            # The operator cuts fractions off; it refuses rows that do not exist.
+            rows = np.clip(np.unique(host_view(ids).astype(np.int64)), 0, self._route.rows - 1)
+            self._get([self._param._ctx_list.index(ids.context)], np.unique(rows))
+
+    def complete(self) -> None:
+        """Get all rows."""
+        for ids in self._route.own.chunks():
+            self._get(range(len(self._current)), ids)
+
+    def hand_out(self) -> None:
+        """Get all rows for somebody who may keep the arrays."""
+        self.complete()
+        if not self.leaves:
+            self.leaves = True
+            logger.warning('%s: something else than nn.Embedding reads its value, so all its rows were pulled, and '
+                           'from the next step on all workers pull the rows that anyone touched; %s=0 has them do so '
+                           'always', self._route.name, variable('own_rows'))
+
+    def _get(self, devices: Iterable[int], ids: np.ndarray) -> None:
+        with self._lock:
+            lacking = np.zeros(len(ids), bool)
+            for device in devices:
+                lacking |= ~self._current[device][ids]
+            missing = ids[lacking]
+            if not len(missing):
+                return
+            rows = self._store.pull_own(self._key, missing, -self._key)
+            for device in devices:
+                write_rows(self.arrays[device], missing, rows)
+                self._current[device][missing] = True
+
+
+def write_rows(array: Any, ids: np.ndarray, rows: np.ndarray) -> None:
+    """Overwrite rows of a dense array, on any device, after all that the engine has yet to do with it."""
+    with mx.autograd.pause():
+        where = mx.nd.from_numpy(ids.reshape(1, -1)).as_in_context(array.context)
+        values = mx.nd.from_numpy(rows).as_in_context(array.context)
+        mx.nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=where, shape=array.shape, out=array)
+
+
+class Switch:
+    """Decides for the parameters of one Trainer, on all workers alike, who holds them.
+
+    Parameters
+    ----------
+    trainer : gluon.Trainer
+        With a store of several workers.
+    """
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+        self._store, self._backend = trainer._kvstore, trainer._kvstore.backend
+        self.served: Dict[int, Served] = {}
+        # Steps since the route of each candidate was chosen.
+        self._steps = {key: 0 for key, param in enumerate(trainer._params)
+                       if watch_of(param) is not None and param.grad_req != 'null'}
+
+    # -- in every step -----------------------------------------------------------------------------------------
+
+    def before_step(self, by_hand: bool) -> None:
+        """Before the gradients of a step are pushed (collective): change over what is to."""
+        if by_hand:
+            self.stop('gradients are exchanged or applied by hand')
+        elif getattr(self._trainer, '_amp_loss_scaler', None) is not None:
+            self.stop("AMP's loss scaler needs the sums of gradients")
+        if self.served:
+            held = list(self.served)
+            for key, leaves in zip(held, self._backend.votes([self._leaves(key) for key in held])):
+                if leaves:
+                    self._go_back(key)
+        if self._steps:
+            self._decide()
+
+    def _leaves(self, key: int) -> bool:
+        return self.served[key].leaves or bool(self._objection(key))
+
+    def stop(self, reason: str) -> None:
+        """Go back with everything, for good (collective)."""
+        for key in list(self.served):
+            self._go_back(key)
+        for key in list(self._steps):
+            self._refuse(key, reason)
+
+    def go_back(self) -> None:
+        """Go back with everything (collective); it may change over again after a while."""
+        for key in list(self.served):
+            self._go_back(key)
+
+    def abandon(self) -> None:
+        """The Trainer gives its store up and will fill another from this worker's copies."""
+        for key, served in self.served.items():
+            served.complete()
+            self._release(key)
+            self._backend.routes[key].own.forget()
+        self.served.clear()
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Around an update in the workers: the servers get the gradients of what they hold."""
+        trainer, kept = self._trainer, {}  # type: ignore[var-annotated]
+        updaters = trainer._updaters
+        trainer._updaters = [_Others(updater, self.served, kept) for updater in updaters]
+        try:
+            yield
+        finally:
+            trainer._updaters = updaters
+        devices = [context.device_id for context in trainer._contexts]
+        for key, gradients in kept.items():
+            self._store.push_own(key, gradients, trainer._optimizer, -key, devices)
+            self.served[key].pushed()
+
+    # -- changing over -----------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        due = []
+        for key in list(self._steps):
+            route = self._backend.routes.get(key)
+            if not isinstance(route, Dense) or route.choice is None:
+                continue
+            self._steps[key] += 1
+            if route.choice.way != 'servers':
+                self._refuse(key, 'it goes by allreduce')
+            elif self._steps[key] > OBSERVED_STEPS:
+                due.append(key)
+            else:
+                self._backend.unsettled.add(key)
+        if not due:
+            return
+        everyone = self._backend.exchange([[self._objection(key), self._watch(key).forwards] for key in due],
+                                          'own_rows')
+        for key, *found in zip(due, *everyone):
+            objections = [reason for reason, _ in found if reason]
+            if objections or not any(forwards for _, forwards in found):
+                self._refuse(key, objections[0] if objections else 'no nn.Embedding reads it')
+            else:
+                self._change_over(key)
+
+    def _watch(self, key: int) -> Watch:
+        watch = watch_of(self._trainer._params[key])
+        assert watch is not None
+        return watch
+
+    def _objection(self, key: int) -> str:
+        param, route = self._trainer._params[key], self._backend.routes[key]
+        if type(param) not in (Parameter, ServedParameter):
+            return 'it is of a class of its own, %s' % type(param).__name__
+        if param._trainer is not self._trainer:
+            return 'it has another Trainer'
+        if param.grad_req == 'null':
+            return 'it is frozen'
+        if self._watch(key).read:
+            return 'something else than nn.Embedding reads its value'
+        return objection(self._trainer._optimizer, route)
+
+    def _refuse(self, key: int, reason: str) -> None:
+        del self._steps[key]
+        self._backend.unsettled.discard(key)
+        if self._store.rank == 0:
+            logger.debug('%s: no own rows: %s', self._trainer._params[key].name, reason)
+
+    def _updaters(self) -> List[Any]:
+        return [self._backend.updater] if self._trainer._update_on_kvstore else self._trainer._updaters
+
+    def _change_over(self, key: int) -> None:
+        del self._steps[key]
+        self._backend.unsettled.discard(key)
+        param, updaters = self._trainer._params[key], self._updaters()
+        self._backend.serve(self._backend.routes[key], param._data[0], updaters[0].states.get(key),
+                            self._trainer._optimizer)
+        for updater in updaters:
+            updater.states.pop(key, None)
+            updater.states_synced.pop(key, None)
+        self.served[key] = self._watch(key).served = Served(self._trainer, key)
+        param.__class__ = ServedParameter
+        if self._store.rank == 0:
+            logger.info('%s: servers update it from now on, and every worker pulls its own rows', param.name)
+
+    def _release(self, key: int) -> None:
+        self._trainer._params[key].__class__ = Parameter
+        watch = self._watch(key)
+        watch.served, watch.forwards = None, 0
+
+    def _go_back(self, key: int) -> None:
+        served, param, optimizer = self.served[key], self._trainer._params[key], self._trainer._optimizer
+        served.complete()
+        del self.served[key]
+        self._release(key)
+        route = self._backend.routes[key]
+        found = route.own.give_back(optimizer)
+        if self._trainer._update_on_kvstore:
+            route.stored = param._data[0].copy()
+        for updater, array in zip(self._updaters(), param._data):
+            template = optimizer.create_state_multi_precision(key, array)
+            arrays = [mx.nd.array(rows.reshape(like.shape), ctx=array.context, dtype=like.dtype)
+                      for rows, like in zip(found, state_arrays(template))]
+            updater.states[key], updater.states_synced[key] = replace_arrays(template, arrays), True
+        self._steps[key] = 0
+        if self._store.rank == 0:
+            logger.info('%s: workers pull the rows that anyone touched, and update them', param.name)
+
+
+class _Others:
+    """Stands in for an Updater: updates the others, and keeps the gradients of parameters that servers hold."""
+
+    def __init__(self, updater: Any, served: Dict[int, Served], kept: Dict[int, List[Any]]):
+        self._updater, self._served, self._kept = updater, served, kept
+
+    def __call__(self, keys: Any, gradients: Any, arrays: Any) -> None:
+        others = []
+        for key, gradient, array in zip(keys, gradients, arrays):
+            if key in self._served:
+                self._kept.setdefault(key, []).append(gradient)
+            else:
+                others.append((key, gradient, array))
+        if others:
+            self._updater(*zip(*others))
+
+
+# -- called by the hooks -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet(trainer: Any) -> Iterator[None]:
+    """Reads by a Trainer of its own parameters do not count."""
+    watches = [watch for watch in map(watch_of, trainer._params) if watch is not None
+               and (watch.served is None or watch.served.trainer is trainer)]
+    for watch in watches:
+        watch.__enter__()
+    try:
+        yield
+    finally:
+        for watch in watches:
+            watch.__exit__()
+
+
+def switch_of(trainer: Any) -> Optional[Switch]:
+    """What decides for the parameters of a Trainer, if anything does."""
+    return trainer.__dict__.get('_mxhybrid_switch')
+
+
+def attach(trainer: Any) -> None:
+    """Begin to observe the parameters of a Trainer whose store was made."""
+    trainer._mxhybrid_switch = None
+    backend = trainer._kvstore.backend
+    if getattr(backend, 'own_rows', False) and trainer._contains_sparse_grad:
+        trainer._mxhybrid_switch = Switch(trainer)
+
+
+def forward(embedding: Any, ids: Any) -> Any:
+    """A context manager around a forward pass of an ``nn.Embedding``, whose rows are there then."""
+    watch = watch_of(embedding.weight)
+    if watch is None or type(ids) is not mx.nd.NDArray or (
+            type(embedding).hybrid_forward is not nn.Embedding.hybrid_forward):
+        return nullcontext()
+    watch.forwards += 1
+    if watch.served is not None:
+        watch.served.need(ids)
+    return watch
+
+
+def copied(param: Any) -> Any:
+    """A context manager around something that copies a parameter's value."""
+    watch = watch_of(param)
+    if watch is not None and watch.served is not None:
+        watch.served.complete()
+    return watch or nullcontext()
+
+
+@contextmanager
+def overwritten(param: Any) -> Iterator[None]:
+    """Around something that overwrites the whole value of a parameter."""
+    watch = watch_of(param)
+    if watch is None:
+        yield
+        return
+    with watch:
+        yield
+    if watch.served is not None:
+        watch.served.replaced()
+
+
+def value_read(param: Any) -> None:
+    """The value of a parameter is handed out."""
+    watch = watch_of(param)
+    if watch is not None and not watch.quiet:
+        watch.read = True
+
+
+def gradient_read(param: Any) -> None:
+    """The gradient of a parameter is handed out: after a step of ours it must be the sum over all workers."""
+    watch = watch_of(param)
+    if watch is None or watch.quiet or param._trainer is None:
+        return
+    store = param._trainer._kvstore
+    if not isinstance(store, Hybrid) or param._trainer._update_on_kvstore or param.__dict__['_data'] is None:
+        return
+    if not any(array._fresh_grad for array in param.__dict__['_data']):
+        watch.read = True
+        if watch.served is not None and not watch.served.leaves:
+            watch.served.leaves = True
+            logger.warning('%s: its gradient is read after a step, and is this worker\'s alone, since servers have '
+                           'summed it; from the next step on it is the sum, as with %s=0', param.name,
+                           variable('own_rows'))

@@ -1,0 +1,163 @@
+"""A dense weight that servers hold and update, so that a worker pulls the rows that it needs itself.
+
+Servers already have a table for such a parameter, in which they sum its row_sparse gradients.  To serve the
+parameter, the same table takes weights and optimizer state, and a push updates them, as for a row_sparse weight.
+Only optimizers qualify whose kernel for a dense weight and a row_sparse gradient changes the touched rows alone, by
+the same code as for a row_sparse weight (``src/operator/optimizer_op-inl.h``, ``contrib/optimizer_op-inl.h``).
+"""
+from typing import Any, Callable, List, Optional
+
+import numpy as np
+
+from . import states
+from .arrays import host_view
+from .errors import InputError
+from .optimizers import check_for_table, name_of, state_arrays
+from .partition import ROW_OVERHEAD_BYTES
+from .ps import Table
+from .routes import Dense, merge
+
+#: MXNet's kernels for a dense weight, a row_sparse gradient and dense state that change touched rows only.  ftrl has
+#: none, so one process computes it on all rows.
+KERNELS = ('sgd', 'ccsgd', 'adam', 'adagrad', 'groupadagrad')
+
+#: Bytes of rows that are pulled at a time where a whole table is needed.
+CHUNK_BYTES = 8 << 20
+
+
+def objection(optimizer: Any, route: Dense) -> str:
+    """Why servers cannot update a dense weight as `optimizer` would in the workers; empty if they can."""
+    name = name_of(optimizer)
+    if name not in KERNELS or not getattr(optimizer, 'lazy_update', True):
+        return 'optimizer %r may change rows without a gradient' % name
+    try:
+        check_for_table(optimizer, route.name, route.dtype, optimizer._get_wd(route.key))
+    except InputError as error:
+        return str(error)
+    return ''
+
+
+class OwnRows:
+    """Weights and optimizer state of a dense parameter in its table on the servers.
+
+    Parameters
+    ----------
+    route : Dense
+        Of which servers sum the gradients.
+    """
+
+    def __init__(self, route: Dense):
+        assert route.table is not None
+        self._route = route
+        self.table: Table = route.table
+
+    def chunks(self) -> List[np.ndarray]:
+        """Ids of all rows, in portions that are not too large to pull at once."""
+        step = max(1, CHUNK_BYTES // (self._route.width * self._route.dtype.itemsize))
+        return [np.arange(start, min(start + step, self._route.rows), dtype=np.int64)
+                for start in range(0, self._route.rows, step)]
+
+    def take(self, weight: Any, state: Any, optimizer: Any) -> None:
+        """Give worker 0's weight and optimizer state to the servers, which update them from now on (collective).
+
+        Parameters
+        ----------
+        weight : NDArray
+            On the host.
+        state : object
+            As the optimizer made it in this worker; None before the first update and where it keeps none.
+        optimizer : mxnet.optimizer.Optimizer
+        """
+        route, table = self._route, self.table
+        values = host_view(weight)
+        table.assign(values.__getitem__)
+        arrays = [host_view(array).reshape(route.rows, -1) for array in state_arrays(state)]
+        count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
+        table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
+        table.expect_count(count)
+        for slot, rows in enumerate(arrays):
+            table.assign(_widened(rows, route), slot)
+        route.own, route.kind = self, 'own rows'
+
+    def push(self, arrays: List[Any], optimizer: Any, priority: int, devices: Optional[List[int]] = None) -> None:
+        """Have the servers update with the gradients of all workers' devices (collective).
+
+        Parameters
+        ----------
+        arrays : list of NDArray
+            A gradient for each device of this worker.
+        optimizer : mxnet.optimizer.Optimizer
+        priority : int
+        devices : list of int, optional
+            Numbers of the devices for each of which the optimizer counts updates; by default one count serves all.
+        """
+        route, table = self._route, self.table
+        with table.servers.trace.span('merge ' + route.name, 'merge', devices=len(arrays)) as span:
+            ids, rows = merge(arrays)
+            span.note(rows=len(ids))
+        count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
+        if devices is None:
+            optimizer._update_count(route.key)
+        for device in devices or ():
+            optimizer._set_current_context(device)
+            optimizer._update_count(route.key)
+        table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
+        table.push(ids, rows, priority)
+        route.traffic.add(rows=len(ids), pushed=len(ids) * self._row_bytes)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._route.width * self._route.dtype.itemsize + ROW_OVERHEAD_BYTES
+
+    def pull(self, ids: np.ndarray, priority: int = 0) -> np.ndarray:
+        """Rows `ids` (sorted, unique) of the weight, after this worker's pushes (not collective)."""
+        rows = np.empty((len(ids), self._route.width), self._route.dtype)
+        self.table.pull(ids, rows, priority)
+        self._route.traffic.add(steps=0, pulled=len(ids) * self._row_bytes)
+        return rows
+
+    def forget(self) -> None:
+        """Have the servers sum gradients again, and forget weights and optimizer state (on all workers)."""
+        self.table.forget_optimizer()
+        self.table.set_mode('assign')
+        self._route.own, self._route.kind = None, 'server gradients'
+
+    def give_back(self, optimizer: Any) -> List[np.ndarray]:
+        """As :meth:`forget`, and give every worker the optimizer state (collective).
+
+        Every worker has pulled the weights that it wants.
+
+        Returns
+        -------
+        list of numpy.ndarray, shape (rows, width of the state)
+            Arrays of the state in order.
+        """
+        table, servers = self.table, self.table.servers
+        widths = states.slot_widths(self._route, optimizer) if table.has_optimizer else []
+        table.collect()
+        servers.meet()
+        table.set_mode('capture')
+        found = []
+        for slot, width in enumerate(widths):
+            # As moving does it: weights make room for one array of the state after the other.
+            servers.command('expose', keys=table.partitioning.keys, slot=slot)
+            # No worker's pull, which comes after its push, overtakes the command: worker 0 pushes after it.
+            table.touch()
+            array = np.empty((self._route.rows, width), self._route.dtype)
+            for ids in self.chunks():
+                rows = np.empty((len(ids), self._route.width), self._route.dtype)
+                servers.link.request(table, ids, 0)(rows)
+                array[ids] = rows[:, :width]
+            found.append(array)
+            servers.meet()
+        self.forget()
+        return found
+
+
+def _widened(rows: np.ndarray, route: Dense) -> Callable[[np.ndarray], np.ndarray]:
+    """Give rows of a state array, as wide as the rows of its table."""
+    def values(ids: np.ndarray) -> np.ndarray:
+        wide = np.zeros((len(ids), route.width), route.dtype)
+        wide[:, :rows.shape[1]] = rows[ids]
+        return wide
+    return values
