@@ -60,9 +60,10 @@ def install() -> None:
                        ('_update', _metered(_update, 'update')),
                        ('step', _step), ('save_states', _save_states), ('load_states', _load_states)):
         _wrap(Trainer, name, make)
-    for name, make in (('set_data', _set_data), ('data', _noted(own_rows.value_read)),
-                       ('list_data', _noted(own_rows.value_read)), ('grad', _noted(own_rows.gradient_read)),
-                       ('list_grad', _noted(own_rows.gradient_read)), ('_reduce', _reduce)):
+    for name, make in (('set_data', _set_data), ('data', _value_read), ('list_data', _value_read),
+                       ('grad', _around(own_rows.gradient)), ('list_grad', _around(own_rows.gradient)),
+                       ('list_ctx', _around(own_rows.unread)), ('_load_init', _around(own_rows.unread)),
+                       ('_reduce', _around(own_rows.copied))):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
     _wrap(nn.Embedding, 'forward', _embedding_forward)
@@ -152,28 +153,28 @@ def _set_data(original: Any) -> Any:
     return set_data
 
 
-def _noted(note: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """A hook that takes note of a read of a parameter."""
+def _value_read(original: Any) -> Any:
+    def read(self: Any, *args: Any, **keywords: Any) -> Any:
+        own_rows.value_read(self)
+        return original(self, *args, **keywords)
+    return read
+
+
+def _around(manager: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook that calls a method of a parameter inside of ``manager(parameter)``."""
     def make(original: Any) -> Any:
-        def read(self: Any, *args: Any, **keywords: Any) -> Any:
-            note(self)
-            return original(self, *args, **keywords)
-        return read
+        def call(self: Any, *args: Any, **keywords: Any) -> Any:
+            with manager(self):
+                return original(self, *args, **keywords)
+        return call
     return make
-
-
-def _reduce(original: Any) -> Any:
-    def reduce(self: Any) -> Any:
-        with own_rows.copied(self):
-            return original(self)
-    return reduce
 
 
 def _zero_grad(original: Any) -> Any:
     def zero_grad(self: Any) -> None:
         with contextlib.ExitStack() as stack:
-            for watch in filter(None, map(own_rows.watch_of, self.values())):
-                stack.enter_context(watch)
+            for param in self.values():
+                stack.enter_context(own_rows.unread(param))
             original(self)
     return zero_grad
 

@@ -41,6 +41,8 @@ OBSERVED_STEPS = 3
 
 _WATCH = '_mxhybrid_watch'
 
+_NOTHING: Any = nullcontext()
+
 
 class Watch:
     """How the value of one parameter is used; as a context manager: reads by this thread that do not count.
@@ -398,7 +400,7 @@ def forward(embedding: Any, ids: Any) -> Any:
     watch = watch_of(embedding.weight)
     if watch is None or type(ids) is not mx.nd.NDArray or (
             type(embedding).hybrid_forward is not nn.Embedding.hybrid_forward):
-        return nullcontext()
+        return _NOTHING
     watch.forwards += 1
     if watch.served is not None:
         watch.served.need(ids)
@@ -410,7 +412,7 @@ def copied(param: Any) -> Any:
     watch = watch_of(param)
     if watch is not None and watch.served is not None:
         watch.served.complete()
-    return watch or nullcontext()
+    return watch or _NOTHING
 
 
 @contextmanager
@@ -433,18 +435,24 @@ def value_read(param: Any) -> None:
         watch.read = True
 
 
-def gradient_read(param: Any) -> None:
-    """The gradient of a parameter is handed out: after a step of ours it must be the sum over all workers."""
+def unread(param: Any) -> Any:
+    """A context manager around something that looks at a parameter's arrays, but not into them."""
+    return watch_of(param) or _NOTHING
+
+
+def gradient(param: Any) -> Any:
+    """A context manager around handing out a gradient: after a step it must be the sum over all workers."""
     watch = watch_of(param)
-    if watch is None or watch.quiet or param._trainer is None:
-        return
-    store = param._trainer._kvstore
-    if not isinstance(store, Hybrid) or param._trainer._update_on_kvstore or param.__dict__['_data'] is None:
-        return
-    if not any(array._fresh_grad for array in param.__dict__['_data']):
+    if watch is None:
+        return _NOTHING
+    arrays, trainer = param.__dict__['_data'], param._trainer
+    if watch.quiet or trainer is None or trainer._update_on_kvstore or not isinstance(trainer._kvstore, Hybrid):
+        return watch
+    if arrays and not any(array._fresh_grad for array in arrays):
         watch.read = True
         if watch.served is not None and not watch.served.leaves:
             watch.served.leaves = True
             logger.warning('%s: its gradient is read after a step, and is this worker\'s alone, since servers have '
-                           'summed it; from the next step on it is the sum, as with %s=0', param.name,
+                           'the sum; from the next step on it is the sum, as always with %s=0', param.name,
                            variable('own_rows'))
+    return watch

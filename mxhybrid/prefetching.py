@@ -1,18 +1,21 @@
 """Ask for embedding rows of the next batch before its forward pass needs them."""
-from typing import Any, Callable, Dict, Iterable, Iterator
+from typing import Any, Callable, Dict, Iterable, Iterator, Union
 
+from mxnet.gluon import Block
 from mxnet.gluon.parameter import Parameter
 
 from .errors import InputError
+from .feeds import Feeds
 from .store import Hybrid
 
 
 def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
-    """Ask for the rows of a row_sparse parameter that the next forward pass will use.
+    """Ask for the rows of a parameter with row_sparse gradients that the next forward pass will use.
 
     Call it when the next batch is known, before or after this batch's ``Trainer.step``: rows that the step changes
     are asked for once it has pushed its gradients.  They then travel while the script does other work.  Wrong
-    guesses cost bytes, never correctness; where there is nothing to ask for yet, nothing happens.
+    guesses cost bytes, never correctness; where there is nothing to ask for, since no step was made yet or every
+    worker has all rows, nothing happens.
 
     Parameters
     ----------
@@ -26,10 +29,11 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
     Raises
     ------
     InputError
-        `param` is no row_sparse parameter, or a row does not exist.
+        `param` is no row_sparse parameter and has no row_sparse gradient, or a row does not exist.
     """
-    if not isinstance(param, Parameter) or param._stype != 'row_sparse':
-        raise InputError('prefetch: %r is not a row_sparse parameter: only its rows can be asked for' % (param,))
+    if not isinstance(param, Parameter) or param._grad_stype != 'row_sparse':
+        raise InputError('prefetch: %r is not a row_sparse parameter and has no row_sparse gradient: only rows of such '
+                         'parameters can be asked for' % (param,))
     trainer = param._trainer
     if trainer is None or not trainer._kv_initialized or trainer._params_to_init:
         return
@@ -38,25 +42,50 @@ def prefetch(param: Any, row_ids: Any, after_step: bool = False) -> None:
         trainer._kvstore.prefetch(key, row_ids, -key, after_step)
 
 
-def prefetching(batches: Iterable[Any], wanted: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:
+def prefetching(batches: Iterable[Any],
+                wanted: Union[Block, Callable[[Any], Dict[Any, Any]]]) -> Iterator[Any]:
     """Give batches one after the other, each with its successor's rows already asked for.
 
     ::
 
+        for data, label in mxhybrid.prefetching(loader, net):
+            ...
         for data, label in mxhybrid.prefetching(loader, lambda batch: {net.embedding.weight: batch[0]}):
             ...
 
     Parameters
     ----------
     batches : iterable
-    wanted : callable
-        Gives the row ids of a batch by parameter, see :func:`prefetch`.
+    wanted : mxnet.gluon.Block or callable
+        A net, of which the first batches show which array of a batch feeds which embedding; or what gives the row
+        ids of a batch by parameter, see :func:`prefetch`.
 
     Yields
     ------
     object
         The batches, unchanged and in order; one is read ahead.
+
+    Raises
+    ------
+    InputError
+        A net without embeddings whose rows can be asked for.
     """
+    if isinstance(wanted, Block):
+        return _learning(batches, wanted)
+    return _ahead(batches, wanted)
+
+
+def _learning(batches: Iterable[Any], net: Block) -> Iterator[Any]:
+    feeds = Feeds(net)
+    try:
+        for batch in _ahead(batches, feeds.wanted):
+            yield batch
+            feeds.learn(batch)  # the loop has worked on it, now that it asks for another
+    finally:
+        feeds.close()
+
+
+def _ahead(batches: Iterable[Any], wanted: Callable[[Any], Dict[Any, Any]]) -> Iterator[Any]:
     iterator = iter(batches)
     try:
         batch = next(iterator)
