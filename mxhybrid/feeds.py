@@ -42,12 +42,6 @@ def _arrays(batch: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
         yield path, batch
 
 
-def _at(batch: Any, path: Path) -> Any:
-    for index in path:
-        batch = batch[index]
-    return batch
-
-
 def _embeddings(block: Any) -> Iterator[Any]:
     kinds = (nn.Embedding, SparseEmbedding)
     if isinstance(block, kinds) and block.weight._grad_stype == 'row_sparse':
@@ -109,14 +103,11 @@ class Feeds:
 
     def wanted(self, batch: Any) -> Dict[Any, np.ndarray]:
         """Row ids of a batch by parameter, as far as is known."""
-        found = {}
+        found, arrays = {}, dict(_arrays(batch))
         for param in self._params:
-            paths = self._paths.get(param.name)
-            if paths:
-                try:
-                    ids = np.unique(_values(_at(batch, min(paths, key=repr)))).astype(np.int64)
-                except (LookupError, TypeError):
-                    continue  # a batch of another form
+            path = min(self._paths.get(param.name, ()), key=repr, default=None)
+            if path in arrays:
+                ids = np.unique(_values(arrays[path])).astype(np.int64)
                 ids = ids[(ids >= 0) & (ids < param.shape[0])]
                 if len(ids):
                     found[param] = ids

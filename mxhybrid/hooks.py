@@ -25,7 +25,7 @@ import functools
 import os
 import sys
 import tempfile
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -228,7 +228,6 @@ def _allreduce_grads(original: Any) -> Any:
     def allreduce_grads(self: Any) -> None:
         store = self._kvstore
         if isinstance(store, Hybrid):
-            _settle_own_rows(self)
             if self._update_on_kvstore and getattr(self, '_amp_loss_scaler', None) is not None:
                 self._mxhybrid_overflow = store.backend.any(_overflows(self._params, store.backend.largest_gradient))
                 if self._mxhybrid_overflow:
@@ -243,10 +242,13 @@ def _allreduce_grads(original: Any) -> Any:
     return allreduce_grads
 
 
-def _settle_own_rows(trainer: Any) -> None:
+def _settle_own_rows(trainer: Any) -> Dict[int, own_rows.Served]:
+    """Change over what is to (collective); returns the parameters that servers hold in this step."""
     switch = own_rows.switch_of(trainer)
-    if switch is not None:
-        switch.before_step(by_hand=not trainer.__dict__.get('_mxhybrid_stepping'))
+    if switch is None:
+        return {}
+    switch.before_push(by_hand=not trainer.__dict__.get('_mxhybrid_stepping'))
+    return switch.served
 
 
 def _exchange(trainer: Any, store: Hybrid) -> None:
@@ -256,15 +258,14 @@ def _exchange(trainer: Any, store: Hybrid) -> None:
     an embedding's are the last to be computed.
     """
     trained = [(key, param) for key, param in enumerate(trainer._params) if param.grad_req != 'null']
-    sparse = [(key, param) for key, param in trained if param._grad_stype != 'default']
-    switch = own_rows.switch_of(trainer)
-    served = {} if switch is None else switch.served
-    if not trainer._update_on_kvstore:  # servers get gradients when the workers update
-        sparse = [(key, param) for key, param in sparse if key not in served]
     for key, param in trained:
         if param._grad_stype == 'default':
             out = param.list_data() if trainer._update_on_kvstore else None
             store.pushpull(key, param.list_grad(), out=out, priority=-key)
+    served = _settle_own_rows(trainer)  # waits for the other workers
+    sparse = [(key, param) for key, param in trained if param._grad_stype != 'default']
+    if not trainer._update_on_kvstore:  # servers get gradients when the workers update
+        sparse = [(key, param) for key, param in sparse if key not in served]
     for key, param in sparse:
         store.push(key, param.list_grad(), priority=-key)
         if key in served:

@@ -206,8 +206,8 @@ class Switch:
 
     # -- in every step -----------------------------------------------------------------------------------------
 
-    def before_step(self, by_hand: bool) -> None:
-        """Before the gradients of a step are pushed (collective): change over what is to."""
+    def before_push(self, by_hand: bool) -> None:
+        """Before the row_sparse gradients of a step are pushed (collective): change over what is to."""
         if by_hand:
             self.stop('gradients are exchanged or applied by hand')
         elif getattr(self._trainer, '_amp_loss_scaler', None) is not None:

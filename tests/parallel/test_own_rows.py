@@ -21,7 +21,7 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope='module', params=[
     ('horovodrun', 2, 1, None, ''),
-    ('launch.py', 3, 2, '5', 'evaluate-adam,evaluate-on-store,read,write,new,states,states-on-store,outer-later')],
+    ('launch.py', 3, 2, '5', 'evaluate-adam,evaluate-on-store,read,new,states,states-on-store,repartition')],
     ids=['horovodrun', 'launch.py'])
 def job(request, expected, tmp_path_factory):
     """Several workers, how many, and their cases."""

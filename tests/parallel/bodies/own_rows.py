@@ -128,6 +128,12 @@ def schedule(case):
     case.table.lr_mult = 0.3
 
 
+def repartition(case):
+    """Another number of partitions, where there are any."""
+    if case.worker.hybrid:
+        case.trainer._kvstore.repartition(case.trainer._param2idx[case.table.name], 3)
+
+
 class Outer(nn.HybridBlock):
     """An embedding in a block that is hybridized as a whole."""
 
@@ -201,13 +207,14 @@ def apart(worker, name, prefetch):
 
 CASES = {
     'evaluate-' + optimizer: (optimizer, {}, evaluate)
-    for optimizer in ('sgd', 'sgd-momentum', 'adam', 'adagrad', 'groupadagrad')}
+    for optimizer in ('sgd-momentum', 'adam', 'groupadagrad')}
 CASES.update({
     'evaluate-on-store': ('adam', ON_STORE, evaluate), 'read': ('adam', {}, read_on_one),
     'read-on-store': ('sgd-momentum', ON_STORE, read_on_one), 'write': ('adagrad', {}, write),
     'new': ('adagrad', {}, new_values), 'states': ('adam', {}, states),
     'states-on-store': ('sgd-momentum', ON_STORE, states),
     'hand': ('sgd-momentum', {'update_on_kvstore': False}, by_hand),
+    'repartition': ('sgd-momentum', {}, repartition),
     'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
     'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
     'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None), 'half': ('rmsprop', {}, lambda case: None),
