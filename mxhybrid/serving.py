@@ -27,6 +27,8 @@ CHUNK_BYTES = 8 << 20
 
 def objection(optimizer: Any, route: Dense) -> str:
     """Why servers cannot update a dense weight as `optimizer` would in the workers; empty if they can."""
+    if route.wire != route.dtype:
+        return 'its rows travel as %s, and a forward pass would see them rounded' % route.wire
     name = name_of(optimizer)
     if name not in KERNELS or not getattr(optimizer, 'lazy_update', True):
         return 'optimizer %r may change rows without a gradient' % name

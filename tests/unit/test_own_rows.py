@@ -152,8 +152,8 @@ def test_one_process_has_nothing_to_change_over():
 # --------------------------------------------------------------------------------------------------- optimizers
 
 
-def route(dtype='float32'):
-    return Dense(0, 'table', mx.nd.zeros((ROWS, 3), dtype=dtype), 'unit', None)
+def route(dtype='float32', **options):
+    return Dense(0, 'table', mx.nd.zeros((ROWS, 3), dtype=dtype), 'unit', None, **options)
 
 
 @pytest.mark.parametrize('optimizer', [
@@ -191,6 +191,7 @@ def test_what_servers_cannot_compute_is_refused():
     assert 'wd' in serving.objection(mx.optimizer.AdaGrad(wd=0.1), route())
     assert 'multi_precision' in serving.objection(mx.optimizer.SGD(multi_precision=True), route('float16'))
     assert 'float32' in serving.objection(mx.optimizer.AdaGrad(), route('float64'))
+    assert 'float16' in serving.objection(mx.optimizer.SGD(), route(wire='float16'))
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])

@@ -42,6 +42,7 @@ def test_variables_carry_the_projects_prefix():
     ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
     ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
     ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
+    ('own_rows', '0', False, 'on', True),
     ('plan_file', '/a/plan.json', '/a/plan.json', pathlib.Path('/b/plan.json'), '/b/plan.json'),
     ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
     ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
