@@ -32,7 +32,7 @@ import numpy as np
 from mxnet.gluon import Trainer, nn
 from mxnet.gluon.parameter import Parameter, ParameterDict
 
-from . import job, own_rows, states
+from . import job, own_rows, states, switching
 from .arrays import row_sparse_parts
 from .distributed import Distributed
 from .store import Hybrid
@@ -98,7 +98,7 @@ def _init_kvstore(original: Any) -> Any:
                               list(param.shape or ())] for index, param in enumerate(self._params)},
                      bool(self._update_on_kvstore))
         self._mxhybrid_holds_tables = isinstance(store.backend, Distributed)
-        own_rows.attach(self)
+        switching.attach(self)
     return init
 
 
@@ -118,7 +118,7 @@ def _carry_over(trainer: Any, previous: Hybrid, store: Hybrid, changed: set) -> 
 def _reset_kvstore(original: Any) -> Any:
     def reset(self: Any) -> None:
         if self.__dict__.get('_kv_initialized') and isinstance(self._kvstore, Hybrid):
-            switch = own_rows.switch_of(self)
+            switch = switching.switch_of(self)
             if switch is not None:
                 switch.abandon()
             self._mxhybrid_previous = self._kvstore
@@ -244,7 +244,7 @@ def _allreduce_grads(original: Any) -> Any:
 
 def _settle_own_rows(trainer: Any) -> Dict[int, own_rows.Served]:
     """Change over what is to (collective); returns the parameters that servers hold in this step."""
-    switch = own_rows.switch_of(trainer)
+    switch = switching.switch_of(trainer)
     if switch is None:
         return {}
     switch.before_push(by_hand=not trainer.__dict__.get('_mxhybrid_stepping'))
@@ -313,7 +313,7 @@ def _update(original: Any) -> Any:
                 for array in _arrays(param):
                     array._fresh_grad = bool(count)
         overflow = self.__dict__.pop('_mxhybrid_overflow', None)
-        switch = own_rows.switch_of(self)
+        switch = switching.switch_of(self)
         if switch is not None and switch.served and not self._update_on_kvstore:
             with switch.updating():
                 original(self, ignore_stale_grad)
@@ -376,7 +376,7 @@ def _save_states(original: Any) -> Any:
 def _load_states(original: Any) -> Any:
     def load_states(self: Any, fname: str) -> None:
         _start(self)
-        switch = own_rows.switch_of(self)
+        switch = switching.switch_of(self)
         if switch is not None:
             with own_rows.quiet(self):
                 switch.go_back()

@@ -63,7 +63,7 @@ class Hybrid(KVStore):
         What values of float32 parameters travel as; 'float16' halves them, and rounds, see :mod:`mxhybrid.wire`.
     own_rows : bool, optional
         True (default): servers update the dense weight of an ``nn.Embedding(sparse_grad=True)`` that nothing else
-        reads, and workers pull the rows that their next forward pass needs, see :mod:`mxhybrid.own_rows`.
+        reads, and workers pull the rows that their next forward pass needs, see :mod:`mxhybrid.switching`.
 
     Raises
     ------

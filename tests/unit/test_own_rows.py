@@ -9,7 +9,7 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from mxhybrid import own_rows, serving
+from mxhybrid import own_rows, serving, switching
 from mxhybrid.arrays import make_row_sparse
 from mxhybrid.handler import Partition
 from mxhybrid.optimizers import build, name_of, scalars, state_arrays
@@ -146,7 +146,7 @@ def test_one_process_has_nothing_to_change_over():
         with autograd.record():
             block(IDS).sum().backward()
         trainer.step(1)
-    assert own_rows.switch_of(trainer) is None and type(block.weight) is gluon.Parameter
+    assert switching.switch_of(trainer) is None and type(block.weight) is gluon.Parameter
 
 
 # --------------------------------------------------------------------------------------------------- optimizers
