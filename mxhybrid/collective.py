@@ -1,5 +1,7 @@
 """Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
 
+Where hosts have several workers, most sums take another way, :mod:`mxhybrid.reduction`.
+
 Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
 flight is an error; gathers block.
 """
