@@ -1,5 +1,7 @@
 """Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
 
+Where hosts have several workers, most sums take another way, :mod:`mxhybrid.reduction`.
+
 Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
 flight is an error; gathers block.
 """
@@ -14,6 +16,7 @@ from .arrays import host_view
 from .engine import Notifier
 from .errors import SettingError
 from .lifeline import Lifeline
+from .reduction import HostReduction
 from .trace import OFF, AnyRecorder
 
 _INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
@@ -51,6 +54,8 @@ class Collective:
         self.size: int = hvd.size()
         #: Where blocking calls are announced, once the job has one.
         self.lifeline: Optional[Lifeline] = None
+        #: What sums within hosts first, where hosts have several workers.
+        self.reduction: Optional[HostReduction] = None
         #: Where operations are recorded, if they are.
         self.trace: AnyRecorder = OFF
         self._notifier = Notifier()
@@ -58,7 +63,10 @@ class Collective:
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
         ends = self._begins('allreduce', array, name, priority)
-        self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+        if self.reduction is not None and self.reduction.serves(array):
+            self.reduction.allreduce_(array, name, priority)
+        else:
+            self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:

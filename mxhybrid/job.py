@@ -13,26 +13,23 @@ none                neither                                   one process; MXNet
 A process joins once; all its stores share the connection, because a second native store hangs.
 """
 import atexit
-import json
 import os
 import socket
 import sys
 import threading
-import time
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet.base import _LIB, check_call
 
 from . import log
-from .aggregation import Direct, Follower, Leader
-from .arrays import host_view
+from .bootstrap import BOOTSTRAP_KEY, configure_horovod, exchange_natively, slots_of
 from .client import Client
 from .collective import Collective, load
 from .costs import Network
-from .errors import JobError, SettingError
-from .lifeline import ECHO_DELAY_S, Lifeline, leave
+from .errors import SettingError
+from .host import find_leaders, join_host, spare_horovod
+from .lifeline import Lifeline, leave
 from .monitor import Monitor
 from .processes import (
     Children,
@@ -41,18 +38,13 @@ from .processes import (
     end_processes_of_job,
     free_port,
     interface_address,
-    interface_of,
 )
 from .ps import ParameterServers
-from .segments import Listener, connect, place_of_host
+from .segments import place_of_host
 from .settings import Settings, variable
 from .telemetry import Telemetry
 
 logger = log.get_logger(__name__)
-
-#: Native key over which workers under launch.py exchange what Horovod needs; tables use keys above it.
-_BOOTSTRAP_KEY = 1
-_BOOTSTRAP_BYTES = 1024
 
 #: A bound in elements that never triggers (a C int): MXNet must not cut keys by itself, mxhybrid does.
 _BIGARRAY_BOUND = str(2 ** 31 - 1)
@@ -155,6 +147,8 @@ class Job:
         if local is not None and size is not None and local != size:
             check_host_name()
         if not hvd.is_initialized():
+            if self.settings.local_aggregation and local not in (None, '1'):
+                spare_horovod()
             with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
                 hvd.init()
         self.collective = Collective(hvd)
@@ -173,7 +167,7 @@ class Job:
         self._agree_on_settings([peer['settings'] for peer in peers])
         self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
-        self._find_leaders([peer['place'] for peer in peers])
+        self.leaders = find_leaders([peer['place'] for peer in peers], self.settings.local_aggregation)
         hosts = sum(peer['local_rank'] == 0 for peer in peers)
         num_servers = hosts * self.settings.servers_per_host
         plan: Dict[str, Any] = {}
@@ -198,7 +192,7 @@ class Job:
         os.environ['DMLC_ROLE'] = 'worker'
         if self.leaders[self.rank] == self.rank:
             self._create_native()
-        self._install(num_servers, plan['monitor'], len(set(self.leaders)))
+        self._install(num_servers, plan['monitor'], len(set(self.leaders)), [peer['address'] for peer in peers])
 
     def _own_address(self, several_hosts: bool) -> str:
         if not several_hosts:
@@ -246,8 +240,8 @@ class Job:
             rendezvous = RendezvousServer()
             mine.update(monitor=self._monitor.address, rendezvous=rendezvous.start())
         with _Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
-            peers = self._exchange_natively(mine)
-            slots = _slots([peer['host'] for peer in peers])
+            peers = exchange_natively(self._native, mine)
+            slots = slots_of([peer['host'] for peer in peers])
             if self.rank == 0:
                 rendezvous.init(slots)
             self._native._barrier()
@@ -255,11 +249,13 @@ class Job:
         self._agree_on_settings([peer['settings'] for peer in peers])
         self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
-        self._find_leaders([peer['place'] for peer in peers])
+        self.leaders = find_leaders([peer['place'] for peer in peers], self.settings.local_aggregation)
         if len(set(self.hosts)) > 1:
             check_host_name()
         if not hvd.is_initialized():
-            self._configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
+            configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
+            if self.leaders.count(self.leaders[self.rank]) > 1:
+                spare_horovod()
             with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
                 hvd.init()
         self.collective = Collective(hvd)
@@ -267,32 +263,7 @@ class Job:
             raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
                                'to mxhybrid and unset HOROVOD_* variables'
                                % (self.collective.rank, self.collective.size, self.rank, self.num_workers))
-        self._install(num_servers, peers[0]['monitor'], self.num_workers)
-
-    def _exchange_natively(self, value: Dict[str, Any]) -> List[Dict[str, Any]]:
-        """Give all workers the JSON `value` of all, over the native store: each adds its row to a sum."""
-        shape = (self.num_workers, _BOOTSTRAP_BYTES)
-        text = json.dumps(value).encode().ljust(_BOOTSTRAP_BYTES)
-        if len(text) > _BOOTSTRAP_BYTES:
-            raise JobError('a worker\'s address record has %d bytes, %d fit' % (len(text), _BOOTSTRAP_BYTES))
-        mine = np.zeros(shape, np.float32)
-        mine[self.rank] = np.frombuffer(text, np.uint8)
-        array = mx.nd.array(mine)
-        self._native.init(_BOOTSTRAP_KEY, mx.nd.zeros(shape))
-        self._native.push(_BOOTSTRAP_KEY, array)
-        self._native.pull(_BOOTSTRAP_KEY, out=array)
-        return [json.loads(row.astype(np.uint8).tobytes().decode()) for row in host_view(array)]
-
-    def _configure_horovod(self, slot: Any, root_address: str, rendezvous_port: int, address: str) -> None:
-        interface = interface_of(address)
-        values = {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
-                  'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
-                  'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
-                  'HOROVOD_CONTROLLER': 'gloo', 'HOROVOD_CPU_OPERATIONS': 'gloo',
-                  'HOROVOD_GLOO_RENDEZVOUS_ADDR': root_address, 'HOROVOD_GLOO_RENDEZVOUS_PORT': rendezvous_port}
-        if interface is not None:
-            values['HOROVOD_GLOO_IFACE'] = os.environ.get('HOROVOD_GLOO_IFACE', interface)
-        os.environ.update({name: str(value) for name, value in values.items()})
+        self._install(num_servers, peers[0]['monitor'], self.num_workers, [peer['address'] for peer in peers])
 
     # -- both ------------------------------------------------------------------------------------------------
 
@@ -306,12 +277,7 @@ class Job:
         self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout,
                                  self._cleanup)
 
-    def _find_leaders(self, places: List[str]) -> None:
-        """Find the worker that talks to the servers for each worker: the first one of its host."""
-        self.leaders = [places.index(place) for place in places] if self.settings.local_aggregation \
-            else list(range(len(places)))
-
-    def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int) -> None:
+    def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int, addresses: List[str]) -> None:
         assert self.collective is not None and self.lifeline is not None
         if self._native is not None and self._native.num_workers != clients:
             raise SettingError('the parameter servers expect %d workers, but %d will come'
@@ -319,50 +285,17 @@ class Job:
         native_rank = None if self._native is None else self._native.rank
         native_ranks = self.collective.exchange(native_rank, 'mxhybrid.native_ranks')
         client = None if self._native is None else Client(self._native, self.telemetry.trace)
-        link = self._link(client)
+        link = join_host(self.collective, client, self.leaders, addresses, self.settings.timeout, self._host_failed)
         self.collective.lifeline = self.lifeline
         self.collective.trace = self.telemetry.trace
         self.telemetry.connect(self.lifeline)
         self.num_servers = num_servers
         self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
-                                        native_ranks.index(0), _BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
+                                        native_ranks.index(0), BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
         self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout,
                               'trace': self.telemetry.trace.enabled}, self.settings.halves)
 
-    def _link(self, client: Optional[Client]) -> Union[Direct, Leader, Follower]:
-        """Connect this worker with the others of its host."""
-        assert self.collective is not None
-        followers = [rank for rank, leader in enumerate(self.leaders) if leader == self.rank != rank]
-        listener = Listener() if followers else None
-        names = self.collective.exchange(listener and listener.name, 'mxhybrid.listeners')
-        leader = self.leaders[self.rank]
-        if leader != self.rank:
-            try:
-                connection = connect(names[leader])
-            except OSError as error:
-                raise JobError('worker %d cannot connect to worker %d of its host for local aggregation (%s): '
-                               'switch it off with %s=0'
-                               % (self.rank, leader, error, variable('local_aggregation'))) from error
-            connection.send(['hello', self.rank])
-            # If the leader dies, the job monitor has the cause; a moment for it to say so and end this process.
-            return Follower(connection, client, lambda: time.sleep(ECHO_DELAY_S))
-        assert client is not None
-        if listener is None:
-            return Direct(client)
-        connections: Dict[int, Any] = {}
-        try:
-            while len(connections) < len(followers):
-                connection = listener.accept(self.settings.timeout)
-                connections[connection.receive()[0][1]] = connection
-        except socket.timeout:
-            raise JobError('worker %d waited %g s for the workers %s of its host: see their output for the cause, or '
-                           'raise %s' % (self.rank, self.settings.timeout,
-                                         sorted(set(followers) - set(connections)), variable('timeout'))) from None
-        finally:
-            listener.close()
-        return Leader(client, connections, self._link_failed)
-
-    def _link_failed(self, error: BaseException) -> None:
+    def _host_failed(self, error: BaseException) -> None:
         self.fail('local aggregation failed: %s: %s' % (type(error).__name__, error), echo=True)
 
     def _meet(self) -> None:
@@ -404,6 +337,8 @@ class Job:
             with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
                 self.servers.link.settle()
                 self.servers.link.close()
+                if self.collective.reduction is not None:
+                    self.collective.reduction.close()
                 if self._native is not None:
                     handle, self._native.handle = self._native.handle, type(self._native.handle)()
                     check_call(_LIB.MXKVStoreFree(handle))
@@ -436,20 +371,6 @@ def _shared(settings: Settings) -> Dict[str, Any]:
             'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation,
             'routes': [list(pair) for pair in settings.routes], 'wire_dtype': settings.wire_dtype,
             'own_rows': settings.own_rows}
-
-
-def _slots(hosts: List[str]) -> List[Any]:
-    """Horovod's description of every rank, from the host of every rank."""
-    from horovod.runner.common.util.hosts import SlotInfo
-
-    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
-    order = list(dict.fromkeys(hosts))
-    slots = []
-    for rank, host in enumerate(hosts):
-        peers = [other for other in order if hosts.count(other) > local_ranks[rank]]
-        slots.append(SlotInfo(hostname=host, rank=rank, local_rank=local_ranks[rank], cross_rank=peers.index(host),
-                              size=len(hosts), local_size=hosts.count(host), cross_size=len(peers)))
-    return slots
 
 
 _job: Optional[Job] = None

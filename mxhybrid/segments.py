@@ -114,6 +114,57 @@ class Connection:
         self._sock.close()
 
 
+class Bell:
+    """Wakes the thread that waits for it; rings that nobody heard yet count as one.  Any thread may ring.
+
+    Parameters
+    ----------
+    clapper : socket.socket
+        What is left of the bell of another process: it can be rung only.
+    """
+
+    def __init__(self, clapper: Optional[socket.socket] = None):
+        self._sock: Optional[socket.socket] = None
+        if clapper is None:
+            self._sock, clapper = socket.socketpair()
+        clapper.setblocking(False)
+        self._clapper = clapper
+        os.register_at_fork(after_in_child=self.close)
+
+    @classmethod
+    def of_other(cls, descriptor: int) -> 'Bell':
+        """The bell of another process, which sent its descriptor; it is taken over."""
+        return cls(socket.socket(fileno=descriptor))
+
+    @property
+    def descriptor(self) -> int:
+        """For another process, to ring this bell."""
+        return self._clapper.fileno()
+
+    def fileno(self) -> int:
+        """Descriptor, to wait with a selector."""
+        assert self._sock is not None
+        return self._sock.fileno()
+
+    def ring(self) -> None:
+        """Ring, without ever waiting."""
+        try:
+            self._clapper.send(b'!')
+        except OSError:
+            pass  # it rings already; or its process has left, or died, which the job monitor notices
+
+    def hear(self) -> None:
+        """Be ready for the next ring."""
+        assert self._sock is not None
+        self._sock.recv(1 << 16)
+
+    def close(self) -> None:
+        """Give it up."""
+        self._clapper.close()
+        if self._sock is not None:
+            self._sock.close()
+
+
 def _own_peer(sock: socket.socket) -> bool:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i'))
     return struct.unpack('3i', credentials)[1] == os.getuid()

@@ -1,7 +1,10 @@
 """Callbacks from MXNet's engine."""
-import mxnet as mx
+import threading
 
-from mxhybrid.engine import Notifier
+import mxnet as mx
+import numpy as np
+
+from mxhybrid.engine import Deferred, Notifier
 
 
 def test_callbacks_see_an_array_between_the_writes_before_and_after():
@@ -54,3 +57,25 @@ def test_many_callbacks_on_several_arrays():
         mine = [number for number in seen if number % 4 == start]
         assert len(mine) == 100
     assert notifier._waiting == {}
+
+
+def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
+    begun, may_end = [], threading.Event()
+
+    def start(what, complete):
+        begun.append((what, array_view.copy()))
+        threading.Thread(target=lambda: (may_end.wait(10), complete())).start()
+
+    array_view = np.zeros(1000, np.float32)
+    array, other = mx.nd.from_numpy(array_view.view(), zero_copy=True), mx.nd.zeros(3)
+    deferred = Deferred(start)
+    array += 5
+    deferred.push([array, other], 'first')
+    array += 1
+    copied = array.copy()
+    free = mx.nd.ones(3) + 1
+    np.testing.assert_array_equal(free.asnumpy(), 2)  # the engine goes on with everything else
+    assert [what for what, _ in begun] in ([], ['first'])
+    may_end.set()
+    np.testing.assert_array_equal(copied.asnumpy(), 6)
+    np.testing.assert_array_equal(begun[0][1], 5)

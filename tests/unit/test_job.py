@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxhybrid import job
+from mxhybrid import bootstrap, job
 from mxhybrid.errors import SettingError
 from mxhybrid.settings import Settings, resolve
 
@@ -22,13 +22,13 @@ def test_slots_of_grouped_hosts_are_those_that_horovodrun_assigns(counts):
     horovod_hosts = pytest.importorskip('horovod.runner.common.util.hosts')
     hosts = ['host%d' % number for number, count in enumerate(counts) for _ in range(count)]
     infos = [horovod_hosts.HostInfo('host%d' % number, count) for number, count in enumerate(counts)]
-    assert described(job._slots(hosts)) == described(horovod_hosts.get_host_assignments(infos, len(hosts)))
+    assert described(bootstrap.slots_of(hosts)) == described(horovod_hosts.get_host_assignments(infos, len(hosts)))
 
 
 @given(st.lists(st.sampled_from('abcd'), min_size=1, max_size=12))
 def test_slots_of_hosts_in_any_order_are_consistent(hosts):
     pytest.importorskip('horovod')
-    slots = job._slots(hosts)
+    slots = bootstrap.slots_of(hosts)
     assert [slot.rank for slot in slots] == list(range(len(hosts)))
     assert [slot.hostname for slot in slots] == hosts
     assert {slot.size for slot in slots} == {len(hosts)}

@@ -1,0 +1,42 @@
+"""Dense sums over hosts: right with uneven numbers of workers, and each host's link is crossed once, not per worker."""
+import sys
+from pathlib import Path
+
+import jobs
+import numpy as np
+import pytest
+
+BODY = Path(__file__).parent / 'body_dense_bytes.py'
+
+
+def run(cluster, hosts, body, *args):
+    argv = [sys.executable, jobs.beside_python('horovodrun'), '-np', str(sum(hosts)),
+            '-H', ','.join('%s:%d' % pair for pair in zip((host.name for host in cluster.hosts), hosts)),
+            '--gloo', '--network-interface', 'e0', sys.executable, str(body), *args]
+    return cluster.run(0, argv, body=body)
+
+
+@pytest.mark.parametrize('hosts', [(3, 1), (1, 2)])
+def test_sums_of_uneven_hosts(cluster, hosts):
+    result = run(cluster, hosts, jobs.BODIES / 'sums.py', '2').ok()
+    for rank in range(sum(hosts)):
+        np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
+
+
+@pytest.mark.parametrize('rank', [2, 3])  # the leader of the other host, and its follower
+def test_a_worker_that_dies_among_sums_is_named(cluster, rank):
+    result = run(cluster, (2, 2), jobs.BODIES / 'sums.py', '2', str(rank)).failed()
+    causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
+    assert causes
+    assert all(cause.startswith('worker %d (host hostb' % rank) for cause in causes), result.output
+
+
+def test_a_dense_array_crosses_a_link_once_per_host(cluster):
+    before = [cluster.traffic(i) for i in range(2)]
+    result = run(cluster, (3, 3), BODY).ok()
+    payload = result.results[0]['payload']
+    for i in range(2):
+        received, sent = (after - start for after, start in zip(cluster.traffic(i), before[i]))
+        # Of two hosts, each sends the half that the other one owns, and the sum of its own half.
+        assert payload < sent < 1.2 * payload
+        assert payload < received < 1.2 * payload

@@ -1,0 +1,48 @@
+"""Dense values of many types and shapes, summed in the store and compared with NumPy's sums; args: steps [rank].
+
+With a rank, that worker kills itself in the middle of its second step.
+
+Values are small whole numbers, so that every order of adding gives the same bits.
+"""
+import os
+import signal
+import sys
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+
+import mxhybrid
+
+SHAPES = {'one': (1,), 'few': (3, 5), 'odd': (7, 11, 13), 'flat': (40001,), 'large': (1200, 1000)}
+DTYPES = ['float32', 'float64', 'int32', 'int64', 'float16']
+
+
+def values_of(worker, key, step, shape, dtype):
+    return np.random.RandomState([worker, step, len(key)]).randint(-9, 10, shape).astype(dtype)
+
+
+doomed = int(sys.argv[2]) if len(sys.argv) > 2 else None
+store = mxhybrid.create()
+shapes = {'%s-%s' % (name, dtype): (shape, dtype) for dtype in DTYPES for name, shape in SHAPES.items()
+          if dtype in ('float32', 'float16') or name != 'large'}
+shapes.update({'tiny%d' % i: ((i % 7 + 1,), 'float32') for i in range(60)})
+for key, (shape, dtype) in shapes.items():
+    store.init(key, mx.nd.zeros(shape, dtype=dtype))
+arrays = {key: mx.nd.zeros(shape, dtype=dtype) for key, (shape, dtype) in shapes.items()}
+for step in range(int(sys.argv[1])):
+    # Workers come to a sum in different orders, and nobody waits before the end of a step.
+    for count, key in enumerate(np.random.RandomState(100 * step + store.rank).permutation(sorted(shapes))):
+        if (step, count, store.rank) == (1, len(shapes) // 2, doomed):
+            os.kill(os.getpid(), signal.SIGKILL)
+        shape, dtype = shapes[key]
+        arrays[key][:] = mx.nd.array(values_of(store.rank, key, step, shape, dtype), dtype=dtype)
+        store.pushpull(key, arrays[key], out=arrays[key])
+    for key, (shape, dtype) in shapes.items():
+        expected = sum(values_of(worker, key, step, shape, dtype) for worker in range(store.num_workers))
+        np.testing.assert_array_equal(arrays[key].asnumpy(), expected, key)
+# Sums of fractions depend on the order of adding: all workers must have the same bits.
+fractions = mx.nd.array(np.random.RandomState(store.rank).normal(size=50000))
+store.init('fractions', mx.nd.zeros(50000))
+store.pushpull('fractions', fractions, out=fractions)
+report(store.rank, fractions=fractions, shared=store.backend._collective.reduction is not None)

@@ -1,0 +1,100 @@
+"""Sums within a host: a leader and its followers, all in this process, on real shared memory and MXNet's engine."""
+import contextlib
+import os
+import socket
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.reduction import COLUMNS, FollowerReduction, LeaderReduction
+from mxhybrid.segments import Connection
+
+TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def host(workers):
+    """Workers of one host; the leader is the first one."""
+    failures = []
+    pairs = {rank: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for rank in range(1, workers)}
+    leader = LeaderReduction({rank: Connection(pair[0]) for rank, pair in pairs.items()}, failures.append, TIMEOUT_S,
+                             None)
+    everybody = [leader] + [FollowerReduction({0: Connection(pair[1])}, failures.append, TIMEOUT_S)
+                            for pair in pairs.values()]
+    yield everybody
+    mx.nd.waitall()
+    for worker in everybody:
+        worker.close()
+    assert not failures
+
+
+@pytest.mark.parametrize('workers', [1, 2, 4])
+@pytest.mark.parametrize('shape', [(1,), (3, 5), (700, 300)])
+@pytest.mark.parametrize('dtype', ['float32', 'int64'])
+def test_sums_equal_numpys(workers, shape, dtype):
+    with host(workers) as everybody:
+        arrays = [mx.nd.zeros(shape, dtype=dtype) for _ in everybody]
+        for step in range(3):
+            values = [np.random.RandomState([step, rank]).randint(-9, 10, shape).astype(dtype)
+                      for rank in range(workers)]
+            for worker, array, value in zip(everybody, arrays, values):
+                array[:] = mx.nd.array(value, dtype=dtype)
+                worker.allreduce_(array, 'x', 0)
+            for array in arrays:
+                np.testing.assert_array_equal(array.asnumpy(), sum(values))
+
+
+def test_many_sums_in_other_orders_and_nobody_waits():
+    with host(3) as everybody:
+        arrays = [[mx.nd.zeros(i % 9 + 1) for i in range(300)] for _ in everybody]
+        for step in range(3):
+            for rank, worker in enumerate(everybody):
+                for i in np.random.RandomState([step, rank]).permutation(300):
+                    arrays[rank][i][:] = i + rank
+                    worker.allreduce_(arrays[rank][i], 'x%d' % i, -i)
+        for rank in range(3):
+            for i in range(300):
+                np.testing.assert_array_equal(arrays[rank][i].asnumpy(), 3 * i + 3)
+
+
+def test_what_is_pushed_before_and_after_a_sum_keeps_its_order():
+    with host(2) as everybody:
+        arrays = [mx.nd.ones(1000) for _ in everybody]
+        for worker, array in zip(everybody, arrays):
+            for _ in range(20):
+                array *= 3
+                worker.allreduce_(array, 'x', 0)
+                array /= 6
+        for array in arrays:
+            np.testing.assert_array_equal(array.asnumpy(), 1)
+
+
+def test_what_is_served():
+    with host(1) as (leader,):
+        for dtype in ('float32', 'float64', 'int32', 'int64'):
+            assert leader.serves(mx.nd.zeros(1, dtype=dtype))
+        for dtype in ('float16', 'uint8'):
+            assert not leader.serves(mx.nd.zeros(1, dtype=dtype))
+        with mx.util.np_shape(True):
+            assert not leader.serves(mx.nd.zeros((0, 3)))
+
+
+def test_sums_beyond_the_columns_are_left_to_others():
+    with host(2) as everybody:
+        array = mx.nd.zeros(1)
+        for worker in everybody:
+            worker._sums.update((str(i), None) for i in range(COLUMNS))
+            assert not worker.serves(array)
+
+
+def test_nothing_stays():
+    with host(3) as everybody:  # what is made once: threads of the engine, say
+        for worker in everybody:
+            worker.allreduce_(mx.nd.ones(10), 'x', 0)
+    before = len(os.listdir('/proc/self/fd')), threading.active_count()
+    with host(3) as everybody:
+        for worker in everybody:
+            worker.allreduce_(mx.nd.ones(10), 'x', 0)
+    assert (len(os.listdir('/proc/self/fd')), threading.active_count()) == before
