@@ -6,7 +6,7 @@ from jobs import BODIES, run_job
 BODY = BODIES / 'sums.py'
 
 
-@pytest.mark.parametrize('launcher, switch', [('horovodrun', '1'), ('launch.py', '1'), ('horovodrun', '0')])
+@pytest.mark.parametrize('launcher, switch', [('horovodrun', '1'), ('launch.py', '0')])
 def test_sums_equal_numpys(launcher, switch):
     result = run_job(BODY, launcher, workers=3, args=[3], env={'MXHYBRID_LOCAL_AGGREGATION': switch}, timeout=120).ok()
     assert sorted(result.results) == [0, 1, 2]
@@ -15,9 +15,8 @@ def test_sums_equal_numpys(launcher, switch):
         assert result.results[rank]['shared'] == (switch == '1')
 
 
-@pytest.mark.parametrize('launcher, rank', [('horovodrun', 1), ('launch.py', 0)])
-def test_a_worker_that_dies_among_sums_is_named(launcher, rank):
-    result = run_job(BODY, launcher, workers=3, args=[3, rank], timeout=60).failed()
+def test_a_worker_that_dies_among_sums_is_named():
+    result = run_job(BODY, 'launch.py', workers=3, args=[3, 1], timeout=60).failed()
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes
-    assert all(cause.startswith('worker %d' % rank) for cause in causes), result.output
+    assert all(cause.startswith('worker 1 ') for cause in causes), result.output
