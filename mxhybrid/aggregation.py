@@ -426,13 +426,14 @@ class Leader:
         width, dtype = table.partitioning.width, table.dtype
         row_bytes = width * dtype.itemsize
         if state.cache is None or state.cache.nbytes < stop * row_bytes:
-            old = state.cache
-            state.cache, descriptor = Segment.create(stop * row_bytes)
-            if old is not None:
-                state.cache.view(0, (first, width), dtype)[:] = old.view(0, (first, width), dtype)
+            larger, descriptor = Segment.create(stop * row_bytes)
+            if state.cache is not None:
+                larger.view(0, (first, width), dtype)[:] = state.cache.view(0, (first, width), dtype)
+            # Not before it holds the rows: this worker may be reading.
+            state.cache = larger
             try:
                 for connection in self._followers.values():
-                    _tell(connection, ['segment', state.index, state.cache.nbytes], descriptor)
+                    _tell(connection, ['segment', state.index, larger.nbytes], descriptor)
             finally:
                 os.close(descriptor)
         arrival.write(state.cache.view(first * row_bytes, (stop - first, width), dtype))
