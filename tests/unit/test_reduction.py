@@ -1,5 +1,6 @@
 """Sums within a host: a leader and its followers, all in this process, on real shared memory and MXNet's engine."""
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -94,8 +95,10 @@ def test_nothing_stays():
     with host(3) as everybody:  # what is made once: threads of the engine, say
         for worker in everybody:
             worker.allreduce_(mx.nd.ones(10), 'x', 0)
+    gc.collect()  # what other tests left
     before = len(os.listdir('/proc/self/fd')), threading.active_count()
     with host(3) as everybody:
         for worker in everybody:
             worker.allreduce_(mx.nd.ones(10), 'x', 0)
+    gc.collect()
     assert (len(os.listdir('/proc/self/fd')), threading.active_count()) == before
