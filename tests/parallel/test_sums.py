@@ -16,7 +16,7 @@ def test_sums_equal_numpys(launcher, switch):
 
 
 def test_a_worker_that_dies_among_sums_is_named():
-    result = run_job(BODY, 'launch.py', workers=3, args=[3, 1], timeout=60).failed()
+    result = run_job(BODY, 'horovodrun', workers=3, args=[3, 1], timeout=60).failed()
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes
     assert all(cause.startswith('worker 1 ') for cause in causes), result.output
