@@ -33,7 +33,7 @@ for _ in range(2):
 servers = [child for child in psutil.Process().children()
            if child.environ().get('MXHYBRID_ROLE') == 'server'] if store.rank == 0 else []
 seen, own = [resident_mb(servers)], [resident_mb([psutil.Process()])]
-for count in 3 * (8, 1, 4, 2):
+for count in 5 * (8, 1, 4, 2):
     store.repartition('table', count)
     step()
     seen.append(resident_mb(servers))
