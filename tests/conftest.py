@@ -1,4 +1,5 @@
 """What every test gets: import paths, a time limit, cheap tests first, and a last look for processes left behind."""
+import logging
 import sys
 
 import pytest
@@ -12,6 +13,13 @@ import jobs  # noqa: E402  (found by the lines above)
 
 # Directory of tests: seconds that one test may take, in the order in which they run.
 TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300}
+
+
+@pytest.fixture
+def caplog(caplog, monkeypatch):
+    """Pytest's own, which finds mxhybrid's messages also after a test that had mxhybrid set up its logging."""
+    monkeypatch.setattr(logging.getLogger('mxhybrid'), 'propagate', True)
+    return caplog
 
 
 def _directory(item):

@@ -1,5 +1,4 @@
 """Rows and sums as float16: what is rounded by how much, what is packed, what is noticed."""
-import logging
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -111,9 +110,8 @@ def test_magnitudes_of_both_signs_and_no_rows(stype):
 
 
 @pytest.fixture
-def warnings(caplog, monkeypatch):
+def warnings(caplog):
     """What was warned of."""
-    monkeypatch.setattr(logging.getLogger('mxhybrid'), 'propagate', True)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
