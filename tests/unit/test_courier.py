@@ -3,11 +3,10 @@ test_lifeline."""
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
+from obedient import Obedient
 
 from mxhybrid import courier, trace
 from mxhybrid.courier import Collector
@@ -50,30 +49,12 @@ for command in sys.stdin:
 """
 
 
-class Member:
+class Member(Obedient):
     """A process of the job, whose clock is `ahead` nanoseconds ahead of this one's."""
 
     def __init__(self, monitor, name, rank, ahead=0, limit=1000):
-        package = os.path.dirname(courier.__file__)
-        self.process = subprocess.Popen(
-            [sys.executable, '-S', '-c', MEMBER, package, monitor.address[0]]
-            + [str(arg) for arg in (monitor.address[1], name, rank, ahead, limit)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, bufsize=1)
+        super().__init__(MEMBER, monitor.address[0], monitor.address[1], name, rank, ahead, limit)
         assert self.answer() == 'connected'
-
-    def answer(self):
-        """The next line that the process says."""
-        return self.process.stdout.readline().strip()
-
-    def say(self, command):
-        """Send a command without waiting for the answer."""
-        self.process.stdin.write(command + '\n')
-
-    def ask(self, command):
-        """Send a command and wait for the answer."""
-        self.say(command)
-        return self.answer()
-
 
 class Job:
     """A monitor in this process that writes a trace, and members."""

@@ -8,14 +8,12 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from obedient import Obedient, run_python
 
-from mxhybrid import lifeline
 from mxhybrid.errors import JobError
 from mxhybrid.lifeline import ABORT_STATUS, Lifeline
 from mxhybrid.monitor import Monitor
@@ -70,32 +68,11 @@ sys.stdin.read()
 """
 
 
-def run_python(program, *args):
-    """Start a program with the package's directory as its first argument."""
-    package = os.path.dirname(lifeline.__file__)
-    return subprocess.Popen([sys.executable, '-S', '-c', program, package] + [str(arg) for arg in args],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            universal_newlines=True, bufsize=1)
-
-
-class Member:
+class Member(Obedient):
     """One process of the job, with a lifeline to the monitor."""
 
     def __init__(self, address, name, rank):
-        self.process = run_python(MEMBER, address[0], address[1], name, rank)
-
-    def answer(self):
-        """The next line that the process says."""
-        return self.process.stdout.readline().strip()
-
-    def say(self, command):
-        """Send a command without waiting for the answer."""
-        self.process.stdin.write(command + '\n')
-
-    def ask(self, command):
-        """Send a command and wait for the answer."""
-        self.say(command)
-        return self.answer()
+        super().__init__(MEMBER, address[0], address[1], name, rank)
 
     def silent(self, seconds):
         """Whether the process says nothing for some time."""

@@ -137,21 +137,15 @@ def test_searches_end_whatever_they_see(noise, start):
     assert choose(search.samples, start) >= 1
 
 
-def test_doubling_goes_on_while_it_helps_and_then_halving_does():
-    times = {1: 9.0, 2: 8.0, 4: 7.0, 8: 6.0, 16: 6.5}
-    search = Search(2, 1, 64)
-    seen = []
+@pytest.mark.parametrize('start, times, expected', [
+    (2, {1: 9.0, 2: 8.0, 4: 7.0, 8: 6.0, 16: 6.5}, [2, 4, 8, 16]),
+    (8, {1: 5.0, 2: 6.0, 4: 7.0, 8: 8.0, 16: 9.0}, [8, 16, 4, 2, 1])])
+def test_doubling_goes_on_while_it_helps_and_then_halving_does(start, times, expected):
+    search, seen = Search(start, 1, 64), []
     while search.wants() is not None:
         seen.append(search.wants())
         search.observe(seen[-1], times[seen[-1]])
-    assert seen == [2, 4, 8, 16]
-    times = {1: 5.0, 2: 6.0, 4: 7.0, 8: 8.0, 16: 9.0}
-    search = Search(8, 1, 64)
-    seen = []
-    while search.wants() is not None:
-        seen.append(search.wants())
-        search.observe(seen[-1], times[seen[-1]])
-    assert seen == [8, 16, 4, 2, 1]
+    assert seen == expected
 
 
 def test_a_difference_within_the_noise_moves_nothing():
