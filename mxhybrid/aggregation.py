@@ -14,8 +14,6 @@ be in it, ticket, rows, priority) and ``segment`` (purpose, table, bytes).  Thos
 """
 import collections
 import os
-import selectors
-import socket
 import threading
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
@@ -25,6 +23,7 @@ import numpy as np
 from .client import Arrival, Client
 from .errors import JobError
 from .segments import Connection, Segment
+from .service import Service
 
 _PLACE = np.dtype(np.int64)
 _SLOT = np.dtype(np.int32)
@@ -213,7 +212,7 @@ class _Question:
         self.slots: Any = None
 
 
-class Leader:
+class Leader(Service):
     """The link of the worker that talks to the servers for its host; its threads serve the others.
 
     Parameters
@@ -226,9 +225,9 @@ class Leader:
     """
 
     def __init__(self, client: Client, followers: Dict[int, Connection], on_failure: Callable[[BaseException], None]):
+        super().__init__('merge', on_failure, patient=True)
         self._client = client
         self._followers = followers
-        self._on_failure = on_failure
         self._shared: Dict[int, _Shared] = {}
         self._segments: Dict[Tuple[int, str, int], Segment] = {}
         self._inbox: Deque[Tuple[Any, ...]] = collections.deque()
@@ -236,20 +235,13 @@ class Leader:
         #: Pushes merged by table, under the condition.
         self._merged: Dict[int, int] = collections.defaultdict(int)
         self._progress = threading.Condition()
-        self._closing = False
         self._arrivals: Deque[Optional[tuple]] = collections.deque()
         self._some_arrival = threading.Semaphore(0)
-        self._bell, self._clapper = socket.socketpair()
-        self._clapper.setblocking(False)
-        os.register_at_fork(after_in_child=self._bell.close)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._bell, selectors.EVENT_READ)
         for rank, connection in followers.items():
-            self._selector.register(connection, selectors.EVENT_READ, rank)
-        self._threads = [threading.Thread(target=self._guard, args=(body,), name='mxhybrid-' + name, daemon=True)
-                         for name, body in (('merge', self._serve), ('arrivals', self._complete))]
-        for thread in self._threads:
-            thread.start()
+            self._listen(connection, rank)
+        self._completing = self._new_thread('arrivals', self._complete)
+        self._thread.start()
+        self._completing.start()
 
     # -- called by this worker -----------------------------------------------------------------------------------
 
@@ -284,50 +276,22 @@ class Leader:
 
     def close(self) -> None:
         """End the service; nothing may be under way."""
-        self._closing = True
-        self._ring()
-        for thread in self._threads:
-            thread.join()
+        super().close()
+        self._arrivals.append(None)
+        self._some_arrival.release()
+        self._completing.join()
 
     def _post(self, *item: Any) -> None:
         self._inbox.append(item)
-        self._ring()
-
-    def _ring(self) -> None:
-        try:
-            self._clapper.send(b'!')
-        except BlockingIOError:
-            pass  # it rings already
+        self._bell.ring()
 
     # -- the service -----------------------------------------------------------------------------------------------
-
-    def _guard(self, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except BaseException as error:  # without this thread the whole host would wait
-            self._on_failure(error)
 
     def _state(self, index: int) -> _Shared:
         state = self._shared.get(index)
         if state is None:
             state = self._shared.setdefault(index, _Shared(index))
         return state
-
-    def _serve(self) -> None:
-        while not self._closing:
-            events = self._selector.select()
-            while events:
-                for key, _ in events:
-                    if key.fileobj is self._bell:
-                        self._bell.recv(4096)
-                    else:
-                        self._take_message(key.data, key.fileobj)
-                events = self._selector.select(0)
-            while self._inbox:
-                self._take_own(*self._inbox.popleft())
-            self._advance()
-        self._arrivals.append(None)
-        self._some_arrival.release()
 
     def _take_own(self, kind: str, table: Any, what: Any, priority: int = 0) -> None:
         state = self._state(table.index)
@@ -337,7 +301,7 @@ class Leader:
         else:
             state.questions.append(what)
 
-    def _take_message(self, rank: int, connection: Any) -> None:
+    def _hear(self, rank: int, connection: Any, ready: int) -> None:
         try:
             message, descriptor = connection.receive()
         except JobError:
@@ -360,6 +324,8 @@ class Leader:
             self._state(index).questions.append(_Question(pushes, places, priority, answer))
 
     def _advance(self) -> None:
+        while self._inbox:
+            self._take_own(*self._inbox.popleft())
         ready = [state for state in list(self._shared.values()) if len(state.contributions) > len(self._followers)]
         for state in sorted(ready, key=lambda state: -state.contributions[-1][1]):
             self._merge(state)

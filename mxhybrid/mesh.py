@@ -18,14 +18,13 @@ import os
 import selectors
 import socket
 import struct
-import threading
 import zlib
-from typing import Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from .errors import JobError
-from .segments import Bell
+from .service import Service
 
 #: Arrays of fewer bytes are one chunk: a message costs more than the bytes that it saves.
 WHOLE_BYTES = 32 << 10
@@ -41,7 +40,19 @@ _NAME, _PART, _RESULT = 1, 2, 3
 
 
 def add_up(sources: List[np.ndarray], result: np.ndarray) -> None:
-    """Write the sum of one-dimensional arrays, in their order, to `result`, which may be the first one."""
+    """Write the sum of one-dimensional arrays, in their order, to `result`, which may be the first one.
+
+    float16 is added in float32 and rounded once, to infinity beyond its range.
+    """
+    if result.dtype == np.float16:
+        with np.errstate(over='ignore', invalid='ignore'):
+            for start in range(0, len(result), BLOCK):
+                block = slice(start, start + BLOCK)
+                total = sources[0][block].astype(np.float32)
+                for source in sources[1:]:
+                    total += source[block]
+                result[block] = total
+        return
     if len(result) <= BLOCK < BLOCK * len(sources):  # the usual case, without cutting
         total = sources[0]
         for source in sources[1:]:
@@ -112,7 +123,7 @@ class _Peer:
         self.kind, self.number, self.target, self.got = kind, number, target, 0
 
 
-class Mesh:
+class Mesh(Service):
     """Sums over places, one process each.
 
     Parameters
@@ -126,24 +137,19 @@ class Mesh:
     """
 
     def __init__(self, place: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
+        super().__init__('leaders', on_failure)
         self._place = place
         self._places = len(sockets) + 1
-        self._on_failure = on_failure
         self._sums: Dict[str, _Sum] = {}
         self._peers = {other: _Peer(other, sock) for other, sock in sockets.items()}
         self._inbox: Deque[Tuple[str, np.ndarray, Callable[[], None]]] = collections.deque()
-        self._closing = False
         #: Called from the service's thread once it has made the calls `done` that it can make for now.
         self.after_results: Callable[[], None] = _nothing
-        self._bell = Bell()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._bell, selectors.EVENT_READ)
         for peer in self._peers.values():
             peer.sock.setblocking(False)
             peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(peer.sock, selectors.EVENT_READ, peer)
+            self._listen(peer.sock, peer)
         os.register_at_fork(after_in_child=self._close_sockets)
-        self._thread = threading.Thread(target=self._guard, name='mxhybrid-leaders', daemon=True)
         self._thread.start()
 
     def allreduce_(self, name: str, values: np.ndarray, done: Callable[[], None]) -> None:
@@ -163,11 +169,7 @@ class Mesh:
 
     def close(self) -> None:
         """End the service; nothing may be under way."""
-        self._closing = True
-        self._bell.ring()
-        self._thread.join()
-        self._selector.close()
-        self._bell.close()
+        super().close()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -176,20 +178,11 @@ class Mesh:
 
     # -- the service -----------------------------------------------------------------------------------------------
 
-    def _guard(self) -> None:
-        try:
-            while not self._closing:
-                self._serve()
-        except BaseException as error:  # without this thread everybody would wait
-            self._on_failure(error)
+    def _hear(self, peer: _Peer, _: Any, ready: int) -> None:
+        if ready & selectors.EVENT_READ:
+            self._read(peer)
 
-    def _serve(self) -> None:
-        for key, events in self._selector.select():
-            peer = key.data
-            if peer is None:
-                self._bell.hear()
-            elif events & selectors.EVENT_READ:
-                self._read(peer)
+    def _advance(self) -> None:
         while self._inbox:
             self._begin(*self._inbox.popleft())
         for peer in self._peers.values():

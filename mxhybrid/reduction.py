@@ -14,7 +14,6 @@ with ``open`` (key, where its values will be) and is answered ``result`` (key, c
 """
 import collections
 import os
-import selectors
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -25,9 +24,10 @@ from .engine import Deferred
 from .errors import JobError
 from .mesh import Mesh, add_up
 from .segments import Bell, Connection, Segment
+from .service import Service
 
-#: Types that NumPy adds as fast as the memory allows.
-FAST_DTYPES = (np.float32, np.float64, np.int32, np.int64)
+#: Types that are summed here; gradients have no others.
+DTYPES = (np.float16, np.float32, np.float64, np.int32, np.int64)
 
 #: Sums that a job has at most; further ones are left to Horovod.
 COLUMNS = 8192
@@ -118,7 +118,7 @@ class _Sum:
         complete()
 
 
-class HostReduction:
+class HostReduction(Service):
     """Sums of dense arrays over all workers, by way of the host's leader: what leaders and followers share.
 
     Parameters
@@ -132,8 +132,8 @@ class HostReduction:
     """
 
     def __init__(self, peers: Dict[int, Connection], on_failure: Callable[[BaseException], None], timeout: float):
+        super().__init__('sums', on_failure, _LOOK_S)
         self._peers = peers
-        self._on_failure = on_failure
         self._timeout = timeout
         self._sums: Dict[str, _Sum] = {}
         self._arena = _Arena(self._share)
@@ -145,20 +145,15 @@ class HostReduction:
         self._line = 1
         self._fence = threading.Lock()
         self._deferred = Deferred(self._given)
-        self._closing = False
-        self._bell = Bell()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._bell, selectors.EVENT_READ)
         for rank, connection in peers.items():
-            self._selector.register(connection, selectors.EVENT_READ, rank)
+            self._listen(connection, rank)
             _tell(connection, ['bell'], self._bell.descriptor)
-        self._thread = threading.Thread(target=self._guard, name='mxhybrid-sums', daemon=True)
 
     # -- called by this worker -----------------------------------------------------------------------------------
 
     def serves(self, array: Any) -> bool:
         """Whether sums of arrays like this one go this way; depends on what is equal on all workers only."""
-        return (array.context.device_type == 'cpu' and array.dtype in FAST_DTYPES and array.size > 0
+        return (array.context.device_type == 'cpu' and array.dtype in DTYPES and array.size > 0
                 and len(self._sums) < COLUMNS)
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
@@ -176,11 +171,8 @@ class HostReduction:
 
     def close(self) -> None:
         """End the service; nothing may be under way."""
-        self._closing = True
-        self._bell.ring()
-        self._thread.join()
-        self._selector.close()
-        for bell in [self._bell, *self._bells.values()]:
+        super().close()
+        for bell in self._bells.values():
             bell.close()
         for connection in self._peers.values():
             connection.close()
@@ -206,32 +198,13 @@ class HostReduction:
     def _take_message(self, rank: int, message: List[Any], descriptor: Optional[int]) -> None:
         raise NotImplementedError
 
-    def _advance(self) -> None:
-        """Do whatever the counters now allow."""
-        raise NotImplementedError
-
     # -- the service -----------------------------------------------------------------------------------------------
 
     def _share(self, number: int, descriptor: int, nbytes: int) -> None:
         for connection in self._peers.values():
             _tell(connection, ['segment', number, nbytes], descriptor)
 
-    def _guard(self) -> None:
-        try:
-            while not self._closing:
-                self._serve()
-        except BaseException as error:  # without this thread everybody would wait
-            self._on_failure(error)
-
-    def _serve(self) -> None:
-        for key, _ in self._selector.select(_LOOK_S):
-            if key.data is None:
-                self._bell.hear()
-            else:
-                self._receive(key.data, key.fileobj)
-        self._advance()
-
-    def _receive(self, rank: int, connection: Any) -> None:
+    def _hear(self, rank: int, connection: Any, ready: int) -> None:
         try:
             message, descriptor = connection.receive()
         except JobError:

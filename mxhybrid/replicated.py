@@ -65,12 +65,7 @@ class RowSum:
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Start to sum rows over all workers (collective); returns before the sum is there.
 
-        Parameters
-        ----------
-        ids : numpy.ndarray of int64, shape (n,)
-            Sorted and unique.
-        rows : numpy.ndarray, shape (n, width)
-        priority : int
+        Parameters are as for :meth:`mxhybrid.ps.Table.push`.
         """
         self._wait()
         values, marks = self._views()

@@ -138,6 +138,17 @@ def test_adding_up(count, size, in_place):
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize('in_place', [False, True])
+@pytest.mark.parametrize('size', [1, BLOCK + 1])
+def test_float16_is_rounded_once(size, in_place):
+    sources = [np.full(size, value, 'f2') for value in (2048, 1, 1, 1)]  # float16 sums one by one stay at 2048
+    result = sources[0] if in_place else np.empty(size, 'f2')
+    add_up(sources, result)
+    np.testing.assert_array_equal(result, np.full(size, 2052, 'f2'))
+    add_up([np.full(size, 65504, 'f2')] * 2, result)
+    assert result.dtype == np.float16 and np.isposinf(result).all()
+
+
 class Exchange:
     """Gives each of several threads the values of all, as Horovod does."""
 
