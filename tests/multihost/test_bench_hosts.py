@@ -35,10 +35,8 @@ def test_two_hosts(tmp_path):
         for way in ('sent', 'received'):
             # Each pays for ids and headers, too: none can move less than the bound, or half of it as float16.
             assert figures[way] > measured['bound'][way] / (2 if name == 'hybrid_float16' else 1) > 0
-    # Rows are halved, about. Dense sums in float16 take Horovod's ring of four workers, which crosses a link 1.5 times
-    # as often as the sums of two leaders in float32 do.
     for way in ('sent', 'received'):
-        assert measured['contenders']['hybrid_float16'][way] < 0.75 * measured['contenders']['hybrid'][way]
+        assert measured['contenders']['hybrid_float16'][way] < 0.6 * measured['contenders']['hybrid'][way]
     assert not traces('mxhybrid-%d-' % job.pid)
 
 
