@@ -30,6 +30,9 @@ MIN_GAIN = 0.02
 #: In the model twice or half the partitions take at most twice the time; with some room for noise.
 WORST_RATIO = 2.5
 
+#: Relative size of residuals that are rounding errors, with no meaning for the choice between two fits.
+ROUNDING = 1e-12
+
 #: How much longer than estimated the first move may take.
 MOVE_MARGIN = 1.5
 
@@ -79,7 +82,7 @@ def fit(samples: Dict[int, float]) -> Optional[Fit]:
         matrix = np.stack([np.ones_like(counts)] + [terms[term] for term in used], axis=1)
         found = np.linalg.lstsq(matrix, seconds, rcond=None)[0]
         error = float(np.sum((matrix @ found - seconds) ** 2))
-        if (found[1:] >= 0).all() and error < best_error - 1e-12 * float(np.sum(seconds ** 2)):
+        if (found[1:] >= 0).all() and error < best_error - ROUNDING ** 2 * float(np.sum(seconds ** 2)):
             theta = dict(zip(used, found[1:]))
             best = Fit(float(found[0]), float(theta.get(0, 0.0)), float(theta.get(1, 0.0)))
             best_error = error
