@@ -8,7 +8,7 @@ A :class:`Direct` link serves a worker that is alone on its host, or all of them
 ``launch.py`` every worker is a client of the servers, which wait for all their clients; there the followers
 push empties.
 
-Messages of a follower: ``push`` (table, number of this push, rows, priority), ``pull`` (table, number of pushes to
+Messages of a follower: ``push`` (table, rows, priority), ``pull`` (table, number of pushes to
 be in it, ticket, rows, priority) and ``segment`` (purpose, table, bytes).  Those of the leader: ``merged`` (table),
 ``rows`` (table, ticket) and ``segment``.
 """
@@ -27,6 +27,12 @@ from .service import Service
 
 _PLACE = np.dtype(np.int64)
 _SLOT = np.dtype(np.int32)
+
+#: Times as many rows as in the step before after which the leader gives the memory back: a whole table, say.
+_UNUSUAL = 4
+
+#: Seconds between two tries to send to a leader that has too many messages to read.
+_RETRY_S = 0.01
 
 
 class Direct:
@@ -91,14 +97,14 @@ class Follower:
         memory = self._segment('push', table.index, count * (_PLACE.itemsize + partitioning.width
                                                              * table.dtype.itemsize))
         order = partitioning.order(ids)
-        places, merged = push_views(memory, count, partitioning.width, table.dtype)
+        places, pushed = push_views(memory, count, partitioning.width, table.dtype)
         places[:] = partitioning.places(ids[order])
-        if rows.dtype == merged.dtype:
-            np.take(rows, order, axis=0, out=merged, mode='clip')
+        if rows.dtype == pushed.dtype:
+            np.take(rows, order, axis=0, out=pushed, mode='clip')
         else:
-            merged[:] = rows[order]
+            pushed[:] = rows[order]
         self._unmerged.add(table.index)
-        self._connection.send(['push', table.index, table.pushes, count, priority])
+        self._send(['push', table.index, count, priority])
         if self._client is not None:
             empty = np.empty(0, np.int64)
             self._client.push(table, [(empty, rows[:0], None)], priority, pulls=False)
@@ -113,7 +119,7 @@ class Follower:
         places, slots = pull_views(memory, len(ids))
         places[:] = table.partitioning.places(ids)
         self._asking.add(question)
-        self._connection.send(['pull', table.index, table.pushes, ticket, len(ids), priority])
+        self._send(['pull', table.index, table.pushes, ticket, len(ids), priority])
 
         def write(result: np.ndarray) -> None:
             while question not in self._arrived:
@@ -140,10 +146,20 @@ class Follower:
             memory, descriptor = Segment.create(nbytes)
             self._segments[purpose, table] = memory
             try:
-                self._connection.send(['segment', purpose, table, memory.nbytes], descriptor)
+                self._send(['segment', purpose, table, memory.nbytes], descriptor)
             finally:
                 os.close(descriptor)
         return memory
+
+    def _send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
+        """Send to the leader, and read what it has sent, which it must get rid of before it reads."""
+        try:
+            while not self._connection.try_send(message, descriptor):
+                if self._connection.readable(_RETRY_S):
+                    self._receive()
+        except OSError as error:
+            self._on_loss()
+            raise JobError('the leader of this host has left its local aggregation') from error
 
     def _receive(self) -> None:
         try:
@@ -184,7 +200,6 @@ class _Shared:
         self.table: Any = None
         #: What the places of rows in the cache refer to.
         self.partitioning: Any = None
-        self.merged = 0
         #: By local rank: places, rows, order; and the priority of the push.
         self.contributions: Dict[int, Tuple[tuple, int]] = {}
         self.questions: List['_Question'] = []
@@ -193,11 +208,15 @@ class _Shared:
         self.slots = np.zeros(0, _SLOT)
         self.held: List[np.ndarray] = []
         self.used = 0
+        self.used_before = 0
 
     def forget_rows(self) -> None:
-        """Empty the cache: the rows have changed."""
+        """Empty the cache: the rows have changed, all workers have what they asked for."""
         for places in self.held:
             self.slots[places] = 0
+        if self.cache is not None and self.used > _UNUSUAL * self.used_before:
+            self.cache.give_back()
+        self.used_before = self.used or self.used_before
         self.held, self.used = [], 0
 
 
@@ -280,6 +299,8 @@ class Leader(Service):
         self._arrivals.append(None)
         self._some_arrival.release()
         self._completing.join()
+        for connection in self._followers.values():
+            connection.close()
 
     def _post(self, *item: Any) -> None:
         self._inbox.append(item)
@@ -312,7 +333,7 @@ class Leader(Service):
             _, purpose, index, nbytes = message
             self._segments[rank, purpose, index] = Segment(descriptor, nbytes)
         elif kind == 'push':
-            _, index, _, count, priority = message
+            _, index, count, priority = message
             self._state(index).contributions[rank] = ((self._segments[rank, 'push', index], count), priority)
         elif kind == 'pull':
             _, index, pushes, ticket, count, priority = message
@@ -320,7 +341,7 @@ class Leader(Service):
 
             def answer(found: np.ndarray) -> None:
                 slots[:] = found
-                _tell(connection, ['rows', index, ticket])
+                connection.tell(['rows', index, ticket])
             self._state(index).questions.append(_Question(pushes, places, priority, answer))
 
     def _advance(self) -> None:
@@ -330,15 +351,16 @@ class Leader(Service):
         for state in sorted(ready, key=lambda state: -state.contributions[-1][1]):
             self._merge(state)
         asked = [state for state in list(self._shared.values())
-                 if any(question.pushes <= state.merged for question in state.questions)]
+                 if any(question.pushes <= self._merged[state.index] for question in state.questions)]
         for state in sorted(asked, key=lambda state: -max(question.priority for question in state.questions)):
             self._pull(state)
 
     def _merge(self, state: _Shared) -> None:
         table = state.table
         parts = []
+        _, priority = state.contributions[-1]
         for rank in sorted(state.contributions):
-            part, priority = state.contributions[rank]
+            part, _ = state.contributions[rank]
             if rank >= 0:
                 memory, count = part
                 part = push_views(memory, count, table.partitioning.width, table.dtype) + (None,)
@@ -347,16 +369,16 @@ class Leader(Service):
         state.contributions = {}
         for changed in table.family:
             self._state(changed).forget_rows()
-        state.merged += 1
         with self._progress:
-            self._merged[state.index] = state.merged
+            self._merged[state.index] += 1
             self._progress.notify_all()
         for connection in self._followers.values():
-            _tell(connection, ['merged', state.index])
+            connection.tell(['merged', state.index])
 
     def _pull(self, state: _Shared) -> None:
-        now = [question for question in state.questions if question.pushes <= state.merged]
-        state.questions = [question for question in state.questions if question.pushes > state.merged]
+        merged = self._merged[state.index]
+        now = [question for question in state.questions if question.pushes <= merged]
+        state.questions = [question for question in state.questions if question.pushes > merged]
         table = state.table
         if state.partitioning is not table.partitioning:
             state.forget_rows()
@@ -399,16 +421,9 @@ class Leader(Service):
             state.cache = larger
             try:
                 for connection in self._followers.values():
-                    _tell(connection, ['segment', state.index, larger.nbytes], descriptor)
+                    connection.tell(['segment', state.index, larger.nbytes], descriptor)
             finally:
                 os.close(descriptor)
         arrival.write(state.cache.view(first * row_bytes, (stop - first, width), dtype))
         for question in questions:
             question.answer(question.slots)
-
-
-def _tell(connection: Connection, message: List[Any], descriptor: Optional[int] = None) -> None:
-    try:
-        connection.send(message, descriptor)
-    except OSError:
-        pass  # it has left, or died, which the job monitor notices

@@ -63,7 +63,7 @@ class Collective:
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
         ends = self._begins('allreduce', array, name, priority)
-        if self.reduction is not None and self.reduction.serves(array):
+        if self.reduction is not None and self.reduction.serves(array, name):
             self.reduction.allreduce_(array, name, priority)
         else:
             self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
@@ -76,7 +76,7 @@ class Collective:
         ends()
 
     def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
-        """Record when the input of an operation is there, so that Horovod gets it; the function that is returned is to
+        """Record when the input of an operation is there, so that it begins; the function that is returned is to
         be called after the operation was pushed, and records when its result is there.
         """
         trace: Any = self.trace

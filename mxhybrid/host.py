@@ -55,7 +55,7 @@ def connect_host(rank: int, leaders: List[int], purposes: List[str], exchange: C
     exchange : callable
         Gives every worker the JSON values of all.
     timeout : float
-        Seconds that a leader waits for its followers.
+        Seconds that a leader waits for all its followers.
 
     Returns
     -------
@@ -77,9 +77,10 @@ def connect_host(rank: int, leaders: List[int], purposes: List[str], exchange: C
             for purpose in purposes:
                 found[purpose][leader] = connect(names[leader])
                 found[purpose][leader].send([purpose, rank])
+        deadline = time.monotonic() + timeout
         while listener is not None and any(len(found[purpose]) < len(followers) for purpose in purposes):
-            connection = listener.accept(timeout)
-            (purpose, follower), _ = connection.receive()
+            connection = listener.accept(max(0.01, deadline - time.monotonic()))
+            (purpose, follower), _ = connection.receive(deadline - time.monotonic())
             found[purpose][follower] = connection
     except socket.timeout:
         missing = [other for other in followers if not all(other in found[purpose] for purpose in purposes)]

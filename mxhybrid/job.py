@@ -72,8 +72,15 @@ class Job:
 
     Attributes
     ----------
+    settings : Settings
+    launcher : str
+        See :func:`launcher`.
     rank, num_workers : int
         Equal to Horovod's.
+    hosts : list of str
+        Of each worker.
+    leaders : list of int
+        For each worker the one that talks to the servers for it.
     num_servers : int
         0 in a job of one process.
     collective : Collective or None
@@ -98,7 +105,6 @@ class Job:
         self._monitor: Optional[Monitor] = None
         self._children: Optional[Children] = None
         self._native: Any = None
-        #: For each worker the one that talks to the servers for it.
         self.leaders: List[int] = []
         self._store_count = 0
         self.launcher = launcher()
@@ -136,6 +142,10 @@ class Job:
             raise SettingError("MXNET_ENGINE_TYPE='NaiveEngine' deadlocks with Horovod: unset it, or use "
                                "ThreadedEnginePerDevice")
 
+    def _place(self) -> Optional[str]:
+        """What can share memory with this worker, if that is wanted."""
+        return place_of_host() if self.settings.local_aggregation else None
+
     def _name(self, host: str) -> str:
         return 'worker %d (host %s, pid %d)' % (self.rank, host, os.getpid())
 
@@ -160,7 +170,7 @@ class Job:
         several_hosts = hvd.local_size() != self.num_workers
         address = self._own_address(several_hosts)
         peers = self.collective.exchange({'host': socket.gethostname(), 'address': address,
-                                          'local_rank': hvd.local_rank(), 'place': place_of_host(),
+                                          'local_rank': hvd.local_rank(), 'place': self._place(),
                                           'settings': _shared(self.settings),
                                           'telemetry': self.telemetry.open(self.settings, self.rank)},
                                          'mxhybrid.peers')
@@ -228,8 +238,7 @@ class Job:
         log.configure(self.settings.log_level, 'rank %d' % self.rank)
         scheduler = (os.environ['DMLC_PS_ROOT_URI'], int(os.environ['DMLC_PS_ROOT_PORT']))
         address = address_towards(*scheduler)
-        mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of_host(),
-                                'settings': _shared(self.settings),
+        mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': self._place(),
                                 'telemetry': self.telemetry.open(self.settings, self.rank)}
         if self.rank == 0:
             from horovod.runner.http.http_server import RendezvousServer
@@ -246,15 +255,13 @@ class Job:
                 rendezvous.init(slots)
             self._native._barrier()
         self._connect_lifeline(tuple(peers[0]['monitor']))
-        self._agree_on_settings([peer['settings'] for peer in peers])
         self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
-        self.leaders = find_leaders([peer['place'] for peer in peers], self.settings.local_aggregation)
         if len(set(self.hosts)) > 1:
             check_host_name()
         if not hvd.is_initialized():
             configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
-            if self.leaders.count(self.leaders[self.rank]) > 1:
+            if self.settings.local_aggregation and self.hosts.count(self.hosts[self.rank]) > 1:
                 spare_horovod()
             with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
                 hvd.init()
@@ -263,6 +270,9 @@ class Job:
             raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
                                'to mxhybrid and unset HOROVOD_* variables'
                                % (self.collective.rank, self.collective.size, self.rank, self.num_workers))
+        # Not along with the addresses: the native store carries short records.
+        self._agree_on_settings(self.collective.exchange(_shared(self.settings), 'mxhybrid.settings'))
+        self.leaders = find_leaders([peer['place'] for peer in peers], self.settings.local_aggregation)
         self._install(num_servers, peers[0]['monitor'], self.num_workers, [peer['address'] for peer in peers])
 
     # -- both ------------------------------------------------------------------------------------------------

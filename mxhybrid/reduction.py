@@ -8,7 +8,7 @@ values are there, and goes on with whatever needs it when the result is.
 Who has given how many values of each sum, and how many results there are, are counters in shared memory: a line for
 results, one for each worker, a column for each sum.  Whoever has moved one rings the other side.
 
-Messages: first, the leader tells each follower its line, with a descriptor of the counters.  A follower opens a sum
+Messages: the leader tells each follower its line, with a descriptor of the counters.  A follower opens a sum
 with ``open`` (key, where its values will be) and is answered ``result`` (key, column, where the result will be).
 ``segment`` (number, bytes) and ``bell`` come with the descriptor of a piece of memory, or of the sender's bell.
 """
@@ -147,18 +147,18 @@ class HostReduction(Service):
         self._deferred = Deferred(self._given)
         for rank, connection in peers.items():
             self._listen(connection, rank)
-            _tell(connection, ['bell'], self._bell.descriptor)
+            connection.tell(['bell'], self._bell.descriptor)
 
     # -- called by this worker -----------------------------------------------------------------------------------
 
-    def serves(self, array: Any) -> bool:
-        """Whether sums of arrays like this one go this way; depends on what is equal on all workers only."""
+    def serves(self, array: Any, name: str) -> bool:
+        """Whether a sum goes this way; depends on what is equal on all workers only."""
         return (array.context.device_type == 'cpu' and array.dtype in DTYPES and array.size > 0
-                and len(self._sums) < COLUMNS)
+                and (len(self._sums) < COLUMNS or _key(array, name) in self._sums))
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Sum a dense array on the CPU over all workers in place; returns before the sum is there."""
-        key = '%s %s %s' % (name, np.dtype(array.dtype).name, 'x'.join(map(str, array.shape)))
+        key = _key(array, name)
         state = self._sums.get(key)
         if state is None:
             state = _Sum(key, array.shape, array.dtype)
@@ -202,7 +202,7 @@ class HostReduction(Service):
 
     def _share(self, number: int, descriptor: int, nbytes: int) -> None:
         for connection in self._peers.values():
-            _tell(connection, ['segment', number, nbytes], descriptor)
+            connection.tell(['segment', number, nbytes], descriptor)
 
     def _hear(self, rank: int, connection: Any, ready: int) -> None:
         try:
@@ -231,8 +231,6 @@ class LeaderReduction(HostReduction):
                  mesh: Optional[Mesh]):
         super().__init__(peers, on_failure, timeout)
         self._mesh = mesh
-        if mesh is not None:
-            mesh.after_results = self._announce
         self._lock = threading.Lock()
         #: Whether there are results of which the followers do not know; for the thread that publishes them.
         self._unannounced = False
@@ -248,9 +246,11 @@ class LeaderReduction(HostReduction):
         self._counters = segment.view(0, (lines, COLUMNS), _COUNTER)
         try:
             for line, rank in enumerate(sorted(peers)):
-                _tell(peers[rank], ['counters', line + 2, lines, segment.nbytes], descriptor)
+                peers[rank].tell(['counters', line + 2, lines, segment.nbytes], descriptor)
         finally:
             os.close(descriptor)
+        if mesh is not None:
+            mesh.after_results = self._announce
         self._thread.start()
 
     def close(self) -> None:
@@ -278,7 +278,7 @@ class LeaderReduction(HostReduction):
         _, key, number, offset, nbytes = message
         self._offers[key][rank] = (number, offset)
         column, place = self._place(key, nbytes)
-        _tell(self._peers[rank], ['result', key, column, place])
+        self._peers[rank].tell(['result', key, column, place])
 
     def _advance(self) -> None:
         known = len(self._columns)
@@ -335,7 +335,7 @@ class FollowerReduction(HostReduction):
     def _open(self, state: _Sum) -> None:
         number, offset = self._arena.take(state.nbytes)
         self._opening[state.key] = state
-        _tell(self._connection, ['open', state.key, number, offset, state.nbytes])
+        self._connection.tell(['open', state.key, number, offset, state.nbytes])
         if not state.opened.wait(self._timeout):
             raise JobError('the leader of this host, worker %d, did not answer within %g s' % (self._leader,
                                                                                               self._timeout))
@@ -366,11 +366,8 @@ class FollowerReduction(HostReduction):
             self._by_column[column].finish()
 
 
-def _tell(connection: Connection, message: List[Any], descriptor: Optional[int] = None) -> None:
-    try:
-        connection.send(message, descriptor)
-    except OSError:
-        pass  # it has left, or died, which the job monitor notices
+def _key(array: Any, name: str) -> str:
+    return '%s %s %s' % (name, np.dtype(array.dtype).name, 'x'.join(map(str, array.shape)))
 
 
 def _on(view: np.ndarray) -> Any:

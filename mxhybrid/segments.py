@@ -7,6 +7,8 @@ import array
 import json
 import mmap
 import os
+import resource
+import select
 import socket
 import struct
 import threading
@@ -54,6 +56,10 @@ class Segment:
             os.close(descriptor)
             raise
 
+    def give_back(self) -> None:
+        """Have the kernel take the memory back; it reads as zeros then."""
+        self._map.madvise(mmap.MADV_REMOVE)
+
     def view(self, offset: int, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array in the memory, from byte `offset` on; keeps the memory alive."""
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
@@ -78,36 +84,68 @@ class Connection:
         return self._sock.fileno()
 
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
-        """Send a message, with a descriptor if given."""
+        """Send a message, with a descriptor if given; waits while the other side has too many to read."""
+        self._send(message, descriptor, 0)
+
+    def try_send(self, message: List[Any], descriptor: Optional[int] = None) -> bool:
+        """Send a message, with a descriptor if given, unless the other side has too many to read; whether it went."""
+        try:
+            self._send(message, descriptor, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send(self, message: List[Any], descriptor: Optional[int], flags: int) -> None:
         ancillary = []
         if descriptor is not None:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [descriptor]))]
         with self._lock:
-            self._sock.sendmsg([json.dumps(message).encode()], ancillary)
+            self._sock.sendmsg([json.dumps(message).encode()], ancillary, flags)
 
-    def receive(self) -> Tuple[List[Any], Optional[int]]:
+    def tell(self, message: List[Any], descriptor: Optional[int] = None) -> None:
+        """Send to a process that may have left, or died, which the job monitor notices."""
+        try:
+            self.send(message, descriptor)
+        except OSError:
+            pass
+
+    def readable(self, timeout: float) -> bool:
+        """Whether there is something to receive within `timeout` seconds."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        return bool(poll.poll(1000 * max(0.0, timeout)))
+
+    def receive(self, timeout: Optional[float] = None) -> Tuple[List[Any], Optional[int]]:
         """Wait for a message; also returns the descriptor that came with it, if one did.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds.
 
         Raises
         ------
         JobError
-            The other process has closed the connection, or died.
+            The other process has closed the connection, or died; or a descriptor was lost.
+        socket.timeout
         """
+        if timeout is not None and not self.readable(timeout):
+            raise socket.timeout('no message within %g s' % timeout)
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(array.array('i').itemsize))
+            data, ancillary, flags, _ = self._sock.recvmsg(_MESSAGE_BYTES,
+                                                           socket.CMSG_SPACE(array.array('i').itemsize))
         except ConnectionError:
-            data, ancillary = b'', []
+            data, ancillary, flags = b'', [], 0
         if not data:
             raise JobError('a worker of this host has left its local aggregation')
+        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            raise JobError('this process has too many open files to take another one from a worker of its host: raise '
+                           'their number with ulimit -n (it is %d now)' % resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         descriptor = None
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptor = array.array('i', content[:array.array('i').itemsize])[0]
         return json.loads(data.decode()), descriptor
-
-    def send_segment(self, message: List[Any], descriptor: int, nbytes: int) -> None:
-        """Send a segment: a message, to which its size is added, with its descriptor."""
-        self.send(message + [nbytes], descriptor)
 
     def close(self) -> None:
         """End the connection."""

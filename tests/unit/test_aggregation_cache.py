@@ -1,9 +1,14 @@
-"""The rows that the leader of a host keeps for all its workers, while there come to be more of them."""
+"""What the leader of a host and its followers keep and send, at the limits of both."""
+import socket
+import threading
 import types
 
 import numpy as np
+import pytest
 
-from mxhybrid.aggregation import Leader, _Shared
+from mxhybrid.aggregation import Follower, Leader, _Shared
+from mxhybrid.errors import JobError
+from mxhybrid.segments import Connection
 
 WIDTH = 3
 
@@ -39,3 +44,50 @@ def test_readers_never_see_a_cache_without_the_rows_that_came_before():
     assert len(state.seen) == 2
     np.testing.assert_array_equal(state.seen[1][:4], early)
     np.testing.assert_array_equal(state.cache.view(0, (100004, WIDTH), np.dtype('f4')), np.concatenate([early, late]))
+
+
+def test_memory_for_a_whole_table_does_not_stay():
+    leader = Leader.__new__(Leader)
+    leader._followers = {}
+    state = _Shared(0)
+    for rows, stays in ((100, False), (100, True), (150, True), (100000, False), (150, True)):
+        state.used = rows
+        arrive(leader, state, 0, np.full((rows, WIDTH), 7, 'f4'))
+        state.forget_rows()
+        assert (state.cache.view(0, (rows, WIDTH), np.dtype('f4'))[-1, 0] == 7) == stays, rows
+
+
+MESSAGES = 2000  # more than fit into both directions of a connection
+
+
+def test_a_leader_that_must_get_rid_of_its_messages_before_it_reads():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    leader = Connection(there)
+    follower = Follower(Connection(here), None, lambda: None)
+    read = []
+
+    def lead():
+        for index in range(MESSAGES):
+            leader.send(['merged', index])
+        for _ in range(MESSAGES):
+            read.append(leader.receive(10)[0])
+
+    thread = threading.Thread(target=lead, daemon=True)
+    thread.start()
+    for index in range(MESSAGES):
+        follower._send(['push', index])
+    thread.join(10)
+    assert read == [['push', index] for index in range(MESSAGES)]
+    follower.close()
+    leader.close()
+
+
+def test_a_leader_that_has_left():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there.close()
+    lost = []
+    follower = Follower(Connection(here), None, lambda: lost.append(1))
+    with pytest.raises(JobError, match='has left'):
+        follower._send(['push', 0])
+    assert lost == [1]
+    follower.close()

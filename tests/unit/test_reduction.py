@@ -24,10 +24,12 @@ def host(workers):
                              None)
     everybody = [leader] + [FollowerReduction({0: Connection(pair[1])}, failures.append, TIMEOUT_S)
                             for pair in pairs.values()]
-    yield everybody
-    mx.nd.waitall()
-    for worker in everybody:
-        worker.close()
+    try:
+        yield everybody
+        mx.nd.waitall()
+    finally:
+        for worker in everybody:
+            worker.close()
     assert not failures
 
 
@@ -76,18 +78,22 @@ def test_what_is_pushed_before_and_after_a_sum_keeps_its_order():
 def test_what_is_served():
     with host(1) as (leader,):
         for dtype in ('float16', 'float32', 'float64', 'int32', 'int64'):
-            assert leader.serves(mx.nd.zeros(1, dtype=dtype))
-        assert not leader.serves(mx.nd.zeros(1, dtype='uint8'))
+            assert leader.serves(mx.nd.zeros(1, dtype=dtype), 'x')
+        assert not leader.serves(mx.nd.zeros(1, dtype='uint8'), 'x')
         with mx.util.np_shape(True):
-            assert not leader.serves(mx.nd.zeros((0, 3)))
+            assert not leader.serves(mx.nd.zeros((0, 3)), 'x')
 
 
 def test_sums_beyond_the_columns_are_left_to_others():
     with host(2) as everybody:
         array = mx.nd.zeros(1)
+        array.wait_to_read()
+        for worker in everybody:
+            worker.allreduce_(mx.nd.zeros(1), 'known', 0)
         for worker in everybody:
             worker._sums.update((str(i), None) for i in range(COLUMNS))
-            assert not worker.serves(array)
+            assert not worker.serves(array, 'new')
+            assert worker.serves(array, 'known')
 
 
 def what_is_open():

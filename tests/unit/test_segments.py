@@ -1,6 +1,7 @@
 """Shared memory and connections between the processes of a host."""
 import gc
 import os
+import resource
 import socket
 
 import numpy as np
@@ -73,6 +74,40 @@ def test_messages_keep_their_bounds_and_order(pair):
     for number in range(50):
         pair[0].send(['push', number])
     assert [pair[1].receive()[0] for _ in range(50)] == [['push', number] for number in range(50)]
+
+
+def test_a_descriptor_that_does_not_fit_is_an_error(pair):
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        pair[0].send(['segment', 100], descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir('/proc/self/fd'))) + 1, hard))
+        taken = []
+        with pytest.raises(OSError):
+            while True:
+                taken.append(os.dup(descriptor))
+        with pytest.raises(JobError, match='ulimit -n'):
+            pair[1].receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken + [descriptor]:
+            os.close(each)
+
+
+def test_nothing_comes(pair):
+    with pytest.raises(socket.timeout):
+        pair[0].receive(0.01)
+
+
+def test_memory_that_is_given_back_reads_as_zeros():
+    segment, descriptor = Segment.create(1 << 20)
+    view = segment.view(0, (1 << 20,), np.uint8)
+    view[:] = 1
+    assert os.fstat(descriptor).st_blocks >= 2048
+    segment.give_back()
+    assert os.fstat(descriptor).st_blocks == 0
+    assert not view.any()
+    os.close(descriptor)
 
 
 def test_the_end_of_the_other_side_is_an_error(pair):
