@@ -53,7 +53,7 @@ def add_up(sources: List[np.ndarray], result: np.ndarray) -> None:
                     total += source[block]
                 result[block] = total
         return
-    if len(result) <= BLOCK < BLOCK * len(sources):  # the usual case, without cutting
+    if len(sources) > 1 and len(result) <= BLOCK:  # the usual case, without cutting
         total = sources[0]
         for source in sources[1:]:
             total = np.add(total, source, out=result)
@@ -75,8 +75,8 @@ def cut(name: str, size: int, itemsize: int, places: int) -> List[slice]:
     return [slice(size * place // places, size * (place + 1) // places) for place in range(places)]
 
 
-class _Sum:
-    """One sum that is made again and again."""
+class _Exchange:
+    """One sum over leaders that is made again and again."""
 
     def __init__(self, name: str, number: int):
         self.name = name
@@ -111,10 +111,10 @@ class _Peer:
     def __init__(self, place: int, sock: socket.socket):
         self.place = place
         self.sock = sock
-        self.outgoing: Deque[Tuple[memoryview, Optional[_Sum]]] = collections.deque()
+        self.outgoing: Deque[Tuple[memoryview, Optional[_Exchange]]] = collections.deque()
         self.writing = False
         self.lost = False
-        self.sums: Dict[int, _Sum] = {}
+        self.sums: Dict[int, _Exchange] = {}
         self.announced: set = set()
         self.expect(None, 0, memoryview(bytearray(_HEADER.size)))
 
@@ -140,7 +140,7 @@ class Mesh(Service):
         super().__init__('leaders', on_failure)
         self._place = place
         self._places = len(sockets) + 1
-        self._sums: Dict[str, _Sum] = {}
+        self._sums: Dict[str, _Exchange] = {}
         self._peers = {other: _Peer(other, sock) for other, sock in sockets.items()}
         self._inbox: Deque[Tuple[str, np.ndarray, Callable[[], None]]] = collections.deque()
         #: Called from the service's thread once it has made the calls `done` that it can make for now.
@@ -190,10 +190,10 @@ class Mesh(Service):
                 self._write(peer)
         self.after_results()
 
-    def _state(self, name: str) -> _Sum:
+    def _state(self, name: str) -> _Exchange:
         state = self._sums.get(name)
         if state is None:
-            state = self._sums[name] = _Sum(name, len(self._sums))
+            state = self._sums[name] = _Exchange(name, len(self._sums))
         return state
 
     def _begin(self, name: str, values: np.ndarray, done: Callable[[], None]) -> None:
@@ -211,7 +211,7 @@ class Mesh(Service):
             self._add(state)
         self._release(state)
 
-    def _add(self, state: _Sum) -> None:
+    def _add(self, state: _Exchange) -> None:
         """Add up the own chunk, once all parts are there."""
         if state.values is None or state.added or len(state.parts) < len(self._peers):
             return
@@ -226,7 +226,7 @@ class Mesh(Service):
         for peer in self._peers.values():
             self._send(peer, _RESULT, state, mine)
 
-    def _release(self, state: _Sum) -> None:
+    def _release(self, state: _Exchange) -> None:
         state.pending -= 1
         if not state.pending and (state.added or not len(state.chunk(self._place))):
             done, state.done, state.values = state.done, None, None
@@ -235,7 +235,7 @@ class Mesh(Service):
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def _send(self, peer: _Peer, kind: int, state: _Sum, values: np.ndarray) -> None:
+    def _send(self, peer: _Peer, kind: int, state: _Exchange, values: np.ndarray) -> None:
         if state.number not in peer.announced:
             peer.announced.add(state.number)
             name = state.name.encode()

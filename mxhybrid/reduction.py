@@ -79,8 +79,8 @@ class _Arena:
         return self._segments[number]
 
 
-class _Sum:
-    """One sum that is made again and again."""
+class _HostSum:
+    """One sum over the workers of a host, and on to other hosts, that is made again and again."""
 
     def __init__(self, key: str, shape: Tuple[int, ...], dtype: Any):
         self.key = key
@@ -135,7 +135,7 @@ class HostReduction(Service):
         super().__init__('sums', on_failure, _LOOK_S)
         self._peers = peers
         self._timeout = timeout
-        self._sums: Dict[str, _Sum] = {}
+        self._sums: Dict[str, _HostSum] = {}
         self._arena = _Arena(self._share)
         #: The segments of others, by rank and number.
         self._segments: Dict[Tuple[int, int], Segment] = {}
@@ -161,7 +161,7 @@ class HostReduction(Service):
         key = _key(array, name)
         state = self._sums.get(key)
         if state is None:
-            state = _Sum(key, array.shape, array.dtype)
+            state = _HostSum(key, array.shape, array.dtype)
             self._open(state)
             self._sums[key] = state
         state.priority = priority
@@ -177,10 +177,10 @@ class HostReduction(Service):
         for connection in self._peers.values():
             connection.close()
 
-    def _open(self, state: _Sum) -> None:
+    def _open(self, state: _HostSum) -> None:
         raise NotImplementedError
 
-    def _given(self, state: _Sum, complete: Callable[[], None]) -> None:
+    def _given(self, state: _HostSum, complete: Callable[[], None]) -> None:
         """In an engine thread: this worker's values are in their place."""
         state.complete = complete
         count = self._counters[self._line, state.column] + 1
@@ -238,7 +238,7 @@ class LeaderReduction(HostReduction):
         self._columns: Dict[str, int] = {}
         self._places: Dict[str, Tuple[int, int]] = {}
         self._offers: Dict[str, Dict[int, Tuple[int, int]]] = collections.defaultdict(dict)
-        self._by_column: Dict[int, _Sum] = {}
+        self._by_column: Dict[int, _HostSum] = {}
         #: How often each sum was begun.
         self._begun = np.zeros(COLUMNS, _COUNTER)
         lines = len(peers) + 2
@@ -258,7 +258,7 @@ class LeaderReduction(HostReduction):
         if self._mesh is not None:
             self._mesh.close()
 
-    def _open(self, state: _Sum) -> None:
+    def _open(self, state: _HostSum) -> None:
         state.column, (number, offset) = self._place(state.key, state.nbytes)
         state.install(np.empty(state.shape, state.dtype), state.view(self._arena[number], offset))
         self._by_column[state.column] = state
@@ -290,7 +290,7 @@ class LeaderReduction(HostReduction):
         if self._mesh is None:
             self._announce()
 
-    def _add_up(self, state: _Sum) -> None:
+    def _add_up(self, state: _HostSum) -> None:
         if not state.sources:
             offers = self._offers.pop(state.key, {})
             views = [state.values] + [state.view(self._segments[rank, number], offset)
@@ -303,7 +303,7 @@ class LeaderReduction(HostReduction):
         else:
             self._mesh.allreduce_(state.key, result, lambda: self._publish(state))
 
-    def _publish(self, state: _Sum) -> None:
+    def _publish(self, state: _HostSum) -> None:
         """The result is there, for all workers of the host."""
         self._counters[0, state.column] += 1
         self._unannounced = True
@@ -325,14 +325,14 @@ class FollowerReduction(HostReduction):
     def __init__(self, peers: Dict[int, Connection], on_failure: Callable[[BaseException], None], timeout: float):
         super().__init__(peers, on_failure, timeout)
         (self._leader, self._connection), = peers.items()
-        self._by_column: Dict[int, _Sum] = {}
-        self._opening: Dict[str, _Sum] = {}
+        self._by_column: Dict[int, _HostSum] = {}
+        self._opening: Dict[str, _HostSum] = {}
         #: How many results of each sum were seen.
         self._known = 0
         self._seen = np.zeros(COLUMNS, _COUNTER)
         self._thread.start()
 
-    def _open(self, state: _Sum) -> None:
+    def _open(self, state: _HostSum) -> None:
         number, offset = self._arena.take(state.nbytes)
         self._opening[state.key] = state
         self._connection.tell(['open', state.key, number, offset, state.nbytes])

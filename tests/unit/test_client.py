@@ -29,7 +29,7 @@ def merges(draw):
     return table, [np.array(sorted(ids), np.int64) for ids in sets], draw(st.booleans())
 
 
-def check(table, all_ids, ordered, monkeypatch=None):
+def check(table, all_ids, ordered):
     partitioning = table.partitioning
     random = np.random.RandomState(len(all_ids))
     expected = np.zeros((partitioning.rows, partitioning.width), table.dtype)

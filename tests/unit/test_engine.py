@@ -60,11 +60,17 @@ def test_many_callbacks_on_several_arrays():
 
 
 def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
-    begun, may_end = [], threading.Event()
+    begun, has_begun, may_end = [], threading.Event(), threading.Event()
 
     def start(what, complete):
         begun.append((what, array_view.copy()))
-        threading.Thread(target=lambda: (may_end.wait(10), complete())).start()
+
+        def operate():
+            may_end.wait(10)
+            array_view[:] = 10
+            complete()
+        threading.Thread(target=operate).start()
+        has_begun.set()
 
     array_view = np.zeros(1000, np.float32)
     array, other = mx.nd.from_numpy(array_view.view(), zero_copy=True), mx.nd.zeros(3)
@@ -75,7 +81,9 @@ def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes
     copied = array.copy()
     free = mx.nd.ones(3) + 1
     np.testing.assert_array_equal(free.asnumpy(), 2)  # the engine goes on with everything else
-    assert [what for what, _ in begun] in ([], ['first'])
+    assert has_begun.wait(10)
     may_end.set()
-    np.testing.assert_array_equal(copied.asnumpy(), 6)
-    np.testing.assert_array_equal(begun[0][1], 5)
+    np.testing.assert_array_equal(copied.asnumpy(), 11)
+    (what, found), = begun
+    assert what == 'first'
+    np.testing.assert_array_equal(found, 5)

@@ -21,10 +21,8 @@ class Meshes:
     def __init__(self, places):
         sockets = [{} for _ in range(places)]
         for one, other in itertools.combinations(range(places), 2):
-            left, right = socket.socket(), socket.socket()
             with socket.create_server(('127.0.0.1', 0)) as listener:
-                left.connect(listener.getsockname())
-                right.close()
+                left = socket.create_connection(listener.getsockname())
                 right, _ = listener.accept()
             sockets[one][other], sockets[other][one] = left, right
         self.failures = []

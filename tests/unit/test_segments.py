@@ -3,6 +3,8 @@ import gc
 import os
 import resource
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -141,5 +143,5 @@ def test_nobody_comes():
 
 
 def test_a_host_has_one_place():
-    assert place_of_host() == place_of_host()
-    assert place_of_host().count('/') == 1
+    other = [sys.executable, '-c', 'from mxhybrid.segments import place_of_host; print(place_of_host())']
+    assert subprocess.check_output(other, timeout=60).decode().strip() == place_of_host()
