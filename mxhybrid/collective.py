@@ -1,6 +1,7 @@
 """Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
 
-Where hosts have several workers, most sums take another way, :mod:`mxhybrid.reduction`.
+Where hosts have several workers, sums of arrays on CPUs take another way, :mod:`mxhybrid.reduction`, and gathers
+become such sums.
 
 Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
 flight is an error; gathers block.
@@ -54,7 +55,7 @@ class Collective:
         self.size: int = hvd.size()
         #: Where blocking calls are announced, once the job has one.
         self.lifeline: Optional[Lifeline] = None
-        #: What sums within hosts first, where hosts have several workers.
+        #: What sums arrays on CPUs where hosts have several workers, once they are connected.
         self.reduction: Optional[HostReduction] = None
         #: Where operations are recorded, if they are.
         self.trace: AnyRecorder = OFF
@@ -117,6 +118,9 @@ class Collective:
 
         Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
         """
+        if self.reduction is not None:
+            with self._waiting(name):
+                return self._gather_by_sums(values, name, dtype)
         # A zero-length array cannot be gathered, so every contribution leads with its count.
         framed = np.empty(len(values) + 1, dtype)
         framed[0] = len(values)
@@ -130,6 +134,22 @@ class Collective:
             at += count + 1
         return gathered
 
+    def _gather_by_sums(self, values: np.ndarray, name: str, dtype: Any) -> List[np.ndarray]:
+        """As :meth:`gather`: each worker adds its values, in a place of their own, to zeros."""
+        counts = np.zeros(self.size, np.int64)
+        counts[self.rank] = len(values)
+        ends = np.cumsum(self._sum(counts, name + '.counts'))
+        everything = np.zeros(_round_up(int(ends[-1])), dtype)
+        everything[ends[self.rank] - len(values):ends[self.rank]] = values
+        if len(everything):
+            everything = self._sum(everything, name)
+        return np.split(everything[:ends[-1]].astype(np.int64), ends[:-1])
+
+    def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
+        array = mx.nd.from_numpy(values)
+        self.allreduce_(array, name)
+        return host_view(array)
+
     def exchange(self, value: Any, name: str) -> List[Any]:
         """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
         text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
@@ -139,6 +159,12 @@ class Collective:
     def shutdown(self) -> None:
         """End Horovod in this process."""
         self._hvd.shutdown()
+
+
+def _round_up(count: int) -> int:
+    """One of few lengths: each one that is summed keeps memory."""
+    step = 1 << max(0, count.bit_length() - 3)
+    return -(-count // step) * step
 
 
 def _nothing() -> None:

@@ -6,6 +6,8 @@ import struct
 import time
 from typing import Any, Callable, Dict, List, Optional, Union
 
+import mxnet as mx
+
 from .aggregation import Direct, Follower, Leader
 from .client import Client
 from .collective import Collective
@@ -18,15 +20,16 @@ from .settings import variable
 
 #: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
 #: of them, work or not: with 12 on two cores that took more than half of the cores.
-_HOROVOD_CYCLE_MS = '5'
+_HOROVOD_CYCLE_MS = '25'
 
 #: What a connection begins with: a secret, and the place of who connects; seconds that this may take.
 _TOKEN_BYTES, _PLACE, _GREETING_S = 16, struct.Struct('<I'), 5.0
 
 
 def spare_horovod() -> None:
-    """Before Horovod starts: where it is not the one that sums dense gradients, have it look for work less often."""
-    os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
+    """Before Horovod starts: have it look for work less often where it does not sum dense gradients, those on CPUs."""
+    if not mx.runtime.Features().is_enabled('CUDA'):
+        os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 
 def find_leaders(places: List[str], aggregate: bool) -> List[int]:
@@ -193,6 +196,7 @@ def join_host(collective: Collective, client: Optional[Client], leaders: List[in
     """
     rank, leader = collective.rank, leaders[collective.rank]
     if len(set(leaders)) == len(leaders):
+        # Horovod's ring needs less of the CPU then: 10 % of a step with 8 hosts at 1 Gbit/s.
         assert client is not None
         return Direct(client)
     peers = connect_host(rank, leaders, ['rows', 'sums'],

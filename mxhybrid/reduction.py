@@ -94,6 +94,7 @@ class _HostSum:
         self.values_array: Any = None
         self.result: Any = None
         self.result_array: Any = None
+        self.arrays: List[Any] = []
         #: What ends the operation that is under way.
         self.complete: Optional[Callable[[], None]] = None
         #: A follower: set once it knows its column and the place of the result.
@@ -107,9 +108,10 @@ class _HostSum:
         return segment.view(offset, self.shape, self.dtype)
 
     def install(self, values: np.ndarray, result: np.ndarray) -> None:
-        """Settle where values and result are."""
+        """Settle where values and result are, which may be the same."""
         self.values, self.values_array = values, _on(values)
-        self.result, self.result_array = result, _on(result)
+        self.result, self.result_array = (result, _on(result)) if result is not values else (values, self.values_array)
+        self.arrays = [self.values_array] if result is values else [self.values_array, self.result_array]
 
     def finish(self) -> None:
         """The result is there: go on with what needs it."""
@@ -166,7 +168,7 @@ class HostReduction(Service):
             self._sums[key] = state
         state.priority = priority
         array.copyto(state.values_array)
-        self._deferred.push([state.values_array, state.result_array], state, priority)
+        self._deferred.push(state.arrays, state, priority)
         state.result_array.copyto(array)
 
     def close(self) -> None:
@@ -260,7 +262,8 @@ class LeaderReduction(HostReduction):
 
     def _open(self, state: _HostSum) -> None:
         state.column, (number, offset) = self._place(state.key, state.nbytes)
-        state.install(np.empty(state.shape, state.dtype), state.view(self._arena[number], offset))
+        result = state.view(self._arena[number], offset)
+        state.install(np.empty(state.shape, state.dtype) if self._peers else result, result)
         self._by_column[state.column] = state
 
     def _place(self, key: str, nbytes: int) -> Tuple[int, Tuple[int, int]]:
@@ -297,7 +300,8 @@ class LeaderReduction(HostReduction):
                                       for rank, (number, offset) in sorted(offers.items())]
             state.sources = [view.reshape(-1) for view in views]
         result = state.result.reshape(-1)
-        add_up(state.sources, result)
+        if self._peers:
+            add_up(state.sources, result)
         if self._mesh is None:
             self._publish(state)
         else:

@@ -1,4 +1,4 @@
-"""Dense sums: equal to NumPy's, the same bits everywhere, whoever carries them; the death of a worker among them."""
+"""Dense sums and gathers: equal to NumPy's, whoever carries them, with the same bits; a worker's death among them."""
 import numpy as np
 import pytest
 from jobs import BODIES, run_job

@@ -1,4 +1,4 @@
-"""Dense values of many types and shapes, summed in the store and compared with NumPy's sums; args: steps [rank].
+"""Dense values of many types and shapes, summed in the store, and gathers, against NumPy's; args: steps [rank].
 
 With a rank, that worker kills itself in the middle of its second step.
 
@@ -45,4 +45,17 @@ for step in range(int(sys.argv[1])):
 fractions = mx.nd.array(np.random.RandomState(store.rank).normal(size=50000))
 store.init('fractions', mx.nd.zeros(50000))
 store.pushpull('fractions', fractions, out=fractions)
+# Numbers of all workers, of any count, none included.
+collective = store.backend._collective
+for step, counts in enumerate([[3, 0, 5], [0, 0, 0], [1000, 1, 70000], [2, 2, 2]]):
+    mine = [np.random.RandomState([step, worker]).randint(-2 ** 40, 2 ** 40, counts[worker % 3])
+            for worker in range(store.num_workers)]
+    for name, dtype, mask in (('wide', np.int64, -1), ('narrow', np.int32, 2 ** 31 - 1)):
+        found = collective.gather(mine[store.rank] & mask, 'test.' + name, dtype)
+        assert len(found) == store.num_workers
+        for worker, values in enumerate(found):
+            assert values.dtype == np.int64
+            np.testing.assert_array_equal(values, mine[worker] & mask)
+texts = collective.exchange({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
+assert texts == [{'rank': worker, 'text': 'gr\u00f6\u00dfe' * 100 * worker} for worker in range(store.num_workers)]
 report(store.rank, fractions=fractions, shared=store.backend._collective.reduction is not None)
