@@ -63,7 +63,7 @@ def install() -> None:
     for name, make in (('set_data', _set_data), ('data', _value_read), ('list_data', _value_read),
                        ('grad', _around(own_rows.gradient)), ('list_grad', _around(own_rows.gradient)),
                        ('list_ctx', _around(own_rows.unread)), ('_load_init', _around(own_rows.unread)),
-                       ('_reduce', _around(own_rows.copied))):
+                       ('_reduce', _reduce)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
     _wrap(nn.Embedding, 'forward', _embedding_forward)
@@ -127,11 +127,28 @@ def _reset_kvstore(original: Any) -> Any:
     return reset
 
 
+def _ours(trainer: Any) -> bool:
+    """Whether a Trainer has, or will have, a store of ours."""
+    store = trainer._kvstore_params['kvstore']
+    return isinstance(store, Hybrid) or isinstance(store, str) and store.lower() == 'hybrid'
+
+
+def _reduce(original: Any) -> Any:
+    def reduce(self: Any) -> Any:
+        with own_rows.copied(self):
+            if self._stype == 'default' or self._trainer is None or not _ours(self._trainer):
+                return original(self)
+        # MXNet's own copies all rows as float32.
+        whole = mx.nd.sparse.zeros('row_sparse', self.shape, ctx=mx.cpu(), dtype=self.dtype)
+        everything = mx.nd.arange(self.shape[0], dtype='int64', ctx=mx.cpu())
+        self._trainer._row_sparse_pull(self, whole, everything, full_idx=True)
+        return whole
+    return reduce
+
+
 def _row_sparse_pull(original: Any) -> Any:
     def pull(self: Any, parameter: Any, out: Any, row_id: Any, full_idx: bool = False) -> None:
-        store = self._kvstore_params['kvstore']
-        ours = isinstance(store, Hybrid) or isinstance(store, str) and store.lower() == 'hybrid'
-        if not (ours and full_idx) or self._kv_initialized:
+        if not (_ours(self) and full_idx) or self._kv_initialized:
             original(self, parameter, out, row_id, full_idx)
             return
         # Saving must not need the other workers: no store yet, or none since new values were set.

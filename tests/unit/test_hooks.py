@@ -212,3 +212,23 @@ def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were():
     dense.set_data(mx.nd.full(dense.shape, 3))
     np.testing.assert_array_equal(embedding.row_sparse_data(mx.nd.arange(20)).asnumpy(), before)
     assert (dense.data().asnumpy() == 3).all()
+
+
+@pytest.mark.parametrize('kvstore', ['hybrid', 'instance'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_a_saved_table_has_the_type_and_all_bits_of_the_parameter(tmp_path, dtype, kvstore):
+    net = mx.gluon.contrib.nn.SparseEmbedding(20, 3, dtype=dtype)
+    net.initialize(mx.init.Uniform(1))
+    trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1},
+                               kvstore=mxhybrid.create() if kvstore == 'instance' else kvstore)
+    for name in ('before', 'after'):
+        net.save_parameters(str(tmp_path / name))
+        saved, = mx.nd.load(str(tmp_path / name)).values()
+        assert saved.stype == 'row_sparse' and saved.dtype == np.dtype(dtype)
+        rows = net.weight.row_sparse_data(mx.nd.arange(20)).data.asnumpy()
+        np.testing.assert_array_equal(saved.data.asnumpy(), rows)
+        with mx.autograd.record():
+            loss = (net(mx.nd.array([1, 2, 2])) / 3).sum()
+        loss.backward()
+        trainer.step(1)
+    assert (saved.data.asnumpy() != mx.nd.load(str(tmp_path / 'before'))['weight'].data.asnumpy()).any()

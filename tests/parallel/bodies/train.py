@@ -176,6 +176,30 @@ def half(worker):
     return fit(worker, net, trainer)
 
 
+class Double(gluon.Block):
+    """A float64 table; arithmetic on what it gives in float32."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.words = SparseEmbedding(ROWS, 2, dtype='float64')
+
+    def forward(self, ids):
+        """Add up the rows of a sample."""
+        return self.words(ids).sum(axis=1).astype('float32')
+
+
+def double(worker):
+    """A table of float64; MXNet's own copy of it, which the reference reports, is float32."""
+    net = Double()
+    fill(net.collect_params(), 'float64')
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=worker.store())
+    found = fit(worker, net, trainer)
+    if worker.hybrid and {array.dtype for array in found.values()} != {np.dtype('float64')}:
+        raise AssertionError('a float64 table would be saved as another type')
+    return {name: array.astype('float32') for name, array in found.items()}
+
+
 def shared(worker):
     """One sparse table used twice in a model, and a dense embedding tied to an output layer."""
     class Twice(gluon.Block):
@@ -276,7 +300,7 @@ def trainers(worker):
 CASES = {
     'dense': lambda w: dense(w), 'dense-on-store': lambda w: dense(w, update_on_kvstore=True),
     'dense-momentum': lambda w: dense(w, 'sgd-momentum', update_on_kvstore=False),
-    'half': half, 'shared': shared, 'trainers': trainers,
+    'half': half, 'double': double, 'shared': shared, 'trainers': trainers,
     'contexts-dense': lambda w: contexts(w, ''), 'contexts-dense-on-store': lambda w: contexts(
         w, '', update_on_kvstore=True),
     'contexts-gradient': lambda w: contexts(w, 'gradient'), 'frozen-weight': lambda w: frozen(w, 'weight'),
