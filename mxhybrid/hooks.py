@@ -104,15 +104,14 @@ def _init_kvstore(original: Any) -> Any:
 
 def _carry_over(trainer: Any, previous: Hybrid, store: Hybrid, changed: set) -> None:
     """Keep the rows of tables whose values were not set; in one process they are in the old store only."""
-    store.adopt(previous, changed)
-    if isinstance(store.backend, Distributed):
-        return
-    for index, param in enumerate(trainer._params):
-        if param._stype != 'default' and index not in changed and not param._deferred_init:
-            rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype)
-            previous.pull(index, rows, ignore_sparse=False)
-            for array in _arrays(param):
-                rows.copyto(array)
+    if not isinstance(store.backend, Distributed):
+        for index, param in enumerate(trainer._params):
+            if param._stype != 'default' and index not in changed and not param._deferred_init:
+                rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype)
+                previous.pull(index, rows, ignore_sparse=False)
+                for array in _arrays(param):
+                    rows.copyto(array)
+    store.adopt(previous, changed)  # which may be the same one
 
 
 def _reset_kvstore(original: Any) -> Any:

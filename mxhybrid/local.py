@@ -99,7 +99,16 @@ class OneProcess:
         """Nobody to agree with."""
 
     def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
-        """Nothing to take over: a Trainer initialises a new MXNet store from its parameters."""
+        """Begin anew, since a Trainer initialises all keys from its parameters; nothing is taken over.
+
+        A store that was passed as an instance is given again, and gets a new store of MXNet's.
+        """
+        if other is self:
+            updater = self.updater
+            self.native = mx.kv.create('device')
+            self.routes.clear()
+            if updater is not None:
+                self.native.set_optimizer(updater.optimizer)
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any worker."""

@@ -204,8 +204,14 @@ def test_states_written_in_the_middle_change_nothing(kind, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ['states']
 
 
-def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were():
-    _, trainer = trained('row_sparse weight', 'hybrid', CONTEXTS[:1])
+@pytest.fixture(params=['by name', 'an instance'])
+def kvstore(request):
+    """What a Trainer is given."""
+    return 'hybrid' if request.param == 'by name' else mxhybrid.create()
+
+
+def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were(kvstore):
+    _, trainer = trained('row_sparse weight', kvstore, CONTEXTS[:1])
     embedding, = (param for param in trainer._params if param._stype == 'row_sparse')
     dense, = (param for param in trainer._params if param.name.endswith('dense0_weight'))
     before = embedding.row_sparse_data(mx.nd.arange(20)).asnumpy()
@@ -214,13 +220,37 @@ def test_new_weights_in_the_middle_leave_the_other_tables_as_they_were():
     assert (dense.data().asnumpy() == 3).all()
 
 
-@pytest.mark.parametrize('kvstore', ['hybrid', 'instance'])
+@pytest.mark.parametrize('kind, update_on_kvstore', [('dense', True), ('row_sparse gradient', True),
+                                                     ('row_sparse weight', None)])
+def test_training_goes_on_from_loaded_parameters(tmp_path, kvstore, kind, update_on_kvstore):
+    """Twice, and without optimizer state."""
+    path = str(tmp_path / 'parameters')
+    net, ids = Net(kind), mx.nd.array([3, 5, 5, 7])
+    net.initialize(mx.init.Uniform(1))
+
+    def steps(trainer):
+        for _ in range(3):
+            with mx.autograd.record():
+                loss = (net(ids) ** 2).sum()
+            loss.backward()
+            trainer.step(4)
+        return [param._reduce().tostype('default').asnumpy() for param in net.collect_params().values()]
+
+    trainer = mx.gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=kvstore,
+                               update_on_kvstore=update_on_kvstore)
+    net.save_parameters(path)
+    first = steps(trainer)
+    for _ in range(2):
+        net.load_parameters(path)
+        for again, once in zip(steps(trainer), first):
+            np.testing.assert_array_equal(again, once)
+
+
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_a_saved_table_has_the_type_and_all_bits_of_the_parameter(tmp_path, dtype, kvstore):
     net = mx.gluon.contrib.nn.SparseEmbedding(20, 3, dtype=dtype)
     net.initialize(mx.init.Uniform(1))
-    trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1},
-                               kvstore=mxhybrid.create() if kvstore == 'instance' else kvstore)
+    trainer = mx.gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=kvstore)
     for name in ('before', 'after'):
         net.save_parameters(str(tmp_path / name))
         saved, = mx.nd.load(str(tmp_path / name)).values()
