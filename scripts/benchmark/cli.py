@@ -5,49 +5,22 @@ not held beside each other, because an idle Horovod goes on talking: its workers
 nothing to do, over the link and on the cores that are being measured.
 """
 import argparse
-import contextlib
 import json
 import os
 import platform
-import signal
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from emulation import EmulationError
 
 from . import launching, report
 from .exchange import Exchange
+from .interruption import Interrupted, Signals
 from .jobs import JobFailed
 from .places import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupted(BaseException):
-    """A signal asked the benchmark to end."""
-
-    def __init__(self, number: int):
-        super().__init__('interrupted by %s' % signal.Signals(number).name)
-        self.number = number
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Have the first signal end the block with `Interrupted`, and let no other disturb the cleaning up."""
-    def interrupt(number: int, _: Any) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number)
-
-    before = [signal.signal(number, interrupt) for number in _SIGNALS]
-    try:
-        yield
-    finally:
-        for number, handler in zip(_SIGNALS, before):
-            signal.signal(number, handler)
 
 
 def _counts(text: str) -> List[int]:
@@ -116,15 +89,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_hosts(args: argparse.Namespace, kind: Any, hosts: int) -> Dict[str, Any]:
+def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, signals: Signals) -> Dict[str, Any]:
     """All contenders on one number of hosts, in turn, round after round."""
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
-    with Loopback() if args.no_network else Emulated(hosts, args.mbit) as place:
+    with signals.deferred(), Loopback() if args.no_network else Emulated(hosts, args.mbit) as place:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
-                done.append(kind.run(place, hosts, name))
+                done.append(kind.run(place, hosts, name, signals.check))
                 say('%d x %d, round %d of %d, %s: %.3f s/step (job %.0f s)'
                     % (hosts, args.workers, number + 1, args.rounds, name, done[-1]['step_s'],
                        time.monotonic() - started))
@@ -152,10 +125,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     settings = _settings(args)
     runs: List[Dict[str, Any]] = []
     try:
-        with interruptible():
+        with Signals() as signals:
             kind = Training(args) if args.workload == NAME else Exchange(args)
             for hosts in args.hosts:
-                runs.append(run_hosts(args, kind, hosts))
+                runs.append(run_hosts(args, kind, hosts, signals))
                 _print_run(args, runs[-1], settings)
     except (EmulationError, JobFailed) as error:
         say('bench: %s' % error)

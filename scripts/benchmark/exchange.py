@@ -1,7 +1,7 @@
 """Workloads that exchange gradients and compute nothing: run a job, check its sums, take its figures."""
 import argparse
 from collections import Counter
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 from . import launching, report
 from .bounds import lower_bound
@@ -61,8 +61,8 @@ class Exchange:
             reasons['torch_sharded'] = 'no --torch-python was given'
         return reasons
 
-    def run(self, place: Any, hosts: int, contender: str) -> Dict[str, Any]:
-        """Run one contender's job and return its figures.
+    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Exchange:
             It did not come to its end, or did not sum what it was given.
         """
         args = self._args
-        with Job(place, hosts, args.workers, args.timeout, dict(args.env)) as job:
+        with Job(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             spec = dict(self._spec, hosts=hosts, contender=contender, interface=place.counted,
                         directory=str(job.directory))
             launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)

@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from .measuring import MARKER, processes_of
 
@@ -75,10 +75,13 @@ class Job:
         Seconds that the whole job may take.
     extra : dict of str to str
         Environment variables for all processes.
+    check : callable
+        Called again and again while the job waits; may raise.
     """
 
-    def __init__(self, place: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str]):
-        self.place, self.hosts, self.workers = place, hosts, workers
+    def __init__(self, place: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str],
+                 check: Callable[[], None]):
+        self.place, self.hosts, self.workers, self._check = place, hosts, workers, check
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self.directory = Path(tempfile.mkdtemp(prefix='mxhybrid-bench-'))
         self._name = uuid.uuid4().hex
@@ -95,8 +98,10 @@ class Job:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._kill()
-        shutil.rmtree(str(self.directory), ignore_errors=True)
+        try:
+            self._kill()
+        finally:
+            shutil.rmtree(str(self.directory), ignore_errors=True)
 
     # -- starting ----------------------------------------------------------------------------------------------
 
@@ -138,6 +143,7 @@ class Job:
     def _wait_until(self, condition: Any, what: str, deadline: Optional[float] = None) -> None:
         deadline = self._deadline if deadline is None else deadline
         while not condition():
+            self._check()
             for process in self._workers + self._helpers:
                 if process.poll():
                     raise JobFailed('%s ended with status %d:\n%s' % (process.label, process.poll(), process.tail()))

@@ -7,7 +7,7 @@ import argparse
 import re
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from . import launching
 from .jobs import SCRIPTS, Job, JobFailed
@@ -54,8 +54,8 @@ class Training:
         reason = 'the example has row_sparse weights, which need a KVStore'
         return {name: reason for name in launching.CONTENDERS if name not in ('hybrid', 'dist_sync')}
 
-    def run(self, place: Any, hosts: int, contender: str) -> Dict[str, Any]:
-        """Run one contender's job and return its figures.
+    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Training:
         tokens = int(self.units(hosts) * args.steps / _TRAINED) + COLUMNS * size
         argv = [str(EXAMPLES / 'word_lm.py'), '--kvstore', contender, '--epochs', '2', '--batch-size',
                 str(COLUMNS * size), '--bptt', str(WORDS), '--max-tokens', str(tokens)]
-        with Job(place, hosts, args.workers, args.timeout, dict(args.env)) as job:
+        with Job(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             launching.start(job, contender, argv, {})
             job.wait()
             outputs = job.outputs()

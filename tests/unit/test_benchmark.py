@@ -1,6 +1,9 @@
 """The benchmark's workloads, bounds, expected sums and report."""
+import contextlib
 import json
+import os
 import re
+import signal
 import sys
 
 import numpy as np
@@ -11,7 +14,19 @@ from mxnet.gluon.model_zoo import vision
 sys.path.insert(0, str(REPOSITORY / 'scripts'))
 
 import emulation  # noqa: E402
-from benchmark import bounds, cli, gradients, jobs, report, shapes, training, workloads  # noqa: E402
+from benchmark import (  # noqa: E402
+    bounds,
+    cli,
+    gradients,
+    jobs,
+    measuring,
+    places,
+    report,
+    shapes,
+    training,
+    workloads,
+)
+from benchmark.interruption import Interrupted, Signals  # noqa: E402
 
 
 def table(name):
@@ -268,3 +283,72 @@ def test_a_missing_tool_is_named_by_its_package(monkeypatch):
     monkeypatch.setattr('os.geteuid', lambda: 0)
     with pytest.raises(emulation.EmulationError, match='this needs Debian packages.* some-package$'):
         emulation.find_tools({'no-such-tool': 'some-package', 'sh': 'dash'}, 'this')
+
+
+# ------------------------------------------------------------------------------------------- signals and jobs
+
+class SignalledAmidCleaningUp(places.Loopback):
+    """This host, whose user loses patience while a job is being ended."""
+
+    def kill_processes(self):
+        """Be interrupted."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class JobOnly(jobs.Job):
+    """A job of one process, which waits for its standard input."""
+
+    def __enter__(self):
+        self.start_worker(0, [sys.executable, '-c', 'input()'], {})
+        return self
+
+
+@contextlib.contextmanager
+def interrupted(number):
+    """Expects that a signal ends the block."""
+    with pytest.raises(Interrupted) as caught:
+        yield
+    assert caught.value.number == number
+
+
+@pytest.fixture
+def signals():
+    """What scripts/bench has in place while it runs."""
+    with Signals() as installed:
+        yield installed
+
+
+def waiting(signals, place):
+    return JobOnly(place, 1, 1, 30.0, {}, signals.check)
+
+
+def test_a_signal_ends_a_job_that_waits(signals):
+    with interrupted(signal.SIGINT), signals.deferred(), waiting(signals, places.Loopback()) as job:
+        os.kill(os.getpid(), signal.SIGINT)
+        job.wait()
+    assert not measuring.processes_of(job._name) and not job.directory.exists()
+
+
+def test_a_signal_amid_the_cleaning_up_waits_for_its_end(signals):
+    with interrupted(signal.SIGTERM):
+        with signals.deferred(), waiting(signals, SignalledAmidCleaningUp()) as job:
+            assert measuring.processes_of(job._name)
+        raise AssertionError('the signal was forgotten')
+    assert not measuring.processes_of(job._name) and not job.directory.exists()
+
+
+def test_a_signal_ends_at_once_what_leaves_nothing_behind(signals):
+    with interrupted(signal.SIGHUP):
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise AssertionError('the signal was forgotten')
+
+
+def test_a_signal_that_was_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            signals.check()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
