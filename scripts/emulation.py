@@ -23,6 +23,10 @@ from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 INTERFACE = 'e0'
+
+#: Hosts are named by letters.
+MAX_HOSTS = 26
+
 _NETNS = Path('/run/netns')
 _NETNS_ETC = Path('/etc/netns')
 _KILL_S = 10.0
@@ -57,9 +61,12 @@ class Host(NamedTuple):
 def run(*words: str) -> str:
     """Run a command to its end and return its output; EmulationError, with the output, where it fails."""
     # A session of its own: Ctrl-C must not end the commands that clean up.
-    done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, universal_newlines=True, timeout=_COMMAND_S,
-                          start_new_session=True)
+    try:
+        done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, universal_newlines=True, timeout=_COMMAND_S,
+                              start_new_session=True)
+    except subprocess.TimeoutExpired as error:
+        raise EmulationError('%s: not done after %g s' % (' '.join(words), _COMMAND_S)) from error
     if done.returncode != 0:
         raise EmulationError('%s: status %d: %s' % (' '.join(words), done.returncode, done.stdout.strip()))
     return done.stdout
@@ -120,8 +127,8 @@ class Network:
     """
 
     def __init__(self, hosts: int, mbit_per_s: Optional[float] = None, loopback_names: Sequence[int] = ()):
-        if not 1 <= hosts <= 26:
-            raise ValueError('hosts=%d is not between 1 and 26' % hosts)
+        if not 1 <= hosts <= MAX_HOSTS:
+            raise ValueError('hosts=%d is not between 1 and %d' % (hosts, MAX_HOSTS))
         if mbit_per_s is not None and not mbit_per_s > 0:
             raise ValueError('mbit_per_s=%g is not above 0' % mbit_per_s)
         self.token = 'mxhybrid-%d-%s' % (os.getpid(), uuid.uuid4().hex[:6])

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from emulation import EmulationError
+from emulation import MAX_HOSTS, EmulationError
 
 from . import launching, report
 from .exchange import Exchange
@@ -31,13 +31,29 @@ def _counts(text: str) -> List[int]:
 
 
 def _positive(text: str) -> int:
-    return _counts(text)[0]
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
 
 
 def _rate(text: str) -> float:
-    if not float(text) > 0:
+    if not 0 < float(text) < float('inf'):
         raise ValueError(text)
     return float(text)
+
+
+def _scale(text: str) -> float:
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError('%s is not above 0 and at most 1' % text)
+    return float(text)
+
+
+def _output(text: str) -> str:
+    path = os.path.realpath(text)
+    if os.path.exists(path) and not os.path.isfile(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError('%s cannot be written: give a file in a directory that exists and is writable'
+                                         % text)
+    return path
 
 
 def _variable(text: str) -> List[str]:
@@ -63,7 +79,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add = parser.add_argument
     add('--workload', choices=list(WORKLOADS) + [NAME], default='lm1b',
         help='tensors and access patterns; word_lm is a real training run')
-    add('--width-scale', type=float, default=0.125,
+    add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
@@ -79,9 +95,13 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--warmup', type=_positive, default=3, help='steps before them')
     add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='that one job may take')
     add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE', help='for all processes of jobs')
-    add('--json', metavar='FILE', help='write all figures')
-    add('--plot', metavar='FILE.png', help='draw bars, and a curve over several --hosts; needs matplotlib')
-    return parser.parse_args(argv)
+    add('--json', type=_output, metavar='FILE', help='write all figures, anew after each count of hosts')
+    add('--plot', type=_output, metavar='FILE.png',
+        help='draw bars, and a curve over several --hosts; needs matplotlib')
+    args = parser.parse_args(argv)
+    if not args.no_network and max(args.hosts) > MAX_HOSTS:
+        parser.error('argument --hosts: %d: at most %d hosts are emulated' % (max(args.hosts), MAX_HOSTS))
+    return args
 
 
 def say(text: str) -> None:
@@ -130,6 +150,8 @@ def main(argv: Optional[List[str]] = None) -> int:
             for hosts in args.hosts:
                 runs.append(run_hosts(args, kind, hosts, signals))
                 _print_run(args, runs[-1], settings)
+                if args.json:
+                    _write({'settings': settings, 'runs': runs}, args.json)
     except (EmulationError, JobFailed) as error:
         say('bench: %s' % error)
         if isinstance(error, EmulationError):
@@ -138,13 +160,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     except Interrupted as error:
         say('bench: %s; all processes and namespaces are gone' % error)
         return 128 + error.number
-    result = {'settings': settings, 'runs': runs}
-    if args.json:
-        with open(args.json, 'w') as file:
-            json.dump(result, file, indent=1)
     if args.plot:
-        plot.draw(result, args.plot)
+        plot.draw({'settings': settings, 'runs': runs}, args.plot)
     return 0
+
+
+def _write(result: Dict[str, Any], path: str) -> None:
+    with open(path + '.part', 'w') as file:
+        json.dump(result, file, indent=1)
+    os.replace(path + '.part', path)
 
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:

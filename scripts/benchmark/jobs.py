@@ -24,6 +24,7 @@ _FAREWELL_S = 60.0  # for servers, once the last worker has ended
 _KILL_S = 10.0
 _TAIL_LINES = 30
 
+_FREE_PORT_S = 60.0
 _FREE_PORT = 'import socket; s = socket.socket(); s.bind((%r, 0)); print(s.getsockname()[1])'
 
 
@@ -122,8 +123,11 @@ class Job:
     def free_port(self) -> int:
         """A TCP port that the system says is free on the first host."""
         code = _FREE_PORT % self.place.address(0)
-        done = subprocess.run(self.place.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE, timeout=60,
-                              check=True, start_new_session=True)
+        try:
+            done = subprocess.run(self.place.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE, check=True,
+                                  timeout=_FREE_PORT_S, start_new_session=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise JobFailed('no free port on %s: %s' % (self.place.name(0), error)) from error
         return int(done.stdout)
 
     def start_rendezvous(self) -> int:

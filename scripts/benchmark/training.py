@@ -37,6 +37,8 @@ class Training:
                            universal_newlines=True)
         except subprocess.CalledProcessError as error:
             raise JobFailed('the text cannot be had:\n%s' % error.stderr) from error
+        except subprocess.TimeoutExpired as error:
+            raise JobFailed('the text cannot be had: its download was not done after %g s' % _FETCH_S) from error
 
     def units(self, hosts: int) -> int:
         """Words of all workers in a step."""

@@ -261,7 +261,10 @@ def test_output_of_the_training_run():
 
 
 @pytest.mark.parametrize('argv', [['--contenders', 'hybrid,mpi'], ['--hosts', '0'], ['--mbit', '-1'],
-                                  ['--workload', 'vgg'], ['--env', 'NAME'], ['--steps', 'x']])
+                                  ['--workload', 'vgg'], ['--env', 'NAME'], ['--steps', 'x'], ['--steps', '0'],
+                                  ['--workers', '2,4'], ['--steps', '10,20'], ['--width-scale', '2'],
+                                  ['--width-scale', '0'], ['--mbit', 'inf'], ['--hosts', '2,27'],
+                                  ['--json', '.'], ['--json', 'missing/file'], ['--plot', 'missing/file.png']])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit):
         cli.parse(argv)
@@ -271,6 +274,57 @@ def test_wrong_arguments(argv, capsys):
 def test_arguments():
     args = cli.parse(['--hosts', '2,4', '--contenders', 'hybrid, dist_sync', '--env', 'A=b=c'])
     assert args.hosts == [2, 4] and args.contenders == ['hybrid', 'dist_sync'] and args.env == [['A', 'b=c']]
+
+
+def test_as_many_hosts_as_wanted_where_none_is_emulated():
+    assert cli.parse(['--hosts', '27', '--no-network']).hosts == [27]
+
+
+class Kind:
+    """Contenders that need no jobs; with three hosts they fail."""
+
+    unit = 'words'
+
+    def skipped(self, hosts):
+        """None."""
+        return {}
+
+    def describe(self):
+        """No model."""
+        return 'nothing'
+
+    def bound(self, hosts):
+        """No bound."""
+
+    def units(self, hosts):
+        """A word for each host."""
+        return hosts
+
+    def run(self, place, hosts, contender, check):
+        """A round."""
+        if hosts == 3:
+            raise jobs.JobFailed('three hosts are too many')
+        return one(1.0, [1.0], None)
+
+
+def test_a_failure_loses_no_run_before_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, 'Exchange', lambda args: Kind())
+    file = tmp_path / 'bench.json'
+    file.write_text('of an earlier benchmark')
+    assert cli.main(['--hosts', '1,2,3', '--no-network', '--contenders', 'hybrid', '--json', str(file)]) == 1
+    assert 'three hosts' in capsys.readouterr().err
+    assert [run['hosts'] for run in json.loads(file.read_text())['runs']] == [1, 2]
+    assert os.listdir(str(tmp_path)) == ['bench.json']
+
+
+def test_a_port_that_cannot_be_had_is_no_crash(signals):
+    class Broken(places.Loopback):
+        def argv(self, host, argv):
+            return ['false']
+
+    with pytest.raises(jobs.JobFailed, match='no free port on localhost'), jobs.Job(
+            Broken(), 1, 1, 30.0, {}, signals.check) as job:
+        job.free_port()
 
 
 def test_without_root_it_says_what_to_do(monkeypatch, capsys):
