@@ -2,8 +2,8 @@
 import os
 
 #: Files of a container's limit and use, cgroup version 2 and 1.
-_CGROUPS = (('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory.current'),
-            ('/sys/fs/cgroup/memory/memory.limit_in_bytes', '/sys/fs/cgroup/memory/memory.usage_in_bytes'))
+_CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
+            ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))
 
 
 def available_bytes(root: str = '/') -> int:
@@ -18,7 +18,7 @@ def available_bytes(root: str = '/') -> int:
         found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith('MemAvailable:'))
     for limit_path, used_path in _CGROUPS:
         try:
-            with open(root + limit_path[1:]) as limit, open(root + used_path[1:]) as used:
+            with open(os.path.join(root, limit_path)) as limit, open(os.path.join(root, used_path)) as used:
                 found = min(found, max(0, int(limit.read()) - int(used.read())))
         except (OSError, ValueError):  # no such limit, or 'max'
             continue

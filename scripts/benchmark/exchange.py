@@ -1,17 +1,21 @@
 """Workloads that exchange gradients and compute nothing: run a job, check its sums, take its figures."""
 import argparse
+import runpy
 from collections import Counter
 from typing import Any, Callable, Dict, List
 
 from . import launching, report
 from .bounds import lower_bound
 from .gradients import Expected, differences
-from .jobs import Job, JobFailed
+from .jobs import SCRIPTS, Job, JobFailed
 from .worker import make_workload
 from .workloads import step_batch
 
 #: Share of the memory that is free which Horovod's dense tables may take.
 _MEMORY_SHARE = 0.5
+
+# By its path: the package would bring MXNet, and its threads, into this process.
+available_bytes = runpy.run_path(str(SCRIPTS.parent / 'mxhybrid' / 'memory.py'))['available_bytes']
 
 
 class Exchange:
@@ -53,7 +57,7 @@ class Exchange:
             reasons['horovod_dense'] = 'without tables it is the same as horovod_gather'
         else:
             # Each worker holds the dense gradient of every table, and Horovod as much again to fuse them.
-            needed, free = 2 * workload.table_bytes * size, _free_bytes()
+            needed, free = 2 * workload.table_bytes * size, available_bytes()
             if needed > _MEMORY_SHARE * free:
                 reasons['horovod_dense'] = ('dense gradients of the tables need %.1f GB of memory, %.1f GB are free '
                                             'on this machine; lower --width-scale' % (needed / 1e9, free / 1e9))
@@ -94,11 +98,3 @@ class Exchange:
         if wrong:
             raise JobFailed('%s did not sum the gradients: %s%s'
                             % (contender, wrong[0], ', and %d more' % (len(wrong) - 1) if wrong[1:] else ''))
-
-
-def _free_bytes() -> int:
-    with open('/proc/meminfo') as lines:
-        for line in lines:
-            if line.startswith('MemAvailable:'):
-                return int(line.split()[1]) * 1024
-    raise LookupError('/proc/meminfo has no MemAvailable')

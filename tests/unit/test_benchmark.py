@@ -17,6 +17,7 @@ import emulation  # noqa: E402
 from benchmark import (  # noqa: E402
     bounds,
     cli,
+    exchange,
     gradients,
     jobs,
     measuring,
@@ -278,6 +279,15 @@ def test_arguments():
 
 def test_as_many_hosts_as_wanted_where_none_is_emulated():
     assert cli.parse(['--hosts', '27', '--no-network']).hosts == [27]
+
+
+def test_dense_tables_are_left_out_where_memory_is_short(monkeypatch):
+    args = cli.parse(['--workload', 'recsys', '--no-network', '--hosts', '2', '--workers', '3'])
+    needed = 2 * 6 * exchange.Exchange(args)._workload.table_bytes
+    assert exchange.available_bytes() > 1 << 20
+    for free, left_out in ((2 * needed + 1, False), (2 * needed - 1, True)):
+        monkeypatch.setattr(exchange, 'available_bytes', lambda free=free: free)
+        assert ('horovod_dense' in exchange.Exchange(args).skipped(2)) is left_out
 
 
 class Kind:

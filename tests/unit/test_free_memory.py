@@ -10,7 +10,7 @@ def files(root, **contents):
         path = root / name.replace('__', '/')
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return str(root) + '/'
+    return str(root)
 
 
 MEMINFO = 'MemTotal:       2000 kB\nMemAvailable:   1000 kB\n'
