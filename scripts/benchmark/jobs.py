@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from .measuring import MARKER, processes_of
+from .worker import PARENT
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 
@@ -75,7 +76,7 @@ class Job:
     timeout : float
         Seconds that the whole job may take.
     extra : dict of str to str
-        Environment variables for all processes.
+        Environment variables for all processes, which win over all others.
     check : callable
         Called again and again while the job waits; may raise.
     """
@@ -89,11 +90,10 @@ class Job:
         self._helpers: List[_Process] = []
         self._workers: List[_Process] = []
         env = {name: value for name, value in os.environ.items() if not _INHERITED.match(name)}
-        env.update({MARKER: self._name, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1',
+        env.update({MARKER: self._name, PARENT: str(os.getpid()), 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1',
                     'PYTHONPATH': os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent)]),
                     'PYTHONFAULTHANDLER': '1', 'MXHYBRID_TIMEOUT': '%g' % timeout})
-        env.update(extra)
-        self._env = env
+        self._env, self._extra = env, extra
 
     def __enter__(self) -> 'Job':
         return self
@@ -108,7 +108,7 @@ class Job:
 
     def _start(self, label: str, host: int, argv: List[str], env: Dict[str, Any]) -> _Process:
         values = dict(self._env)
-        values.update({name: str(value) for name, value in env.items()})
+        values.update({name: str(value) for name, value in env.items()}, **self._extra)
         log = self.directory / (label.replace(' ', '') + '.log')
         return _Process('%s on %s' % (label, self.place.name(host)), self.place.argv(host, argv), values, log)
 
