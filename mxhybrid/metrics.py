@@ -101,7 +101,7 @@ class Metrics:
     def _try(self, setting: str, action: Any, record: Optional[Dict[str, Any]] = None) -> None:
         try:
             action() if record is None else action(record)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a writer of TensorBoard may raise anything
             logger.warning('%s ends here, the job goes on: %s', setting, error)
             del self._outputs[setting]
 

@@ -64,9 +64,10 @@ class Telemetry:
                 continue
             try:
                 opened[name] = make(path)
-            except (OSError, ImportError) as error:
+            except Exception as error:  # TensorBoard's writers, and what they import, may raise anything
                 if 'trace' in opened:
-                    opened['trace'].discard()
+                    opened.pop('trace').discard()
+                Metrics(opened).close()
                 return {'problem': _problem(name, path, error)}
         self._file = opened.pop('trace', None)
         if opened:
@@ -150,7 +151,11 @@ class Telemetry:
 
 
 def _problem(name: str, path: str, error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    advice = '' if isinstance(error, ImportError) else ': give a path in a directory that exists and is writable there'
+    reason, advice = str(error).strip().split('\n')[0], ''
+    if isinstance(error, OSError):
+        reason = error.strerror or reason
+        advice = ': give a path in a directory that exists and is writable there'
+    elif not isinstance(error, ImportError):
+        reason, advice = '%s: %s' % (type(error).__name__, reason), ': mend what writes it, or leave the setting out'
     text = '%s=%.120r cannot be written on worker 0: %s%s' % (variable(name), path, reason, advice)
     return text.encode('ascii', 'backslashreplace').decode()[:_PROBLEM_LENGTH]

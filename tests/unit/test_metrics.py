@@ -79,3 +79,13 @@ def test_an_output_that_fails_is_given_up_alone(tmp_path, caplog):
     both.close()
     assert len(good.read_text().splitlines()) == 2
     assert [record.getMessage()[:29] for record in caplog.records] == ['metrics ends here, the job go']
+
+
+def test_whatever_a_writer_of_tensorboard_raises_the_job_goes_on(tmp_path, only_writer, caplog):
+    only_writer('mxboard')
+    board = TensorBoard(str(tmp_path))
+    board._writer.add_scalar = None
+    both = Metrics({'tensorboard': board})
+    both.write(RECORD)
+    both.write(RECORD)
+    assert ['tensorboard ends here' in record.getMessage() for record in caplog.records] == [True]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from mxhybrid import metrics
 from mxhybrid.errors import SettingError
 from mxhybrid.settings import Settings
 from mxhybrid.telemetry import Telemetry
@@ -71,6 +72,21 @@ def test_a_place_that_cannot_be_written_is_refused_on_all_ranks(tmp_path, monkey
         for word in words + [repr(path)]:
             assert word in str(caught.value)
     assert os.listdir(str(tmp_path)) == []
+
+
+def test_a_broken_writer_is_named_by_its_setting_and_leaves_nothing_open(tmp_path, monkeypatch):
+    (tmp_path / 'tensorboardX.py').write_text('raise TypeError("Descriptors cannot be created directly.\\nIf ...")')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, 'tensorboardX', raising=False)
+    monkeypatch.setattr(metrics.JsonLines, 'close', lambda self: (closed.append(self), self._file.close()))
+    directory, closed = tmp_path / 'outputs', []
+    directory.mkdir()
+    settings = Settings(**{name: str(directory / name) for name in ('trace', 'metrics', 'tensorboard')})
+    problem = Telemetry().open(settings, 0)['problem']
+    for words in ('MXHYBRID_TENSORBOARD=', 'TypeError: Descriptors cannot be created directly.:', 'leave the setting'):
+        assert words in problem
+    assert 'If ...' not in problem
+    assert os.listdir(str(directory)) == ['metrics'] and len(closed) == 1
 
 
 def test_a_problem_fits_into_an_address_record():
