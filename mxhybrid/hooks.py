@@ -8,16 +8,20 @@ hooked                            why
 ``Trainer._reset_kvstore``,       new weights in the middle of training: MXNet makes a new store and fills it
 ``Parameter.set_data``            from the worker, which holds only some rows of a table
 ``Trainer._row_sparse_pull``      before the first step a parameter can be saved from what the worker holds
-``Trainer._update``               after the first step the worker lets go of tables that servers hold
 ``Trainer._allreduce_grads``,     overflow (AMP) and freshness of gradients must be judged by all workers
 ``Trainer._update``               together, and before a push updates weights on servers; where a step begins and
-                                  ends
+                                  ends; after the first one the worker lets go of tables that servers hold
 ``Trainer.step``                  who exchanges gradients by hand wants their sums
-``nn.Embedding.forward``,         which rows of a weight on the servers are needed (:mod:`mxhybrid.own_rows`); who else
-``Parameter.data``, ``grad``,     reads value or gradient
-and the like
+``nn.Embedding.forward``          which rows of a weight on the servers are needed (:mod:`mxhybrid.own_rows`)
+``Parameter.data``, ``grad``,     who else reads value or gradient
+``list_data``, ``list_grad``
+``Parameter.list_ctx``,           not these, which look at the arrays, but not into them
+``Parameter._load_init``,
+``ParameterDict.zero_grad``
+``Parameter._reduce``             what is saved: whole weights that servers hold, tables with their own dtype
 ``Trainer.save_states``,          one file on worker 0, not one racing another on every worker
 ``Trainer.load_states``
+``sys.excepthook``                a worker whose script fails ends the job
 ================================  ============================================================================
 """
 import contextlib

@@ -23,7 +23,10 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def configure(level: str, label: str) -> None:
-    """Set the level of all mxhybrid loggers and, where the program set up no logging, write to stderr.
+    """Set the level of all mxhybrid loggers and write to stderr, unless the program gave ``mxhybrid`` handlers.
+
+    Handlers of the root logger do not count, and get no messages then: many a library makes one unasked, which shows
+    no rank.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Own rows: pull what the next forward pass needs, where today all workers pull what anyone touched.
+"""Own rows: a worker pulls what its next forward pass needs, not what anyone touched.
 
-The weight of an ``nn.Embedding(sparse_grad=True)`` is dense, and anybody may read all of it at any time; so by default
+The weight of an ``nn.Embedding(sparse_grad=True)`` is dense, and anybody may read all of it at any time; so at first
 every worker keeps a whole and current copy.  Most such weights are read by their embedding alone, which knows the
 row ids beforehand.  Where that is so, the servers take weight and optimizer state (:mod:`mxhybrid.serving`), a
 worker's copy has current rows only where its forward passes ask for them, and each asks for its own.
@@ -238,7 +238,11 @@ def unread(param: Any) -> Any:
 
 
 def gradient(param: Any) -> Any:
-    """A context manager around handing out a gradient: after a step it must be the sum over all workers."""
+    """A context manager around handing out a gradient: after a step it must be the sum over all workers.
+
+    One that is handed out before the first step, or fresh from backward, does not count: it is this worker's, and
+    whether it is kept until after a step cannot be seen.
+    """
     watch = watch_of(param)
     if watch is None:
         return _NOTHING

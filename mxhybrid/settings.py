@@ -33,7 +33,8 @@ class Settings:
     servers_per_host : int
         Parameter server processes that ``horovodrun`` jobs start on each host.
     local_aggregation : bool
-        Whether one worker of each host exchanges rows with the servers for all workers there.
+        Whether one worker of each host exchanges rows with the servers, and dense sums with other hosts, for all
+        workers there.
     timeout : float
         Seconds to wait for the other processes while a job starts.
     log_level : str

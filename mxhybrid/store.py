@@ -89,7 +89,6 @@ class Hybrid(KVStore):
             self._backend.counts_rows = self._meter.enabled
         self._names: Dict[Any, str] = {}
         self._reported = False
-        self._is_p3 = False
 
     def __del__(self) -> None:
         """Nothing to free: the backend owns the native store."""

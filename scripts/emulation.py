@@ -243,17 +243,6 @@ class Network:
         """End every process on every host."""
         self._kill_processes([host.namespace for host in self.hosts])
 
-    def host_of(self, pid: int) -> Optional[int]:
-        """Index of the host on which a process runs, None if on none."""
-        try:
-            inode = os.stat('/proc/%d/ns/net' % pid).st_ino
-        except OSError:
-            return None
-        for i, host in enumerate(self.hosts):
-            if (_NETNS / host.namespace).stat().st_ino == inode:
-                return i
-        return None
-
     def traffic(self, host_index: int) -> Tuple[int, int]:
         """Bytes received and bytes sent so far by a host over the bridge, headers included."""
         links = json.loads(run('ip', '-n', self.hosts[host_index].namespace, '-s', '-j', 'link', 'show', INTERFACE))

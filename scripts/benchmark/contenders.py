@@ -194,7 +194,7 @@ class Hybrid(_Store):
 
 
 class HybridPrefetch(Hybrid):
-    """The same, with batches from `mxhybrid.prefetching`: rows of the next one are asked for ahead."""
+    """The same, asking for the rows of the next batch ahead, as `mxhybrid.prefetching` does."""
 
     def _pull(self, batch: int) -> None:
         following = self._row_ids[(batch + 1) % BATCHES]

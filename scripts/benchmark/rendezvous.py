@@ -1,4 +1,4 @@
-"""Where Horovod's workers find each other: prints its port, and serves until standard input ends.
+"""Where Horovod's workers find each other: writes its port to a file, and serves until standard input ends.
 
 Horovod asks the same of every launcher; see ``horovod/runner/gloo_run.py``.
 """
@@ -37,7 +37,7 @@ def environment(slot, address, port, interface):
 
 
 def main():
-    """Serve the job described by a JSON object in the first argument."""
+    """Serve the job described by a JSON object in the first argument; the second names the file for the port."""
     die_with_parent()
     server = RendezvousServer()
     port = server.start()

@@ -1,6 +1,6 @@
 """From the readings of workers to figures per contender, a table for people and a JSON file for programs.
 
-The JSON file holds ``settings``, ``machine`` and ``runs``, one run for each number of hosts::
+The JSON file holds ``settings``, the machine among them, and ``runs``, one for each number of hosts::
 
     {"hosts": 8, "workers": 6, "unit": "words", "bound": {...}, "skipped": {contender: reason},
      "contenders": {contender: {"step_s": ..., "fastest_s": ..., "slowest_s": ..., "per_s": ..., "sent": ...,

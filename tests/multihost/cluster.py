@@ -170,6 +170,10 @@ class EmulatedCluster(Network):
             self.assert_idle()
         return result
 
+    def host_of(self, pid):
+        """Index of the host on which a process runs, None if on none."""
+        return next((i for i, host in enumerate(self.hosts) if pid in self.pids(host.namespace)), None)
+
     def assert_idle(self, grace=jobs.GRACE_S):
         """Assert that, after a grace in seconds, no process but its sshd runs on any host."""
         daemons = {daemon.pid for daemon in self._daemons}
