@@ -89,7 +89,7 @@ class Switch:
         """Around an update in the workers: the servers get the gradients of what they hold."""
         trainer, kept = self._trainer, {}  # type: ignore[var-annotated]
         updaters = trainer._updaters
-        trainer._updaters = [_Others(updater, self.served, kept) for updater in updaters]
+        trainer._updaters = [_KeepsServed(updater, self.served, kept) for updater in updaters]
         try:
             yield
         finally:
@@ -189,7 +189,7 @@ class Switch:
             logger.info('%s: workers pull the rows that anyone touched, and update them', param.name)
 
 
-class _Others:
+class _KeepsServed:
     """Stands in for an Updater: updates the others, and keeps the gradients of parameters that servers hold."""
 
     def __init__(self, updater: Any, served: Dict[int, Served], kept: Dict[int, List[Any]]):

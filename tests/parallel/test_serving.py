@@ -10,7 +10,7 @@ BODY = BODIES / 'own_rows.py'
 KINDS = {'read': ('own rows', 'server gradients'), 'read-on-store': ('own rows', 'server gradients'),
          'write': ('own rows', 'server gradients'), 'hand': ('own rows', 'server gradients'),
          'outer': ('server gradients', 'server gradients'), 'outer-later': ('own rows', 'server gradients'),
-         'off': ('server gradients', 'server gradients'), 'half': ('server gradients', 'server gradients')}
+         'off': ('server gradients', 'server gradients'), 'all-rows': ('server gradients', 'server gradients')}
 
 
 @pytest.fixture(scope='module')

@@ -14,8 +14,12 @@ import mxhybrid
 from mxhybrid import hooks
 
 USERS = [mx.model, mx.gluon.trainer, mx.module.module]
-TRAINER_METHODS = ['_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update', 'save_states',
-                   'load_states']
+HOOKED = {
+    mx.gluon.Trainer: ['_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update', 'step',
+                       'save_states', 'load_states'],
+    mx.gluon.Parameter: ['set_data', 'data', 'list_data', 'grad', 'list_grad', 'list_ctx', '_load_init', '_reduce'],
+    mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward']}
+METHODS = [(owner, name) for owner, names in HOOKED.items() for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +77,8 @@ def test_mistakes_are_refused_as_before():
 
 def test_installing_twice_wraps_once():
     def hooked():
-        methods = [vars(mx.gluon.Trainer)[name] for name in TRAINER_METHODS]
-        return methods + [module._create_kvstore for module in USERS] + [mx.gluon.Parameter.set_data, sys.excepthook]
+        methods = [vars(owner)[name] for owner, name in METHODS]
+        return methods + [module._create_kvstore for module in USERS] + [sys.excepthook]
 
     excepthook = sys.excepthook
     try:
@@ -86,9 +90,15 @@ def test_installing_twice_wraps_once():
         sys.excepthook = excepthook
 
 
+@pytest.mark.parametrize('owner', HOOKED, ids=lambda owner: owner.__name__)
+def test_these_methods_are_hooked_and_no_others(owner):
+    found = [name for name, method in vars(owner).items() if getattr(method, '_mxhybrid', False)]
+    assert sorted(found) == sorted(HOOKED[owner])
+
+
 def test_every_hook_keeps_the_name_and_text_of_what_it_wraps():
-    for name in TRAINER_METHODS:
-        method = vars(mx.gluon.Trainer)[name]
+    for owner, name in METHODS:
+        method = vars(owner)[name]
         assert method._mxhybrid and method.__name__ == name
         assert method.__doc__ == method.__wrapped__.__doc__
         assert not getattr(method.__wrapped__, '_mxhybrid', False)

@@ -204,6 +204,6 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(dtype):
     assert array.dtype == np.dtype(dtype)
 
 
-def test_the_store_passes_the_setting_on():
+def test_a_setting_that_is_neither_yes_nor_no_is_refused():
     with pytest.raises(mxhybrid.SettingError, match='own_rows'):
         mxhybrid.create(own_rows='perhaps')

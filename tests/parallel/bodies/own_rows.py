@@ -217,7 +217,8 @@ CASES.update({
     'repartition': ('sgd-momentum', {}, repartition),
     'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
     'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
-    'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None), 'half': ('rmsprop', {}, lambda case: None),
+    'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None),
+    'all-rows': ('rmsprop', {}, lambda case: None),  # which rmsprop updates, touched or not
 })
 
 
