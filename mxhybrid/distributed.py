@@ -138,14 +138,15 @@ class Distributed:
         if isinstance(route, Dense) and route.own is not None:
             self.push_own(route, arrays, self._optimizer, priority)
             return
-        self._before_push(route)
         if arrays[0].stype == 'row_sparse':
+            ids, rows = route.merge(arrays, self._servers.trace)  # before anything is sent, since it may refuse them
+            self._before_push(route)
             self._chooser.before_push(route, self._optimizer)
-        if isinstance(route, Sparse):
-            self._push_sparse(route, arrays, priority)
-        elif arrays[0].stype == 'row_sparse':
-            self._push_rows(route, arrays, priority)
-        elif self.updater is not None:
+            push = self._push_sparse if isinstance(route, Sparse) else self._push_rows
+            push(route, ids, rows, priority)
+            return
+        self._before_push(route)
+        if self.updater is not None:
             self._push_dense(route, arrays, priority)
         else:
             route.stored = mx.nd.empty(route.shape, ctx=arrays[0].context, dtype=route.dtype)
@@ -160,21 +161,23 @@ class Distributed:
     def push_own(self, route: Dense, arrays: List[Any], optimizer: Any, priority: int,
                  devices: Optional[List[int]] = None) -> None:
         """Have the servers update a dense weight that they hold, see :meth:`mxhybrid.serving.OwnRows.push`."""
+        ids, rows = route.merge(arrays, self._servers.trace)
         self._before_push(route)
-        route.own.push(arrays, optimizer, priority, devices)
+        route.own.push(ids, rows, optimizer, priority, devices)
 
-    def _push_sparse(self, route: Sparse, arrays: List[Any], priority: int) -> None:
+    def _push_sparse(self, route: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         optimizer = self._optimizer
         if optimizer is not None:
             count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
             optimizer._update_count(route.key)
             route.table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
-        self._chooser.after_push(route, route.push(arrays, priority))
+        route.push(ids, rows, priority)
+        self._chooser.after_push(route, ids)
 
-    def _push_rows(self, route: Dense, arrays: List[Any], priority: int) -> None:
+    def _push_rows(self, route: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._refuse_tables('push', route.name, route.dtype, np.float64)
         wanted = self._partitions_for(route.name, route) if route.table is None else route.table.partitioning.count
-        ids = route.push_rows(arrays, self._servers, wanted, self._prefix, priority)
+        route.push_rows(ids, rows, self._servers, wanted, self._prefix, priority)
         self._chooser.after_push(route, ids)
         if self.updater is not None:
             self.updater(route.key, route.summed_rows(priority=priority), _stored(route))

@@ -20,6 +20,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 import mxnet as mx
 import numpy as np
 
+from . import checks
 from .arrays import allocate_rows, make_row_sparse, row_sparse_parts, sum_row_sparse
 from .collective import Collective
 from .costs import Choice, ring_bytes
@@ -27,6 +28,7 @@ from .partition import ROW_OVERHEAD_BYTES
 from .ps import ParameterServers, Table
 from .replicated import Replica, RowSum, buffer_elements
 from .report import Traffic
+from .trace import AnyRecorder
 from .wire import HalfSum, dtype_for
 
 
@@ -72,6 +74,20 @@ class Route:
     def table(self) -> Union[Table, Replica, None]:
         """The table on the servers or in this worker, if this route has one."""
         return None
+
+    def merge(self, arrays: List[Any], trace: AnyRecorder) -> Tuple[np.ndarray, np.ndarray]:
+        """Sum the row_sparse gradients of this worker's devices to ids (sorted, unique) and rows.
+
+        Raises
+        ------
+        InputError
+            A row id is out of range.
+        """
+        with trace.span('merge ' + self.name, 'merge', devices=len(arrays)) as span:
+            ids, rows = merge(arrays)
+            span.note(rows=len(ids))
+        checks.row_ids('push', self.name, ids, self.rows)
+        return ids, rows
 
     def _count_rows(self, rows: int, workers: int) -> None:
         """Count a push of `rows` rows by allreduce: what this worker sends and receives in a ring."""
@@ -159,16 +175,13 @@ class Dense(Route):
             self._scratch = mx.nd.empty(self.shape, ctx=like.context, dtype=self.dtype)
         return self._scratch
 
-    def push_rows(self, values: List[Any], servers: ParameterServers, wanted: int, prefix: str,
-                  priority: int) -> np.ndarray:
-        """Sum row_sparse gradients over devices and workers, on the servers or by allreduce; returns the row ids."""
-        with servers.trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
-            ids, rows = merge(values)
-            span.note(rows=len(ids))
+    def push_rows(self, ids: np.ndarray, rows: np.ndarray, servers: ParameterServers, wanted: int, prefix: str,
+                  priority: int) -> None:
+        """Sum rows, merged from row_sparse gradients, over all workers, on the servers or by allreduce."""
         if self._row_sum is not None:
             self._row_sum.push(ids, rows, priority)
             self._count_rows(len(ids), self._collective.size)
-            return ids
+            return
         if self._sums is None:
             self.kind = 'server gradients'
             self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
@@ -178,7 +191,6 @@ class Dense(Route):
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
         self._touched = np.unique(np.concatenate(everyone))
         self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._sums))
-        return ids
 
     def summed_rows(self, outs: Optional[List[Any]] = None, priority: int = 0) -> Any:
         """The summed row_sparse gradient of the last push, written to `outs` or returned as an array."""
@@ -202,7 +214,6 @@ class Sparse(Route):
     def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, collective: Collective, prefix: str,
                  wanted: int, replicated: bool = False, wire: str = 'float32'):
         super().__init__(key, name, array, wire)
-        self._trace = servers.trace
         self._tag = '%s.%s' % (prefix, name)
         self._collective = collective
         self._table: Union[Table, Replica]
@@ -234,17 +245,13 @@ class Sparse(Route):
         if value is not None:
             self._table.assign(rows_of(value))
 
-    def push(self, values: List[Any], priority: int) -> np.ndarray:
-        """Push the gradients of this worker's devices; returns their row ids."""
-        with self._trace.span('merge ' + self.name, 'merge', devices=len(values)) as span:
-            ids, rows = merge(values)
-            span.note(rows=len(ids))
+    def push(self, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        """Push this worker's merged gradient."""
         self._table.push(ids, rows, priority)
         if isinstance(self._table, Replica):
             self._count_rows(len(ids), self._collective.size)
         else:
             self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._table))
-        return ids
 
     def _count_pull(self, count: int) -> None:
         if not isinstance(self._table, Replica):

@@ -15,7 +15,7 @@ from .errors import InputError
 from .optimizers import check_for_table, name_of, state_arrays
 from .partition import ROW_OVERHEAD_BYTES
 from .ps import Table
-from .routes import Dense, merge
+from .routes import Dense
 
 #: MXNet's kernels for a dense weight, a row_sparse gradient and dense state that change touched rows only.  ftrl has
 #: none, so one process computes it on all rows.
@@ -81,22 +81,20 @@ class OwnRows:
             table.assign(_widened(rows, route), slot)
         route.own, route.kind = self, 'own rows'
 
-    def push(self, arrays: List[Any], optimizer: Any, priority: int, devices: Optional[List[int]] = None) -> None:
-        """Have the servers update with the gradients of all workers' devices (collective).
+    def push(self, ids: np.ndarray, rows: np.ndarray, optimizer: Any, priority: int,
+             devices: Optional[List[int]] = None) -> None:
+        """Have the servers update with the gradients of all workers (collective).
 
         Parameters
         ----------
-        arrays : list of NDArray
-            A gradient for each device of this worker.
+        ids, rows : numpy.ndarray
+            This worker's, merged.
         optimizer : mxnet.optimizer.Optimizer
         priority : int
         devices : list of int, optional
             Numbers of the devices for each of which the optimizer counts updates; by default one count serves all.
         """
         route, table = self._route, self.table
-        with table.servers.trace.span('merge ' + route.name, 'merge', devices=len(arrays)) as span:
-            ids, rows = merge(arrays)
-            span.note(rows=len(ids))
         count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
         if devices is None:
             optimizer._update_count(route.key)

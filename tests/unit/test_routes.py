@@ -1,12 +1,15 @@
 """Arithmetic of the routes: rows by id, merges of devices."""
 import mxnet as mx
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mxhybrid.arrays import make_row_sparse
-from mxhybrid.routes import deliver, merge, rows_of
+from mxhybrid.errors import InputError
+from mxhybrid.routes import Route, deliver, merge, rows_of
+from mxhybrid.trace import OFF
 
 fast = hypothesis_settings(max_examples=40, deadline=None)
 id_sets = st.sets(st.integers(0, 9)).map(lambda ids: np.array(sorted(ids), np.int64))
@@ -35,6 +38,15 @@ def test_merge_sums_the_devices(held):
     ids, rows = merge(arrays)
     assert ids.tolist() == sorted({int(row) for one in held for row in one})
     np.testing.assert_array_equal(make_row_sparse(ids, rows, (10, 2)).asnumpy(), sum(a.asnumpy() for a in arrays))
+
+
+@pytest.mark.parametrize('ids, named', [([0, 3, 10], 10), ([-1, 4], -1), ([-7], -7), ([2, 99], 99)])
+def test_gradients_of_rows_that_do_not_exist_are_refused(ids, named):
+    route = Route('w', 'words', array_with(np.array([1])))
+    with pytest.raises(InputError, match=r'push: row id %d is out of range for words, which has rows 0 to 9' % named):
+        route.merge([array_with(np.array([2])), array_with(np.array(ids))], OFF)
+    for fine in ([], [0], [0, 9]):
+        assert route.merge([array_with(np.array(fine, np.int64))], OFF)[0].tolist() == fine
 
 
 def test_deliver_fills_once_and_copies_to_all_outputs():

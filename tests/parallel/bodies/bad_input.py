@@ -61,6 +61,11 @@ def wrong_calls(kv):
 def wrong_in_jobs(kv):
     """Calls that only a job of several processes must refuse."""
     calls = [('int8 table', lambda: kv.init('bytes', rows([1], dtype='int8')), ['bytes', 'int8', 'float32'])]
+    for bad in (9, -1):  # the table's last row is 8
+        calls += [('push row %d' % bad, lambda bad=bad: kv.push('table', rows([3, bad])),
+                   [str(bad), 'table', '0 to 8']),
+                  ('push row %d of dense' % bad, lambda bad=bad: kv.push('dense', rows([bad], (3, 2))),
+                   [str(bad), 'dense', '0 to 2'])]
     for name in ('lamb', 'lars', 'adamax', 'sgld', 'nadam', 'signum', 'ftml', 'dcasgd', 'lbsgd'):
         calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
     calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad']),
