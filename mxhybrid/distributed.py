@@ -264,9 +264,13 @@ class Distributed:
     # -- optimizer -------------------------------------------------------------------------------------------------
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Update on the store from now on."""
+        """Update on the store from now on; a second optimizer starts without state, as in MXNet's own stores."""
         for route in self._sparse_routes():
             check_for_table(optimizer, route.name, route.dtype, optimizer._get_wd(route.key))
+        if self._optimizer is not None:
+            held: List[Any] = [*self._sparse_routes(), *self.own_routes()]
+            for route in held:
+                route.table.forget_optimizer()
         self._optimizer = optimizer
         self.updater = mx.optimizer.get_updater(optimizer)
 

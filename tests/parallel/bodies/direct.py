@@ -110,13 +110,15 @@ def optimized(store, keys):
     kv.init(keys[0], mx.nd.ones((3, 2)))
     kv.init(keys[1], table())
     kv.init(keys[2], table((6, 2, 3)))
-    for step in range(3):
-        store.push(keys[0], lambda rank, step=step: mx.nd.ones((3, 2)) * (rank + step))
-        store.push(keys[1], lambda rank, step=step: rows(step, [step, rank + 3]))
-        store.push(keys[2], lambda rank, step=step: rows(step, [rank + step], (6, 2, 3)))
-    store.pull('optimizer/dense', keys[0])
-    store.pull_rows('optimizer/sparse', keys[1], list(range(9)))
-    store.pull_rows('optimizer/three dimensions', keys[2], [0, 1, 5, 3], (6, 2, 3))
+    for name in ('optimizer', 'another of its class'):
+        for step in range(3):
+            store.push(keys[0], lambda rank, step=step: mx.nd.ones((3, 2)) * (rank + step))
+            store.push(keys[1], lambda rank, step=step: rows(step, [step, rank + 3]))
+            store.push(keys[2], lambda rank, step=step: rows(step, [rank + step], (6, 2, 3)))
+        store.pull(name + '/dense', keys[0])
+        store.pull_rows(name + '/sparse', keys[1], list(range(9)))
+        store.pull_rows(name + '/three dimensions', keys[2], [0, 1, 5, 3], (6, 2, 3))
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))  # starts without state
 
 
 def several_outputs(store, key):
