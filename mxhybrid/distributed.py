@@ -86,8 +86,8 @@ class Distributed:
             if isinstance(known, Sparse):
                 known.restart(value if value_was_set else None)
             else:
-                wanted = self._partitions_for(name, value)
                 replicated = self._chooser.starts_replicated(key, name, value, self._optimizer)
+                wanted = 0 if replicated else self._partitions_for(name, value)
                 self.routes[key] = known = Sparse(key, name, value, self._servers, self._collective, self._prefix,
                                                   wanted, replicated, self._settings.wire_dtype)
             if outs:
@@ -176,7 +176,7 @@ class Distributed:
 
     def _push_rows(self, route: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._refuse_tables('push', route.name, route.dtype, np.float64)
-        wanted = self._partitions_for(route.name, route) if route.table is None else route.table.partitioning.count
+        wanted = 0 if route.sums_rows else self._partitions_for(route.name, route)
         route.push_rows(ids, rows, self._servers, wanted, self._prefix, priority)
         self._chooser.after_push(route, ids)
         if self.updater is not None:

@@ -177,7 +177,10 @@ class Dense(Route):
 
     def push_rows(self, ids: np.ndarray, rows: np.ndarray, servers: ParameterServers, wanted: int, prefix: str,
                   priority: int) -> None:
-        """Sum rows, merged from row_sparse gradients, over all workers, on the servers or by allreduce."""
+        """Sum rows, merged from row_sparse gradients, over all workers, on the servers or by allreduce.
+
+        The first time on the servers a table of `wanted` partitions is made.
+        """
         if self._row_sum is not None:
             self._row_sum.push(ids, rows, priority)
             self._count_rows(len(ids), self._collective.size)

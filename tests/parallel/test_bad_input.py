@@ -77,8 +77,12 @@ def test_more_partitions_than_rows_are_reduced_and_reported(tmp_path):
     body = tmp_path / 'body.py'
     body.write_text(
         'import mxnet as mx, mxhybrid\nkv = mxhybrid.create(partitions=99)\n'
-        'kv.init("small", mx.nd.sparse.zeros("row_sparse", (5, 2)))\nprint(kv.report())\n')
+        'rows = mx.nd.sparse.zeros("row_sparse", (5, 2))\nkv.init("small", rows)\nprint(kv.report())\n'
+        'kv = mxhybrid.create(partitions=99, routes="allreduce")\n'
+        'kv.init("held", rows)\nkv.init("summed", mx.nd.zeros((5, 2)))\n'
+        'for _ in range(3):\n    kv.push("held", rows)\n    kv.push("summed", rows)\n')
     result = run_job(body, 'horovodrun', workers=2, timeout=60).ok()
     assert 'partitions=99 is more than the 5 rows of small: using 5' in result.output
+    assert result.output.count('is more than') == 1  # what goes by allreduce has no partitions
     line = next(line for line in result.output.splitlines() if 'small ' in line and 'server weights' in line)
     assert line.split()[-6:-4] == ['weights', '5'] or ' 5 ' in line
