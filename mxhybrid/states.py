@@ -15,6 +15,9 @@ from .collective import Collective
 from .errors import InputError
 from .optimizers import replace_arrays, state_arrays
 
+#: Bytes that travel in one broadcast; MXNet refuses arrays of 2^31 - 1 elements and more (``src/ndarray/ndarray.cc``).
+BROADCAST_CHUNK_BYTES = 64 << 20
+
 
 def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
     """The state that `optimizer` keeps for a table, all zeros, as one process would; `dense` takes its memory."""
@@ -68,12 +71,16 @@ def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> N
 
 def broadcast_bytes(data: bytes, collective: Collective, tag: str) -> bytes:
     """Give all workers rank 0's bytes."""
-    length = collective.gather(np.array([len(data)], np.int64), tag + '.length', np.int64)[0][0]
-    array = mx.nd.zeros(max(1, int(length)), dtype=np.uint8)
-    if collective.rank == 0 and length:
-        host_view(array)[:] = np.frombuffer(data, np.uint8)
-    collective.broadcast_(array, tag)
-    return host_view(array)[:length].tobytes()
+    length = int(collective.gather(np.array([len(data)], np.int64), tag + '.length', np.int64)[0][0])
+    parts = []
+    for start in range(0, length, BROADCAST_CHUNK_BYTES):
+        size = min(BROADCAST_CHUNK_BYTES, length - start)
+        chunk = mx.nd.zeros(size, dtype=np.uint8)
+        if collective.rank == 0:
+            host_view(chunk)[:] = np.frombuffer(data, np.uint8, size, start)
+        collective.broadcast_(chunk, tag)
+        parts.append(host_view(chunk).tobytes())
+    return b''.join(parts)
 
 
 def read_on_root(fname: str, collective: Collective, tag: str) -> bytes:

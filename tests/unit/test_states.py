@@ -49,6 +49,36 @@ def test_a_target_that_cannot_be_replaced_leaves_no_part(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ['directory']
 
 
+class Relay:
+    """The collective of a worker: that of rank 0 keeps what it broadcasts, the others get it in turn."""
+
+    def __init__(self, rank, sent):
+        self.rank, self._sent = rank, sent
+
+    def gather(self, values, name, dtype):
+        """Rank 0's values count."""
+        if self.rank == 0:
+            self._sent.append(values)
+        return [self._sent[0] if self.rank == 0 else self._sent.pop(0)]
+
+    def broadcast_(self, array, name, priority=0):
+        """Overwrite an array with rank 0's."""
+        if self.rank == 0:
+            self._sent.append(array.asnumpy())
+        else:
+            array[:] = mx.nd.array(self._sent.pop(0), dtype=array.dtype)
+
+
+@pytest.mark.parametrize('length', [0, 1, 9, 10, 11, 20, 37])
+def test_bytes_are_broadcast_in_chunks(length, monkeypatch):
+    monkeypatch.setattr(states, 'BROADCAST_CHUNK_BYTES', 10)
+    data, sent = bytes(range(100, 100 + length)), []
+    assert states.broadcast_bytes(data, Relay(0, sent), 'states') == data
+    assert all(len(chunk) <= 10 for chunk in sent[1:])
+    assert states.broadcast_bytes(b'', Relay(1, sent), 'states') == data
+    assert not sent
+
+
 def route(rows=5, width=3, key=0, dtype='float32'):
     """What this module reads of a table's route."""
     return types.SimpleNamespace(key=key, name='w%d' % key, shape=(rows, width), rows=rows, dtype=np.dtype(dtype))
