@@ -26,9 +26,15 @@ def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
     return optimizer.create_state_multi_precision(route.key, weight)
 
 
+def _row_state(route: Any, optimizer: Any) -> List[Any]:
+    """Arrays of the state of one row; some optimizers make dense ones, which for all rows could exceed the memory."""
+    row = mx.nd.sparse.zeros('row_sparse', (1,) + tuple(route.shape[1:]), dtype=route.dtype)
+    return state_arrays(optimizer.create_state_multi_precision(route.key, row))
+
+
 def slot_widths(route: Any, optimizer: Any) -> List[int]:
     """Elements per row of each array of a table's state."""
-    return [int(np.prod(array.shape[1:])) for array in state_arrays(_template(route, optimizer))]
+    return [int(np.prod(array.shape[1:])) for array in _row_state(route, optimizer)]
 
 
 def _read(route: Any, optimizer: Any) -> Any:
@@ -147,7 +153,7 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
 def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
     for route in routes:
         if route.key in tables:
-            wanted = [tuple(array.shape) for array in state_arrays(_template(route, optimizer))]
+            wanted = [(route.rows,) + tuple(array.shape[1:]) for array in _row_state(route, optimizer)]
             found = [tuple(array.shape) for array in state_arrays(tables[route.key])]
             if wanted != found:
                 return 'the state of %s has shapes %s, not %s' % (route.name, found, wanted)

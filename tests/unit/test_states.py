@@ -107,6 +107,13 @@ def test_the_template_is_the_state_that_one_process_keeps(name, arguments, slots
     assert not any(array.asnumpy().any() for array in arrays)
 
 
+@pytest.mark.parametrize('name, arguments, widths', [
+    ('nag', {'momentum': 0.9}, [3]), ('adadelta', {}, [3, 3]), ('groupadagrad', {}, [1]), ('sgd', {}, [])])
+def test_widths_of_the_state_take_no_memory_for_the_rows(name, arguments, widths):
+    rows = 2 ** 33  # more than MXNet has arrays for
+    assert states.slot_widths(route(rows), mx.optimizer.create(name, **arguments)) == widths
+
+
 def test_state_of_another_model_or_optimizer_is_described():
     adam = mx.optimizer.create('adam')
     fitting, narrow = (mx.nd.zeros((5, 3)),) * 2, (mx.nd.zeros((5, 2)),) * 2
