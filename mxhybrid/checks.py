@@ -66,6 +66,14 @@ def server_dtype(call: str, name: str, dtype: Any) -> None:
                          % (call, name, np.dtype(dtype)))
 
 
+def partitions(call: str, name: str, count: Any) -> int:
+    """Refuse what is no count of partitions."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise InputError('%s: %s cannot be cut into partitions=%r: give a whole number of at least 1'
+                         % (call, name, count))
+    return int(count)
+
+
 def row_ids(call: str, name: str, ids: np.ndarray, rows: int) -> None:
     """Refuse row ids outside the table."""
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= rows):

@@ -7,6 +7,7 @@ native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstor
 * row ids of a push are sorted and unique; a table is initialised with all its rows, by native rank 0;
 * a command overtakes pushes that are still under way, so rank 0 waits for its own before it sends one.
 """
+import copy
 import pickle
 import time
 from dataclasses import replace
@@ -23,6 +24,7 @@ from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import build, name_of, scalars, state_arrays
 from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
+from .settings import variable
 from .trace import OFF, AnyRecorder
 from .wire import Channel, Order, packed_width, pairs_of
 
@@ -146,15 +148,26 @@ class ParameterServers:
             Whether float32 rows travel as float16.
         exact : bool
             With `halves`: whether the servers keep float32 as well.  If not, only modes 'assign' and 'replace' work.
+
+        Raises
+        ------
+        InputError
+            On all workers, when the servers have no keys left; nothing has changed then.
         """
         started = time.perf_counter()
         dtype = np.dtype(dtype)
         rows, width = shape[0], int(np.prod(shape[1:]))
         count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
         itemsize = dtype.itemsize * (exact or not halves) + 2 * halves
-        place = self.placement.spread if even else self.placement.place
-        partitioning = place(rows, width, itemsize, count)
-        further = [tuple(map(self.placement.key_on, partitioning.servers)) for _ in range(halves + (halves and exact))]
+        placement = copy.deepcopy(self.placement)  # which stays as it is where keys are too few
+        try:
+            partitioning = (placement.spread if even else placement.place)(rows, width, itemsize, count)
+            further = [tuple(map(placement.key_on, partitioning.servers)) for _ in range(halves + (halves and exact))]
+        except OverflowError as error:
+            raise InputError('%s: %d partitions need more keys than the servers have left, %d each: give a smaller '
+                             'count, see %s' % (name, count, self.placement.keys_left(), variable('partitions'))
+                             ) from error
+        self.placement = placement
         # The native store's own barrier, below, must find no worker of any host with rows still under way.
         self.link.settle()
         self.meet()

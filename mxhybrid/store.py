@@ -281,7 +281,8 @@ class Hybrid(KVStore):
         Weights and optimizer state move; training goes on as if nothing had happened.  A job of one process has no
         partitions and ignores the call.
         """
-        self._backend.repartition(self._route('repartition', key), partitions)
+        route = self._route('repartition', key)
+        self._backend.repartition(route, checks.partitions('repartition', route.name, partitions))
 
     # -- optimizer ---------------------------------------------------------------------------------------------------
 

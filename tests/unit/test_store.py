@@ -413,6 +413,13 @@ def test_lists_of_keys_need_row_ids_for_each(store, row_ids):
     assert text.startswith('row_sparse_pull: ') and 'row' in text
 
 
+@pytest.mark.parametrize('count', [0, -1, 2.5, 4.0, True, '4', None])
+def test_counts_of_partitions_must_be_whole_numbers(store, count):
+    assert ("repartition: 1 cannot be cut into partitions=%r: give a whole number of at least 1" % count
+            ) in problem(store.repartition, 1, count)
+    store.repartition(1, np.int64(4))
+
+
 def test_int_rows_cannot_be_stored():
     rows = mx.nd.sparse.zeros('row_sparse', TABLE, dtype='int32')
     assert 'float16, float32 or float64' in problem(mxhybrid.create().init, 0, rows)

@@ -66,6 +66,9 @@ def wrong_in_jobs(kv):
                    [str(bad), 'table', '0 to 8']),
                   ('push row %d of dense' % bad, lambda bad=bad: kv.push('dense', rows([bad], (3, 2))),
                    [str(bad), 'dense', '0 to 2'])]
+    calls += [('crumbs', lambda: mxhybrid.create(partitions=220000).init('crumbs', rows([1], (220000, 1))),
+               ['crumbs', '220000', 'MXHYBRID_PARTITIONS']),
+              ('repartition', lambda: kv.repartition('table', 0), ['table', 'partitions=0', 'at least 1'])]
     for name in ('lamb', 'lars', 'adamax', 'sgld', 'nadam', 'signum', 'ftml', 'dcasgd', 'lbsgd'):
         calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
     calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad']),
