@@ -155,7 +155,11 @@ class Distributed:
     def _before_push(self, route: Any) -> None:
         self._lifeline.count_call()
         # Routes are chosen first: tables that leave the servers have no partitions.
-        if self._tuner is not None and self._tuner.active and not self._chooser.busy and not self.unsettled:
+        if self._tuner is None or not self._tuner.active:
+            return
+        if self._chooser.busy or self.unsettled:
+            self._tuner.pause()
+        else:
             self._tuner.before_push(route.key)
 
     def push_own(self, route: Dense, arrays: List[Any], optimizer: Any, priority: int,

@@ -123,6 +123,11 @@ class Tuner:
             self._last = time.perf_counter()
         self._pushed.add(key)
 
+    def pause(self) -> None:
+        """This push, and the time until the next one, belong to no step."""
+        self._pushed.clear()
+        self._last = None
+
     def _step_begins(self) -> None:
         now = time.perf_counter()
         assert self._last is not None

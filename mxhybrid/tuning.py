@@ -316,13 +316,14 @@ class Tuning:
         move : float
             Seconds that the move took.
         warm : float
-            Seconds of the WARM_STEPS steps together.
+            Seconds of the WARM_STEPS steps together; what the script did between them, validation say, is in there,
+            so no more counts as lost than where each was WORST_RATIO times as slow.
         seconds : float
             Time of one of the MEASURED_STEPS steps.
         """
         step = self.budget.step
         self.budget.spend(move)
-        self.budget.spend(warm - WARM_STEPS * step)
+        self.budget.spend(min(warm, WARM_STEPS * WORST_RATIO * step) - WARM_STEPS * step)
         self.budget.spend(MEASURED_STEPS * (seconds - step))
         if self._estimate > 0:
             self._margin = max(self._margin, move / self._estimate)

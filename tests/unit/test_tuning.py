@@ -14,6 +14,7 @@ from mxhybrid.tuning import (
     MIN_GAIN,
     MOVE_MARGIN,
     WARM_STEPS,
+    WORST_RATIO,
     Candidate,
     Fit,
     Search,
@@ -245,6 +246,15 @@ def test_nothing_is_tried_after_the_horizon():
     table = Candidate('table', 2, 1, 64, no_cost)
     assert play(Tuning([table], 1.0, HORIZON_STEPS), lambda counts: 1.0) == []
     assert 'steps are over' in table.reason
+
+
+def test_a_pause_of_the_script_among_warm_steps_does_not_end_the_search():
+    table = Candidate('table', 1, 1, 64, no_cost)
+    tuning = Tuning([table], 1.0)
+    assert tuning.next() == (table, 2)
+    tuning.observe(0.0, WARM_STEPS * 0.8 + 1000, 0.8)
+    assert tuning.budget.lost == WARM_STEPS * (WORST_RATIO - 1)
+    assert tuning.next() == (table, 4)
 
 
 def test_moves_that_took_longer_than_estimated_count_more_from_then_on():
