@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from jobs import BODIES, run_job
 
-from mxhybrid.tuning import Search, choose
-
 MOVES, MEMORY, AUTO = (BODIES / name for name in ('moves.py', 'moves_memory.py', 'auto.py'))
 TABLES = {'net_words_weight', 'net_bins_weight', 'net_days_weight'}
 
@@ -62,11 +60,9 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
             assert (found['first'][name], found['last'][name]) == (entry['start'], entry['partitions'])
             assert entry['start'] == 2
             assert entry['finished'] or 'could cost' in entry['reason']
-            if entry['samples'] and entry['finished']:
-                search = Search(2, 1, 128)
-                search.samples = dict(entry['samples'])
-                assert 2 in search.samples and search.wants() is None
-                assert entry['partitions'] == choose(search.samples, 2) or 'optimum' in entry['reason']
+            # What follows from the samples is for test_tuning: the last of them are of what the others led to.
+            assert entry['partitions'] in {2, *dict(entry['samples'])}
+            assert not entry['samples'] or 2 in dict(entry['samples'])
         comparing.assert_same_bits(results['fixed']['weights'], found['weights'], 'rank %d' % rank)
         assert set(results['fixed']['last'].values()) == {2}
         assert results['again']['first'] == results['again']['last'] == {
