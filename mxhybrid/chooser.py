@@ -19,7 +19,7 @@ from .memory import available_bytes
 from .probe import calibrate
 from .replicated import MAX_ELEMENTS, buffer_elements
 from .report import size
-from .routes import Dense, Route, Sparse
+from .routes import Dense, Route, Sparse, tag
 from .settings import Settings
 
 logger = get_logger(__name__)
@@ -141,7 +141,7 @@ class Chooser:
     # -- the decision ------------------------------------------------------------------------------------------
 
     def _tag(self, route: Any, what: str) -> str:
-        return '%s.%s.%s' % (self._prefix, route.name, what)
+        return '%s.%s' % (tag(self._prefix, route.key, route.name), what)
 
     def _decide(self, route: Any, measure: _Measure, optimizer: Any) -> None:
         mine = {'pulled': measure.pulled / measure.pushes, 'free': available_bytes()}

@@ -181,7 +181,7 @@ class Distributed:
     def _push_rows(self, route: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         self._refuse_tables('push', route.name, route.dtype, np.float64)
         wanted = 0 if route.sums_rows else self._partitions_for(route.name, route)
-        route.push_rows(ids, rows, self._servers, wanted, self._prefix, priority)
+        route.push_rows(ids, rows, self._servers, wanted, priority)
         self._chooser.after_push(route, ids)
         if self.updater is not None:
             self.updater(route.key, route.summed_rows(priority=priority), _stored(route))

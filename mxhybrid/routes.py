@@ -95,6 +95,11 @@ class Route:
         self.traffic.add(rows=rows, pushed=moved, pulled=moved)
 
 
+def tag(prefix: str, key: Any, name: str) -> str:
+    """What operations and tables of a key are called in its job; names, unlike keys, need not be unique in a store."""
+    return '%s.%r' % (prefix, key) + ('.' + name if name != str(key) else '')
+
+
 def merge(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
     """Sum the row_sparse arrays of this worker's devices to ids (sorted, unique) and rows."""
     return sum_row_sparse([row_sparse_parts(array) for array in arrays])
@@ -117,7 +122,7 @@ class Dense(Route):
                  wire: str = 'float32'):
         super().__init__(key, name, array, wire)
         self._half_sum = HalfSum(name) if self.wire != self.dtype else None
-        self._tag = '%s.%s' % (prefix, name)
+        self._tag = tag(prefix, key, name)
         self._collective = collective
         self.stored: Any = None
         self._scratch: Any = None
@@ -175,7 +180,7 @@ class Dense(Route):
             self._scratch = mx.nd.empty(self.shape, ctx=like.context, dtype=self.dtype)
         return self._scratch
 
-    def push_rows(self, ids: np.ndarray, rows: np.ndarray, servers: ParameterServers, wanted: int, prefix: str,
+    def push_rows(self, ids: np.ndarray, rows: np.ndarray, servers: ParameterServers, wanted: int,
                   priority: int) -> None:
         """Sum rows, merged from row_sparse gradients, over all workers, on the servers or by allreduce.
 
@@ -187,8 +192,8 @@ class Dense(Route):
             return
         if self._sums is None:
             self.kind = 'server gradients'
-            self._sums = servers.create_table('%s.%s.gradient' % (prefix, self.name), self.shape, self.dtype, wanted,
-                                              'assign', halves=self.wire != self.dtype, exact=False)
+            self._sums = servers.create_table(self._tag + '.gradient', self.shape, self.dtype, wanted, 'assign',
+                                              halves=self.wire != self.dtype, exact=False)
         self._sums.push(ids, rows, priority)
         wire = np.int32 if self.rows < 2 ** 31 else np.int64
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
@@ -217,7 +222,7 @@ class Sparse(Route):
     def __init__(self, key: Any, name: str, array: Any, servers: ParameterServers, collective: Collective, prefix: str,
                  wanted: int, replicated: bool = False, wire: str = 'float32'):
         super().__init__(key, name, array, wire)
-        self._tag = '%s.%s' % (prefix, name)
+        self._tag = tag(prefix, key, name)
         self._collective = collective
         self._table: Union[Table, Replica]
         if replicated:

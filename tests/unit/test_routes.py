@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mxhybrid.arrays import make_row_sparse
 from mxhybrid.errors import InputError
-from mxhybrid.routes import Route, deliver, merge, rows_of
+from mxhybrid.routes import Dense, Route, deliver, merge, rows_of
 from mxhybrid.trace import OFF
 
 fast = hypothesis_settings(max_examples=40, deadline=None)
@@ -47,6 +47,14 @@ def test_gradients_of_rows_that_do_not_exist_are_refused(ids, named):
         route.merge([array_with(np.array([2])), array_with(np.array(ids))], OFF)
     for fine in ([], [0], [0, 9]):
         assert route.merge([array_with(np.array(fine, np.int64))], OFF)[0].tolist() == fine
+
+
+def test_keys_that_look_alike_are_told_apart():
+    keys = [(3, '3'), ('3', '3'), (0, 'net_weight'), (1, 'net_weight'), ('0.net_weight', '0.net_weight'),
+            ('any', 'any')]
+    tags = [Dense(key, name, mx.nd.zeros((2, 2)), 'hybrid0', None)._tag for key, name in keys]
+    assert len({*tags, 'hybrid0.any'}) == len(keys) + 1  # which Distributed uses for itself
+    assert tags[3] == 'hybrid0.1.net_weight'
 
 
 def test_deliver_fills_once_and_copies_to_all_outputs():
