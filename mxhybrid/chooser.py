@@ -152,8 +152,8 @@ class Chooser:
             use, touched, union = self._use(route, measure, [numbers['pulled'] for numbers in everyone])
             widths = [route.width] + _state_widths(route, optimizer) if route.sparse else []
             free = self._free_per_worker([numbers['free'] for numbers in everyone])
-            choice = choose(estimate(use, network), touched, union,
-                            bytes_needed(route, widths) <= MEMORY_PART * free)
+            fits = bytes_needed(route, widths) <= MEMORY_PART * free and all(map(route.table.can_read, widths[1:]))
+            choice = choose(estimate(use, network), touched, union, fits)
             verdict = [choice.way, choice.because, touched, union, vars(choice.estimate)]
         way, because, touched, union, predicted = self._collective.exchange(verdict, self._tag(route, 'verdict'))[0]
         if way == 'allreduce':
@@ -256,4 +256,4 @@ def describe(route: Any) -> str:
     text = ('%s goes by %s: a step touches %.3g%% of its rows, and would take %.1f ms by servers, %.1f ms by allreduce'
             % (route.name, choice.way, 100 * choice.union, 1e3 * choice.estimate.servers_s,
                1e3 * choice.estimate.allreduce_s))
-    return text + (', for which memory lacks' if choice.because == 'memory' else '')
+    return text + (', where it does not fit' if choice.because == 'memory' else '')

@@ -172,7 +172,8 @@ class Choice:
     way : str
         'servers' or 'allreduce'.
     because : str
-        'forced', 'measured', or 'memory' where allreduce would be chosen but does not fit.
+        'forced', 'small', 'measured', or 'memory' where allreduce would be chosen but does not fit: into the workers'
+        memory, or rows of optimizer state into what servers answer at a time.
     touched, union : float or None
         Part of the rows that one worker, on average, and that all workers together touch in a step.
     estimate : Estimate or None

@@ -302,6 +302,10 @@ class Table:
         """Whether the servers keep optimizer state for this table."""
         return self._sent_optimizer is not None
 
+    def can_read(self, width: int) -> bool:
+        """Whether rows of optimizer state of `width` elements can be read, see :meth:`read`."""
+        return width * self.dtype.itemsize <= MAILBOX_ELEMENTS * 4
+
     def empty(self, part: int) -> Any:
         """A row_sparse array without rows in the shape of a partition."""
         if self._empty[part] is None:

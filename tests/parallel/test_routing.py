@@ -93,6 +93,22 @@ def test_memory_that_lacks_is_said(tmp_path):
         'routes: big is forced to allreduce', 'every worker needs 1.0 MB, but has 524.3 kB free')
 
 
+def test_rows_of_state_too_wide_to_be_read_keep_a_table_on_the_servers(tmp_path):
+    body = tmp_path / 'body.py'
+    body.write_text(
+        'import mxnet as mx, mxhybrid\nfrom mxhybrid.costs import Link, Network\n'
+        'kv = mxhybrid.create()\nkv._job.network = Network(Link(0.1, 1e6), Link(0.001, 1e9))\n'
+        'kv.set_optimizer(mx.optimizer.SGD(momentum=0.9))\n'
+        'for name, width in (("wide", 65537), ("fits", 65536)):\n'
+        '    rows = mx.nd.ones((8, width)).tostype("row_sparse")\n'
+        '    kv.init(name, rows)\n'
+        '    for _ in range(12):\n        kv.push(name, rows)\n'
+        'print(kv.report())\n')
+    result = run_job(body, 'horovodrun', workers=2, timeout=60).ok()
+    assert 'wide goes by servers' in result.output and ', where it does not fit' in result.output
+    assert 'fits goes by allreduce' in result.output
+
+
 def test_workers_that_force_other_routes_are_told(tmp_path):
     body = tmp_path / 'body.py'
     body.write_text(
