@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, Tuple
 import numpy as np
 
 from . import states
-from .costs import SMALL_TABLE_BYTES, Choice, Estimate, Network, Use, choose, estimate
+from .costs import SMALL_TABLE_BYTES, Choice, Estimate, Network, Use, choose, estimate, shares_of_hosts
 from .errors import SettingError
 from .job import Job
 from .log import get_logger
@@ -172,12 +172,7 @@ class Chooser:
         return self._job.network
 
     def _shares(self, rows_on: Dict[int, int]) -> List[float]:
-        """Part of the rows on each host, from those on each server: launchers deal servers out over the hosts."""
-        count = max(self._hosts) + 1
-        shares = [0.0] * count
-        for server, rows in rows_on.items():
-            shares[server % count] += rows / sum(rows_on.values())
-        return shares
+        return shares_of_hosts(rows_on, max(self._hosts) + 1, self._servers.num_servers)
 
     def _use(self, route: Any, measure: _Measure, wanted: List[float]) -> Tuple[Use, float, float]:
         """How a step uses a table, and the parts of its rows that a worker, on average, and all of them touch."""

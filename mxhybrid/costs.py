@@ -7,7 +7,7 @@ nothing reaches the network, the bytes are all that the host's processes send ea
 probes that are counted by the same formulas (:mod:`mxhybrid.probe`).
 """
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from .partition import ROW_OVERHEAD_BYTES
 
@@ -64,6 +64,18 @@ class Network:
 
     servers: Link
     ring: Link
+
+
+def shares_of_hosts(rows_on: Dict[int, int], hosts: int, servers: int) -> List[float]:
+    """Part of the rows on each host, from those on each server.
+
+    ps-lite numbers servers by host, then port (``ProcessAddNodeCommandAtScheduler`` in ``van.cc``), and launchers start
+    as many on each host.  Which host comes first is not known here: for even loads it does not matter.
+    """
+    found = [0.0] * hosts
+    for server, rows in rows_on.items():
+        found[server * hosts // servers] += rows / sum(rows_on.values())
+    return found
 
 
 def server_bytes(clients: Sequence[float], hosts: Sequence[int], shares: Sequence[float]) -> float:

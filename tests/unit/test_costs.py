@@ -17,6 +17,7 @@ from mxhybrid.costs import (
     rate,
     ring_bytes,
     server_bytes,
+    shares_of_hosts,
 )
 
 fast = hypothesis_settings(max_examples=100, deadline=None)
@@ -33,6 +34,13 @@ def test_bytes_of_parallax(hosts):
     assert server_bytes(clients, at, [1.0 / n] * n) == pytest.approx(4 * alpha * w * (n - 1) / n)
     assert ring_bytes(w, n, n) == pytest.approx(4 * w * (n - 1) / n)
     assert gather_bytes(w, n, n) == pytest.approx(2 * w * (n - 1) / n)
+
+
+def test_servers_of_a_host_have_consecutive_numbers():
+    assert shares_of_hosts({0: 30, 1: 10}, 2, 4) == [1.0, 0.0]
+    assert shares_of_hosts({0: 10, 1: 10, 2: 10, 3: 10}, 2, 4) == [0.5, 0.5]
+    assert shares_of_hosts({0: 1, 1: 1, 2: 1, 5: 1}, 3, 6) == [0.5, 0.25, 0.25]
+    assert shares_of_hosts({0: 7}, 3, 1) == [1.0, 0.0, 0.0]
 
 
 def test_a_ring_crosses_each_host_once_but_every_worker_pushes():
