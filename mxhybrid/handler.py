@@ -74,7 +74,7 @@ class Partition:
 
     @property
     def view(self) -> np.ndarray:
-        """The stored weights as a writable NumPy array of shape (rows, width)."""
+        """The stored weights as a writable NumPy array of shape (rows, width); finding them copies all row ids."""
         return self._rows_of(self.stored)
 
     def _rows_of(self, stored: Any) -> np.ndarray:
@@ -91,7 +91,7 @@ class Partition:
     def overwrite(self, ids: Any, rows: Any) -> None:
         """Set rows, in all places where the partition has them."""
         if self.stored is not None:
-            self.view[ids] = rows
+            host_view(self.dense)[ids] = rows
         if self.halves is not None:
             self.halves[ids] = rows
 

@@ -438,6 +438,22 @@ def test_state_of_a_partition_on_another_server_is_not_read():
     assert (mailbox.asnumpy() == 5).all()
 
 
+def test_assigned_rows_are_found_without_a_copy_of_all_ids(monkeypatch):
+    table, looked_at = Table(start_values(), 2), []
+
+    def parts(array):
+        looked_at.append(array)
+        return row_sparse_parts(array)
+
+    monkeypatch.setattr(handler_module, 'row_sparse_parts', parts)
+    table.handler.do_mode(table.keys, 'assign')
+    for value in (1, 2):
+        del looked_at[:]
+        table.push(np.array([2, 5]), np.full((2, WIDTH), value, 'float32'))
+        equal(table.values()[[2, 5]], np.full((2, WIDTH), value, 'float32'))
+    assert len(looked_at) == 2 and not any(array is stored for array in looked_at for stored in table.stored)
+
+
 # ------------------------------------------------------------------------------------------ mistakes
 
 
