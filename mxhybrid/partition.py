@@ -10,7 +10,7 @@ partition is placed by choosing its key.
 """
 import math
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 
@@ -76,15 +76,6 @@ class Partitioning:
     def bounds(self, places: np.ndarray) -> np.ndarray:
         """Where each partition begins in `places` (sorted), and after the last one the end; count + 1 positions."""
         return np.searchsorted(places, np.arange(self.count + 1) * self.stride)
-
-    def split(self, ids: np.ndarray) -> List[np.ndarray]:
-        """Positions in `ids` (sorted, unique, int64) that belong to each partition, in ascending order."""
-        order = self.order(ids)
-        return np.split(order, self.bounds(self.places(ids[order]))[1:-1])
-
-    def local(self, ids: np.ndarray) -> np.ndarray:
-        """Row numbers inside their partitions of global rows `ids`."""
-        return ids // self.count
 
     def members(self, part: int) -> np.ndarray:
         """Global ids of all rows of partition `part`, in local order."""
