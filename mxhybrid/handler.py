@@ -283,11 +283,11 @@ class Handler(Optimizer):
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)
             self._courier = Courier(self.trace, lifeline)
 
-    def do_table(self, table: str, keys: List[int], rows: List[int], width: int, mode: str,
+    def do_table(self, table: str, keys: List[int], rows: List[int], width: int,
                  push_keys: Sequence[int] = (), pair_keys: Sequence[int] = ()) -> None:
         """Learn a table's partitions and, if rows travel as float16, the keys for that."""
         for key, count in zip(keys, rows):
-            self._partitions[key] = Partition(key, table, count, width, mode)
+            self._partitions[key] = Partition(key, table, count, width, 'capture')
         parts = [self._partitions[key] for key in keys]
         self._pushed.update(zip(push_keys, parts))
         self._pairs.update(zip(pair_keys, parts))

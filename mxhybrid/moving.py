@@ -19,7 +19,7 @@ import numpy as np
 
 from .arrays import allocate_rows, trim_heap
 from .errors import InputError
-from .partition import MAX_KEY_BYTES, Partitioning, partition_count
+from .partition import Partitioning, partition_count
 from .ps import Table
 
 #: Bytes of rows that one worker pulls and pushes at a time; MXNet keeps buffers of that size for every key.
@@ -39,7 +39,7 @@ def repartition(table: Table, wanted: int) -> None:
         On all workers, when the servers have no keys left; nothing has changed then.
     """
     servers, old, itemsize = table.servers, table.partitioning, table.dtype.itemsize
-    count = partition_count(old.rows, old.width, itemsize, wanted, MAX_KEY_BYTES)
+    count = partition_count(old.rows, old.width, itemsize, wanted)
     if count == old.count:
         return
     known = table.former.get(count)
@@ -77,7 +77,7 @@ def repartition(table: Table, wanted: int) -> None:
 def _create(target: Table) -> None:
     """Bring the keys of `target` to life, with contents that do not matter yet."""
     servers, partitioning = target.servers, target.partitioning
-    servers.command('table', table=target.name, keys=partitioning.keys, width=partitioning.width, mode='capture',
+    servers.command('table', table=target.name, keys=partitioning.keys, width=partitioning.width,
                     rows=[partitioning.shape(part)[0] for part in range(partitioning.count)])
     # One a server at a time: they fill in parallel, and none holds many messages at once.
     for start in range(0, partitioning.count, servers.num_servers):

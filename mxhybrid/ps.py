@@ -23,7 +23,7 @@ from .client import Client
 from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import build, name_of, scalars, state_arrays
-from .partition import MAX_KEY_BYTES, Partitioning, Placement, partition_count
+from .partition import Partitioning, Placement, partition_count
 from .settings import variable
 from .trace import OFF, AnyRecorder
 from .wire import Channel, Order, packed_width, pairs_of
@@ -157,7 +157,7 @@ class ParameterServers:
         started = time.perf_counter()
         dtype = np.dtype(dtype)
         rows, width = shape[0], int(np.prod(shape[1:]))
-        count = partition_count(rows, width, dtype.itemsize, wanted, MAX_KEY_BYTES)
+        count = partition_count(rows, width, dtype.itemsize, wanted)
         itemsize = dtype.itemsize * (exact or not halves) + 2 * halves
         placement = copy.deepcopy(self.placement)  # which stays as it is where keys are too few
         try:
@@ -172,7 +172,7 @@ class ParameterServers:
         self.link.settle()
         self.meet()
         pairs = (further[-1] if exact else partitioning.keys) if halves else ()
-        self.command('table', table=name, keys=partitioning.keys, width=width, mode='capture',
+        self.command('table', table=name, keys=partitioning.keys, width=width,
                      rows=[partitioning.shape(part)[0] for part in range(count)],
                      push_keys=further[0] if halves else (), pair_keys=pairs)
         table = wire = order = None
@@ -246,7 +246,8 @@ class Table:
 
     def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype,
                  channel: Channel):
-        self._servers = servers
+        #: Where the table lives.
+        self.servers = servers
         #: Number of the table in its job, and of pushes made to it; equal on all workers.
         self.index = index
         self.pushes = 0
@@ -265,11 +266,6 @@ class Table:
         self.former: Dict[int, Partitioning] = {}
         self.helper: Optional['Table'] = None
         self.seconds_to_create = 0.0
-
-    @property
-    def servers(self) -> ParameterServers:
-        """Where the table lives."""
-        return self._servers
 
     @property
     def updates(self) -> int:
@@ -341,7 +337,7 @@ class Table:
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
         self.pushes += 1
-        self._servers.link.push(self, ids, rows, priority)
+        self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write rows of the table into `result`, after all earlier pushes of this worker (blocks; not collective).
@@ -362,8 +358,8 @@ class Table:
             return
         # An answer from there means that all pushes of this worker have been taken.
         some = np.zeros(1, np.int64)
-        self._servers.link.request(self._wire, some, priority)(np.empty((1, self.partitioning.width), self.dtype))
-        self._servers.link.request(self, ids, priority)(result)
+        self.servers.link.request(self._wire, some, priority)(np.empty((1, self.partitioning.width), self.dtype))
+        self.servers.link.request(self, ids, priority)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.ahead.Ahead.want`."""
@@ -372,7 +368,7 @@ class Table:
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""
         self.mode = mode
-        self._servers.command('mode', keys=self.partitioning.keys, mode=mode)
+        self.servers.command('mode', keys=self.partitioning.keys, mode=mode)
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
         """Bring the servers' optimizer for this table up to date, if anything changed.
@@ -392,8 +388,8 @@ class Table:
             if self._sent_optimizer is not None and self._sent_optimizer[0] == current[0]:
                 old = self._sent_optimizer[1]
                 attributes = {name: value for name, value in attributes.items() if old.get(name, old) != value}
-            self._servers.command('optimizer', table=self.name, keys=self.partitioning.keys, name=current[0],
-                                  attributes=attributes, count=None if count == self._sent_count else count)
+            self.servers.command('optimizer', table=self.name, keys=self.partitioning.keys, name=current[0],
+                                 attributes=attributes, count=None if count == self._sent_count else count)
             self._sent_optimizer = current
             self.mode = 'optimize'
         self._sent_count = count + 1
@@ -404,7 +400,7 @@ class Table:
 
     def forget_optimizer(self) -> None:
         """Drop optimizer and state on the servers."""
-        self._servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
+        self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
         self._sent_optimizer, self._sent_count = None, 0
 
     def _chunks(self) -> Iterator[np.ndarray]:
@@ -426,11 +422,11 @@ class Table:
         ahead.before_push()
         self.set_mode('assign' if slot < 0 else 'state:%d' % slot)
         for ids in self._chunks():
-            if self._servers.is_root:
+            if self.servers.is_root:
                 self.push_exactly(ids, values(ids))
             else:
                 self.touch()
-            self._servers.link.settle()
+            self.servers.link.settle()
         ahead.after_push()
         self.set_mode(before)
 
@@ -452,7 +448,7 @@ class Table:
             members = partitioning.members(part)
             for start in range(0, len(members), step):
                 stop = min(start + step, len(members))
-                self._servers.command('read', key=key, slot=slot, start=start, stop=stop, dtype=self.dtype.name)
-                data = self._servers.read_mailbox(server, self.dtype, (stop - start) * width)
+                self.servers.command('read', key=key, slot=slot, start=start, stop=stop, dtype=self.dtype.name)
+                data = self.servers.read_mailbox(server, self.dtype, (stop - start) * width)
                 result[members[start:stop]] = data.reshape(stop - start, width)
         return result

@@ -22,7 +22,7 @@ from .collective import Collective
 from .errors import InputError
 from .log import get_logger
 from .moving import repartition
-from .partition import MAX_KEY_BYTES, partition_count
+from .partition import partition_count
 from .ps import Table
 from .settings import Settings
 from .tuning import BUDGET_SHARE, HORIZON_STEPS, MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
@@ -171,7 +171,7 @@ class Tuner:
                 self._keep(route, 'it moves %.2g %% of the bytes of the busiest table' % (100 * _traffic(route) / most))
                 continue
             held = route.table.partitioning
-            lowest = partition_count(held.rows, held.width, route.dtype.itemsize, 1, MAX_KEY_BYTES)
+            lowest = partition_count(held.rows, held.width, route.dtype.itemsize, 1)
             highest = min(held.rows, MAX_PER_SERVER * self._num_servers, route.table.servers.placement.keys_left() // 4)
             candidates.append(Candidate(route.name, held.count, lowest, highest, _Cost(route.table)))
         self._tuning = Tuning(candidates, seconds, FIRST_STEPS + MEASURED_STEPS)

@@ -66,7 +66,7 @@ class Table:
         shapes = [self.plan.shape(part) for part in range(count)]
         self.stored = [make_row_sparse(np.arange(shape[0]), values[self.plan.members(part)], shape)
                        for part, shape in enumerate(shapes)]
-        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
+        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH)
         Table.push(self, np.empty(0, np.int64), np.empty((0, WIDTH), values.dtype))
 
     def push(self, ids, rows):
@@ -180,8 +180,7 @@ class HalfTable(Table):
         self.push_keys = [1000 + key for key in self.keys]
         pair_keys = [2000 + key for key in self.keys]
         shapes = [self.plan.shape(part) for part in range(count)]
-        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, 'capture', self.push_keys,
-                              pair_keys)
+        self.handler.do_table('w', self.keys, [shape[0] for shape in shapes], WIDTH, self.push_keys, pair_keys)
         self.pairs, self.stubs = [], []
         for part, (rows, _) in enumerate(shapes):
             pairs = np.zeros((rows, packed_width(WIDTH)), np.float32)
@@ -306,7 +305,7 @@ def test_tables_have_their_own_optimizers():
     whole = Whole(start_values(), mx.optimizer.create('sgd', **COMMON))
     first = Table(start_values(), 2, handler)
     first.set_optimizer(mx.optimizer.create('sgd', **COMMON))
-    handler.do_table('other', [100], [2], WIDTH, 'capture')
+    handler.do_table('other', [100], [2], WIDTH)
     other = make_row_sparse(np.arange(2), np.ones((2, WIDTH), 'float32'), (2, WIDTH))
     handler.update_multi_precision(100, other, mx.nd.sparse.zeros('row_sparse', (2, WIDTH)), None)
     handler.do_optimizer('other', [100], 'sgd', {'lr': 1.0, 'wd': 0.0}, None)
@@ -430,7 +429,7 @@ def test_writing_some_rows_of_a_state_keeps_the_others(name, arguments):
 
 def test_state_of_a_partition_on_another_server_is_not_read():
     handler = LoudHandler()
-    handler.do_table('w', [7], [3], WIDTH, 'capture')
+    handler.do_table('w', [7], [3], WIDTH)
     mailbox = mx.nd.full(MAILBOX_ELEMENTS, 5)
     handler.do_mailbox([MAILBOX])
     handler.update_multi_precision(MAILBOX, mailbox, mx.nd.zeros(MAILBOX_ELEMENTS), None)
@@ -471,7 +470,8 @@ def test_an_unknown_mode_is_an_error():
 
 def test_stored_weights_that_lack_rows_are_an_error():
     handler = LoudHandler()
-    handler.do_table('w', [7], [4], WIDTH, 'assign')
+    handler.do_table('w', [7], [4], WIDTH)
+    handler.do_mode([7], 'assign')
     lacking = make_row_sparse(np.array([0, 2]), np.ones((2, WIDTH), 'float32'), (4, WIDTH))
     with pytest.raises(RuntimeError, match='partition 7 of w holds 2 of its 4 rows'):
         handler.update_multi_precision(7, lacking, make_row_sparse(np.array([0]), np.ones((1, WIDTH), 'float32'),
@@ -505,7 +505,7 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(mon
         text = pickle.dumps(Command(*name, **arguments), 0).decode('ascii')
         return pickle.loads(text.encode('latin-1'))
 
-    first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4, mode='capture')
+    first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4)
     assert isinstance(first, Handler)
     assert send('optimizer', table='größe', keys=(5, 6), name='sgd', count=3,
                 attributes={'lr': 0.1, 'wd': 0.0, 'rescale_grad': 1 / 3, 'clip_gradient': None}) is first
@@ -521,7 +521,8 @@ def test_the_handler_passes_for_an_optimizer_where_mxnet_looks_at_it():
     assert Command('mode').multi_precision is False
     assert 'index' in inspect.signature(Handler.update_multi_precision).parameters
     updater = mx.optimizer.get_updater(LoudHandler())
-    updater.optimizer.do_table('w', [0], [2], 1, 'assign')
+    updater.optimizer.do_table('w', [0], [2], 1)
+    updater.optimizer.do_mode([0], 'assign')
     weight = make_row_sparse(np.arange(2), np.zeros((2, 1), 'float32'), (2, 1))
     updater(0, make_row_sparse(np.array([1]), np.ones((1, 1), 'float32'), (2, 1)), weight)
     assert weight.asnumpy().tolist() == [[0], [1]]
@@ -554,7 +555,7 @@ def recut(table, count, through_workers=False):
     table.keys = list(table.plan.keys)
     shapes = [table.plan.shape(part) for part in range(count)]
     table.stored = [make_row_sparse(np.arange(shape[0]), np.full(shape, 7, old[0].dtype), shape) for shape in shapes]
-    handler.do_table('w', table.keys, [shape[0] for shape in shapes], WIDTH, 'capture')
+    handler.do_table('w', table.keys, [shape[0] for shape in shapes], WIDTH)
     table.push(np.empty(0, np.int64), np.empty((0, WIDTH), old[0].dtype))
     updates = handler._optimizers['w']._index_update_count.get(old_keys[0], 0)
     if not through_workers:
