@@ -198,7 +198,7 @@ class Dense(Route):
         wire = np.int32 if self.rows < 2 ** 31 else np.int64
         everyone = self._collective.gather(ids, self._tag + '.rows', wire)
         self._touched = np.unique(np.concatenate(everyone))
-        self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._sums))
+        self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._sums))
 
     def summed_rows(self, outs: Optional[List[Any]] = None, priority: int = 0) -> Any:
         """The summed row_sparse gradient of the last push, written to `outs` or returned as an array."""
@@ -210,7 +210,7 @@ class Dense(Route):
         touched, sums = self._touched, self._sums
         assert touched is not None and sums is not None
         deliver(touched, lambda rows: sums.pull(touched, rows, priority), self.shape, self.dtype, outs)
-        self.traffic.add(steps=0, pulled=_wire_bytes(len(touched), sums))
+        self.traffic.add(steps=0, pulled=wire_bytes(len(touched), sums))
         return outs[0]
 
 
@@ -259,11 +259,11 @@ class Sparse(Route):
         if isinstance(self._table, Replica):
             self._count_rows(len(ids), self._collective.size)
         else:
-            self.traffic.add(rows=len(ids), pushed=_wire_bytes(len(ids), self._table))
+            self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table))
 
     def _count_pull(self, count: int) -> None:
         if not isinstance(self._table, Replica):
-            self.traffic.add(steps=0, pulled=_wire_bytes(count, self._table))
+            self.traffic.add(steps=0, pulled=wire_bytes(count, self._table))
 
     def pull(self, ids: np.ndarray, outs: List[Any], priority: int) -> None:
         """Write the rows `ids` (sorted, unique) into `outs`."""
@@ -314,7 +314,8 @@ def rows_of(array: Any) -> Callable[[np.ndarray], np.ndarray]:
     return values
 
 
-def _wire_bytes(count: int, table: Table) -> int:
+def wire_bytes(count: int, table: Table) -> int:
+    """Bytes that `count` rows of a table take on the wire."""
     return count * (table.row_bytes + ROW_OVERHEAD_BYTES)
 
 

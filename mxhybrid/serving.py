@@ -5,7 +5,7 @@ parameter, the same table takes weights and optimizer state, and a push updates 
 Only optimizers qualify whose kernel for a dense weight and a row_sparse gradient changes the touched rows alone, by
 the same code as for a row_sparse weight (``src/operator/optimizer_op-inl.h``, ``contrib/optimizer_op-inl.h``).
 """
-from typing import Any, Callable, List, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 
@@ -13,9 +13,8 @@ from . import states
 from .arrays import host_view
 from .errors import InputError
 from .optimizers import check_for_table, name_of, state_arrays
-from .partition import ROW_OVERHEAD_BYTES
 from .ps import Table
-from .routes import Dense
+from .routes import Dense, wire_bytes
 
 #: MXNet's kernels for a dense weight, a row_sparse gradient and dense state that change touched rows only.  ftrl has
 #: none, so one process computes it on all rows.
@@ -73,12 +72,11 @@ class OwnRows:
         route, table = self._route, self.table
         values = host_view(weight)
         table.assign(values.__getitem__)
-        arrays = [host_view(array).reshape(route.rows, -1) for array in state_arrays(state)]
         count = optimizer._index_update_count.get(route.key, optimizer.begin_num_update)
         table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
         table.expect_count(count)
-        for slot, rows in enumerate(arrays):
-            table.assign(_widened(rows, route), slot)
+        for slot, array in enumerate(state_arrays(state)):
+            table.assign(states.padded_rows(array, route), slot)
         route.own, route.kind = self, 'own rows'
 
     def push(self, ids: np.ndarray, rows: np.ndarray, optimizer: Any, priority: int,
@@ -103,17 +101,13 @@ class OwnRows:
             optimizer._update_count(route.key)
         table.set_optimizer(optimizer, optimizer._get_lr(route.key), optimizer._get_wd(route.key), count)
         table.push(ids, rows, priority)
-        route.traffic.add(rows=len(ids), pushed=len(ids) * self._row_bytes)
-
-    @property
-    def _row_bytes(self) -> int:
-        return self._route.width * self._route.dtype.itemsize + ROW_OVERHEAD_BYTES
+        route.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), table))
 
     def pull(self, ids: np.ndarray, priority: int = 0) -> np.ndarray:
         """Rows `ids` (sorted, unique) of the weight, after this worker's pushes (not collective)."""
         rows = np.empty((len(ids), self._route.width), self._route.dtype)
         self.table.pull(ids, rows, priority)
-        self._route.traffic.add(steps=0, pulled=len(ids) * self._row_bytes)
+        self._route.traffic.add(steps=0, pulled=wire_bytes(len(ids), self.table))
         return rows
 
     def forget(self) -> None:
@@ -152,12 +146,3 @@ class OwnRows:
             servers.meet()
         self.forget()
         return found
-
-
-def _widened(rows: np.ndarray, route: Dense) -> Callable[[np.ndarray], np.ndarray]:
-    """Give rows of a state array, as wide as the rows of its table."""
-    def values(ids: np.ndarray) -> np.ndarray:
-        wide = np.zeros((len(ids), route.width), route.dtype)
-        wide[:, :rows.shape[1]] = rows[ids]
-        return wide
-    return values

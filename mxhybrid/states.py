@@ -5,15 +5,16 @@ if asked for.  So it can be loaded onto any number of workers, servers and parti
 """
 import os
 import pickle
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import mxnet as mx
 import numpy as np
 
-from .arrays import host_view, make_row_sparse, row_sparse_parts
+from .arrays import host_view, make_row_sparse
 from .collective import Collective
 from .errors import InputError
 from .optimizers import replace_arrays, state_arrays
+from .routes import rows_of
 
 #: Bytes that travel in one broadcast; MXNet refuses arrays of 2^31 - 1 elements and more (``src/ndarray/ndarray.cc``).
 BROADCAST_CHUNK_BYTES = 64 << 20
@@ -147,7 +148,7 @@ def load(fname: str, updater: Any, routes: List[Any], collective: Collective, pr
         route.table.expect_count(count)
         arrays = state_arrays(tables[route.key]) if collective.rank == 0 else []
         for slot in range(len(slot_widths(route, optimizer))):
-            route.table.assign(_padded_rows(arrays[slot], route) if arrays else _nothing, slot)
+            route.table.assign(padded_rows(arrays[slot], route) if arrays else _nothing, slot)
 
 
 def _misfit(tables: Dict[Any, Any], routes: List[Any], optimizer: Any) -> str:
@@ -164,14 +165,15 @@ def _nothing(ids: np.ndarray) -> np.ndarray:
     raise AssertionError('only rank 0 gives values')
 
 
-def _padded_rows(array: Any, route: Any) -> Any:
-    """Give rows of a state array, as wide as the rows of its table."""
-    width = int(np.prod(route.shape[1:]))
-    full = np.zeros((route.rows, width), route.dtype)
-    if array.stype == 'row_sparse':
-        held, rows = row_sparse_parts(array)
-        full[held, :rows.shape[1]] = rows
-    else:
-        rows = host_view(array).reshape(route.rows, -1)
-        full[:, :rows.shape[1]] = rows
-    return lambda ids: full[ids]
+def padded_rows(array: Any, route: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that gives rows of a state array by id, as wide as the rows of its table."""
+    narrow = (rows_of(array) if array.stype == 'row_sparse'
+              else host_view(array).reshape(route.rows, -1).__getitem__)
+
+    def values(ids: np.ndarray) -> np.ndarray:
+        rows = narrow(ids)
+        wide = np.zeros((len(ids), int(np.prod(route.shape[1:]))), route.dtype)
+        wide[:, :rows.shape[1]] = rows
+        return wide
+
+    return values

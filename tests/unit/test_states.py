@@ -90,10 +90,10 @@ def test_state_rows_are_padded_to_the_width_of_the_table(width):
     ids = np.array([0, 2, 3])
     wanted = np.zeros((3, 3), 'float32')
     wanted[:, :width] = values[ids]
-    np.testing.assert_array_equal(states._padded_rows(mx.nd.array(values), route())(ids), wanted)
+    np.testing.assert_array_equal(states.padded_rows(mx.nd.array(values), route())(ids), wanted)
     sparse = make_row_sparse(np.array([2, 4]), values[[2, 4]], (5, width))
     wanted[[0, 2]] = 0
-    np.testing.assert_array_equal(states._padded_rows(sparse, route())(ids), wanted)
+    np.testing.assert_array_equal(states.padded_rows(sparse, route())(ids), wanted)
 
 
 @pytest.mark.parametrize('name, arguments, slots', [('sgd', {}, 0), ('sgd', {'momentum': 0.9}, 1), ('adam', {}, 2)])
