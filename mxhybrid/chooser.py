@@ -16,6 +16,7 @@ from .errors import SettingError
 from .job import Job
 from .log import get_logger
 from .memory import available_bytes
+from .partition import id_dtype
 from .probe import calibrate
 from .replicated import MAX_ELEMENTS, buffer_elements
 from .report import size
@@ -128,8 +129,7 @@ class Chooser:
         if measure is None:
             return
         if measure.pushes in SAMPLED:
-            measure.ids.append(self._collective.gather(ids, self._tag(route, 'ids'),
-                                                       np.int32 if route.rows < 2 ** 31 else np.int64))
+            measure.ids.append(self._collective.gather(ids, self._tag(route, 'ids'), id_dtype(route.rows)))
         measure.pushes += 1
 
     def pulled(self, route: Any, rows: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .arrays import allocate_rows, trim_heap
 from .errors import InputError
-from .partition import Partitioning, partition_count
+from .partition import Partitioning, chunks, partition_count
 from .ps import Table
 
 #: Bytes of rows that one worker pulls and pushes at a time; MXNet keeps buffers of that size for every key.
@@ -107,17 +107,17 @@ def _carry(table: Table, target: Table) -> None:
     moving = rows_between_servers(table.partitioning, target.partitioning)
     if not len(moving):
         return
-    step = max(1, MOVE_CHUNK_BYTES // (table.partitioning.width * table.dtype.itemsize))
+    row_bytes = table.partitioning.width * table.dtype.itemsize
     shares = np.array_split(moving, servers.num_workers)
     for slot in range(-1, table.state_slots()):
         if slot >= 0:
             servers.command('expose', keys=table.partitioning.keys, slot=slot)
         target.set_mode('assign' if slot < 0 else 'state:%d' % slot)
-        for start in range(0, len(shares[0]), step):  # the first share is the longest
+        for at in chunks(len(shares[0]), row_bytes, MOVE_CHUNK_BYTES):  # the first share is the longest
             # No worker's pull, which comes after its push, overtakes the commands: worker 0 pushes after them. Nor
             # does a host keep rows that were pulled before the push.
             table.touch()
-            ids = shares[servers.rank][start:start + step]
+            ids = shares[servers.rank][at[0]:at[-1] + 1]
             rows = np.empty((len(ids), table.partitioning.width), table.dtype)
             if len(ids):
                 servers.link.request(table, ids, 0)(rows)

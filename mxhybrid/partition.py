@@ -10,7 +10,7 @@ partition is placed by choosing its key.
 """
 import math
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 import numpy as np
 
@@ -85,6 +85,18 @@ class Partitioning:
 def rows_in_partition(rows: int, count: int, part: int) -> int:
     """Rows that round robin gives to partition `part` of `count`."""
     return (rows - part + count - 1) // count
+
+
+def chunks(rows: int, row_bytes: int, limit: int) -> Iterator[np.ndarray]:
+    """Numbers from 0 to `rows`, in portions of rows that take `limit` bytes at most, or of one row."""
+    step = max(1, limit // max(1, row_bytes))
+    for start in range(0, rows, step):
+        yield np.arange(start, min(start + step, rows), dtype=np.int64)
+
+
+def id_dtype(rows: int) -> type:
+    """What row ids of a table travel as."""
+    return np.int32 if rows < 2 ** 31 else np.int64
 
 
 def shared_rows(rows: int, old_count: int, old: int, new_count: int, new: int) -> Optional[Tuple[slice, slice]]:

@@ -11,7 +11,7 @@ import copy
 import pickle
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -23,7 +23,7 @@ from .client import Client
 from .errors import InputError
 from .handler import MAILBOX_ELEMENTS, Command
 from .optimizers import build, name_of, scalars, state_arrays
-from .partition import Partitioning, Placement, partition_count
+from .partition import Partitioning, Placement, chunks, partition_count
 from .settings import variable
 from .trace import OFF, AnyRecorder
 from .wire import Channel, Order, packed_width, pairs_of
@@ -403,12 +403,6 @@ class Table:
         self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
         self._sent_optimizer, self._sent_count = None, 0
 
-    def _chunks(self) -> Iterator[np.ndarray]:
-        row_bytes = max(1, self.partitioning.width * self.dtype.itemsize)
-        step = max(1, ASSIGN_CHUNK_BYTES // row_bytes)
-        for start in range(0, self.partitioning.rows, step):
-            yield np.arange(start, min(start + step, self.partitioning.rows), dtype=np.int64)
-
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
         """Overwrite the weights, or optimizer state `slot`, with rank 0's values (collective).
 
@@ -421,7 +415,7 @@ class Table:
         ahead = (self._wire or self)._ahead
         ahead.before_push()
         self.set_mode('assign' if slot < 0 else 'state:%d' % slot)
-        for ids in self._chunks():
+        for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, ASSIGN_CHUNK_BYTES):
             if self.servers.is_root:
                 self.push_exactly(ids, values(ids))
             else:

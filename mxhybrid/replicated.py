@@ -17,6 +17,7 @@ from .arrays import allocate_rows, host_view
 from .collective import Collective
 from .handler import Partition
 from .optimizers import build, name_of, scalars
+from .partition import chunks
 from .wire import Watch
 
 #: Bytes of rows that travel in one broadcast while a table is filled.
@@ -203,9 +204,7 @@ class Replica:
         rows, width = self._part.shape
         if slot >= 0:
             self._part.ensure_state(self._optimizer)
-        step = max(1, BROADCAST_CHUNK_BYTES // max(1, width * self.dtype.itemsize))
-        for start in range(0, rows, step):
-            ids = np.arange(start, min(start + step, rows), dtype=np.int64)
+        for ids in chunks(rows, width * self.dtype.itemsize, BROADCAST_CHUNK_BYTES):
             chunk = mx.nd.zeros((len(ids), width), dtype=self.dtype)
             if self._collective.rank == 0:
                 given = values(ids)

@@ -24,7 +24,7 @@ from . import checks
 from .arrays import allocate_rows, make_row_sparse, row_sparse_parts, sum_row_sparse
 from .collective import Collective
 from .costs import Choice, ring_bytes
-from .partition import ROW_OVERHEAD_BYTES
+from .partition import ROW_OVERHEAD_BYTES, id_dtype
 from .ps import ParameterServers, Table
 from .replicated import Replica, RowSum, buffer_elements
 from .report import Traffic
@@ -91,7 +91,7 @@ class Route:
 
     def _count_rows(self, rows: int, workers: int) -> None:
         """Count a push of `rows` rows by allreduce: what this worker sends and receives in a ring."""
-        moved = int(ring_bytes(buffer_elements(self.rows, self.width) * self.wire.itemsize, workers, workers) / 2)
+        moved = _ring_bytes(buffer_elements(self.rows, self.width) * self.wire.itemsize, workers)
         self.traffic.add(rows=rows, pushed=moved, pulled=moved)
 
 
@@ -170,9 +170,8 @@ class Dense(Route):
             self._half_sum.allreduce_(target, self._collective, self._tag, priority)
         else:
             self._collective.allreduce_(target, self._tag, priority)
-        workers = self._collective.size
-        ring_bytes = 2 * (workers - 1) * int(np.prod(self.shape)) * self.wire.itemsize // workers
-        self.traffic.add(rows=self.rows, pushed=ring_bytes, pulled=ring_bytes)
+        moved = _ring_bytes(int(np.prod(self.shape)) * self.wire.itemsize, self._collective.size)
+        self.traffic.add(rows=self.rows, pushed=moved, pulled=moved)
 
     def scratch(self, like: Any) -> Any:
         """An array of this parameter's shape on the device of `like`, reused from call to call."""
@@ -195,8 +194,7 @@ class Dense(Route):
             self._sums = servers.create_table(self._tag + '.gradient', self.shape, self.dtype, wanted, 'assign',
                                               halves=self.wire != self.dtype, exact=False)
         self._sums.push(ids, rows, priority)
-        wire = np.int32 if self.rows < 2 ** 31 else np.int64
-        everyone = self._collective.gather(ids, self._tag + '.rows', wire)
+        everyone = self._collective.gather(ids, self._tag + '.rows', id_dtype(self.rows))
         self._touched = np.unique(np.concatenate(everyone))
         self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._sums))
 
@@ -312,6 +310,11 @@ def rows_of(array: Any) -> Callable[[np.ndarray], np.ndarray]:
         return rows
 
     return values
+
+
+def _ring_bytes(size: int, workers: int) -> int:
+    """Bytes that a worker sends, and as many that it receives, when `size` bytes are summed in a ring of workers."""
+    return int(ring_bytes(size, workers, workers) / 2)
 
 
 def wire_bytes(count: int, table: Table) -> int:

@@ -5,7 +5,7 @@ parameter, the same table takes weights and optimizer state, and a push updates 
 Only optimizers qualify whose kernel for a dense weight and a row_sparse gradient changes the touched rows alone, by
 the same code as for a row_sparse weight (``src/operator/optimizer_op-inl.h``, ``contrib/optimizer_op-inl.h``).
 """
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from . import states
 from .arrays import host_view
 from .errors import InputError
 from .optimizers import check_for_table, name_of, state_arrays
+from .partition import chunks
 from .ps import Table
 from .routes import Dense, wire_bytes
 
@@ -52,11 +53,9 @@ class OwnRows:
         self._route = route
         self.table: Table = route.table
 
-    def chunks(self) -> List[np.ndarray]:
+    def chunks(self) -> Iterator[np.ndarray]:
         """Ids of all rows, in portions that are not too large to pull at once."""
-        step = max(1, CHUNK_BYTES // (self._route.width * self._route.dtype.itemsize))
-        return [np.arange(start, min(start + step, self._route.rows), dtype=np.int64)
-                for start in range(0, self._route.rows, step)]
+        return chunks(self._route.rows, self._route.width * self._route.dtype.itemsize, CHUNK_BYTES)
 
     def take(self, weight: Any, state: Any, optimizer: Any) -> None:
         """Give worker 0's weight and optimizer state to the servers, which update them from now on (collective).

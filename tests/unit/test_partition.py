@@ -12,6 +12,8 @@ from mxhybrid.partition import (
     ROW_OVERHEAD_BYTES,
     Partitioning,
     Placement,
+    chunks,
+    id_dtype,
     partition_count,
     rows_in_partition,
     shared_rows,
@@ -98,6 +100,18 @@ def test_rows_in_partition_add_up(rows, count):
     sizes = [rows_in_partition(rows, count, part) for part in range(count)]
     assert sum(sizes) == rows
     assert sizes == sorted(sizes, reverse=True)
+
+
+@given(st.integers(0, 300), st.integers(0, 50), st.integers(1, 400))
+def test_chunks_join_to_all_rows_and_stay_below_the_limit(rows, row_bytes, limit):
+    found = list(chunks(rows, row_bytes, limit))
+    assert [row for ids in found for row in ids] == list(range(rows))
+    assert all(ids.dtype == np.int64 and (0 < len(ids) * row_bytes <= limit or len(ids) == 1) for ids in found
+               if row_bytes)
+
+
+def test_row_ids_travel_in_the_smallest_type_that_has_them():
+    assert id_dtype(2 ** 31 - 1) == np.int32 and id_dtype(2 ** 31) == np.int64
 
 
 # ------------------------------------------------------------------------------------------ how many
