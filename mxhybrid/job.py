@@ -409,12 +409,14 @@ def join(settings: Settings) -> Job:
     global _job
     if _job is None:
         _job = Job(settings)
-    elif _job.distributed and settings.servers_per_host != _job.settings.servers_per_host:
-        raise SettingError('%s=%d, but this process already runs with %d: servers are started once per job'
-                           % (variable('servers_per_host'), settings.servers_per_host, _job.settings.servers_per_host))
-    elif _job.distributed and settings.wire_dtype != _job.settings.wire_dtype:
-        raise SettingError('%s=%s, but this process already runs with %s: all stores of a job have the same'
-                           % (variable('wire_dtype'), settings.wire_dtype, _job.settings.wire_dtype))
+    for name, why in (('servers_per_host', 'servers are started once per job'),
+                      ('local_aggregation', 'hosts choose their leaders once per job'),
+                      ('wire_dtype', 'all stores of a job have the same')):
+        if _job.distributed and getattr(settings, name) != getattr(_job.settings, name):
+            raise SettingError('%s=%s, but this process already runs with %s: %s' % (
+                variable(name), getattr(settings, name), getattr(_job.settings, name), why))
+    if settings.log_level != Settings.log_level:  # a store that does not ask for a level leaves it as it is
+        log.set_level(settings.log_level)
     for name in ('trace', 'metrics', 'tensorboard'):
         wanted, given = getattr(settings, name), getattr(_job.settings, name)
         if wanted and wanted != given:

@@ -22,6 +22,11 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
+def set_level(level: str) -> None:
+    """Set the level of all mxhybrid loggers."""
+    logging.getLogger(_ROOT).setLevel(level)
+
+
 def configure(level: str, label: str) -> None:
     """Set the level of all mxhybrid loggers and write to stderr, unless the program gave ``mxhybrid`` handlers.
 
@@ -35,8 +40,8 @@ def configure(level: str, label: str) -> None:
     label : str
         Who speaks, for example ``'rank 0'`` or ``'server 1'``.
     """
+    set_level(level)
     root = logging.getLogger(_ROOT)
-    root.setLevel(level)
     _rank_filter.label = label
     if not root.handlers:
         handler = logging.StreamHandler()

@@ -1,4 +1,6 @@
 """The store in a job of one process: what MXNet's own stores do, and clear errors where they would crash."""
+import logging
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -60,6 +62,18 @@ def test_settings_are_checked_when_the_store_is_made(monkeypatch):
     monkeypatch.setenv('MXHYBRID_SERVERS_PER_HOST', '0')
     with pytest.raises(SettingError, match='MXHYBRID_SERVERS_PER_HOST'):
         mx.kv.create('hybrid')
+
+
+def test_a_later_store_sets_the_log_level_if_it_asks_for_one():
+    logger = logging.getLogger('mxhybrid')
+    mxhybrid.create()
+    before = logger.level
+    try:
+        for given, level in ({'log_level': 'error'}, 'ERROR'), ({}, 'ERROR'), ({'log_level': 'debug'}, 'DEBUG'):
+            mxhybrid.create(**given)
+            assert logger.level == getattr(logging, level)
+    finally:
+        logger.setLevel(before)
 
 
 def test_stores_do_not_share_keys():

@@ -73,7 +73,8 @@ def wrong_in_jobs(kv):
         calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
     calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad']),
               ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
-              ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once'])
+              ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once']),
+              ('aggregation', lambda: mxhybrid.create(local_aggregation=False), ['LOCAL_AGGREGATION', 'False', 'once'])
               ] if kv.num_workers > 1 else []
     return calls
 
