@@ -11,6 +11,7 @@ A JSON object, written by worker 0 whenever a table's search ends::
 ``theta`` is the fit of :mod:`mxhybrid.tuning`, null where there were too few samples.  All times are in seconds.
 """
 import json
+import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from .errors import InputError
@@ -79,14 +80,29 @@ def read(path: str) -> Optional[Dict[str, Any]]:
     tables = content.get('tables')
     if not isinstance(tables, dict) or not all(_is_entry(entry) for entry in tables.values()):
         raise InputError('%s is a damaged plan file: its tables are not as %s describes' % (path, __name__))
+    if not (all(_is_count(content.get(name)) for name in ('workers', 'servers'))
+            and all(_is_number(content.get(name)) for name in ('seconds_before', 'seconds_after', 'lost', 'budget'))):
+        raise InputError('%s is a damaged plan file: its numbers are not as %s describes' % (path, __name__))
     return content
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _is_entry(entry: Any) -> bool:
-    return (isinstance(entry, dict) and isinstance(entry.get('shape'), list) and isinstance(entry.get('dtype'), str)
-            and type(entry.get('partitions')) is int and entry['partitions'] > 0
+    return (isinstance(entry, dict) and isinstance(entry.get('shape'), list)
+            and all(isinstance(entry.get(name), str) for name in ('dtype', 'reason'))
+            and all(_is_count(entry.get(name)) for name in ('partitions', 'start'))
             and isinstance(entry.get('finished'), bool) and isinstance(entry.get('samples'), list)
-            and all(isinstance(sample, list) and len(sample) == 2 for sample in entry['samples']))
+            and all(isinstance(sample, list) and len(sample) == 2 and _is_count(sample[0]) and _is_number(sample[1])
+                    for sample in entry['samples'])
+            and (entry.get('theta') is None or isinstance(entry['theta'], list) and len(entry['theta']) == 3
+                 and all(map(_is_number, entry['theta']))))
 
 
 def misfit(content: Dict[str, Any], workers: int, servers: int) -> str:

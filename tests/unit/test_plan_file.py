@@ -57,13 +57,24 @@ def test_other_files_are_refused(tmp_path, text, words):
 
 
 @pytest.mark.parametrize('name, value', [('partitions', 0), ('partitions', True), ('partitions', '4'), ('shape', 3),
-                                         ('dtype', None), ('finished', 1), ('samples', [1]), ('samples', None)])
+                                         ('dtype', None), ('finished', 1), ('samples', [1]), ('samples', None),
+                                         ('samples', [[1, '2 ms']]), ('samples', [[0, 1.0]]), ('start', None),
+                                         ('theta', [1, 2]), ('theta', 3), ('theta', [1, 2, None]), ('reason', None)])
 def test_damaged_entries_are_refused(path, name, value):
     content = plan()
     content['tables']['words'][name] = value
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match='damaged'):
         plan_file.read(str(path))
+
+
+@pytest.mark.parametrize('name, value', [('workers', None), ('servers', 2.5), ('seconds_before', '1'), ('lost', None),
+                                         ('seconds_after', float('inf')), ('budget', [])])
+def test_damaged_numbers_are_refused(path, name, value):
+    for content in (dict(plan(), **{name: value}), {key: kept for key, kept in plan().items() if key != name}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match='damaged'):
+            plan_file.read(str(path))
 
 
 def test_a_directory_is_refused(tmp_path):
