@@ -72,7 +72,7 @@ def plan(job: Any, routes: List[Any]) -> str:
         rows.append([route.name, 'x'.join(map(str, route.shape)), route.kind,
                      str(held.count) if held else '-',
                      ','.join(map(str, sorted(set(held.servers)))) if held else '-',
-                     '%.0f' % (traffic.rows / steps) if held else 'all',
+                     'all' if route.kind == 'allreduce' else '%.0f' % (traffic.rows / steps),
                      size(traffic.pushed / steps), size(traffic.pulled / steps)])
     if not job.num_servers:
         title = "mxhybrid: one process, MXNet's own store does the work and nothing is sent"

@@ -64,6 +64,12 @@ def test_the_plan_names_every_route_with_averages_per_step():
     assert len({len(line) for line in (head, rule, first, second)}) == 1
 
 
+@pytest.mark.parametrize('kind', ['row allreduce', 'replicated'])
+def test_tables_that_go_by_allreduce_show_the_rows_that_were_pushed(kind):
+    line = plan(job(), [route('table', (1000, 8), kind, Traffic(4, 40, 4000, 4000))]).split('\n')[3]
+    assert line.split()[1:] == ['1000x8', *kind.split(), '-', '-', '10', '1.0', 'kB', '1.0', 'kB']
+
+
 def test_the_title_tells_what_travels_as_something_else():
     title = plan(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
                          route('v', (3, 2), 'allreduce', Traffic(), wire='float16')]).split('\n')[0]
