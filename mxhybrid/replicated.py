@@ -18,7 +18,7 @@ from .collective import Collective
 from .handler import Partition
 from .optimizers import build, name_of, scalars
 from .partition import chunks
-from .wire import Watch
+from .wire import OverflowAlarm
 
 #: Bytes of rows that travel in one broadcast while a table is filled.
 BROADCAST_CHUNK_BYTES = 32 << 20
@@ -50,7 +50,7 @@ class RowSum:
 
     def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Collective, rounded: bool = False):
         self.name = name
-        self._watch = Watch(name) if rounded else None
+        self._alarm = OverflowAlarm(name) if rounded else None
         self._shape = (rows, width)
         self._collective = collective
         self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype)
@@ -84,11 +84,11 @@ class RowSum:
         """Write the sums of the touched rows to `out`, of shape (touched, width) (blocks)."""
         self._wait()
         values = self._views()[0]
-        if self._watch is None:
+        if self._alarm is None:
             np.take(values, self._touched, axis=0, out=out, mode='clip')  # 'raise' copies once more
         else:
             halves = values[self._touched]
-            self._watch.look(halves, 'summed gradients')
+            self._alarm.look(halves, 'summed gradients')
             out[:] = halves
 
     def _wait(self) -> None:

@@ -3,10 +3,10 @@
 ======================  ==================================  ==================================================
 route                   for                                 how
 ======================  ==================================  ==================================================
-:class:`Dense`          dense weight                        gradients summed by Horovod; an updater on the
+:class:`Dense`          dense weight                        gradients summed by allreduce; an updater on the
                                                             store works in this process
  with row_sparse        dense weight, row_sparse gradient   servers sum the rows, workers pull the rows that
- gradients                                                  anyone touched and update them; or Horovod sums them;
+ gradients                                                  anyone touched and update them; or allreduce does it;
                                                             or servers hold the weight (:mod:`mxhybrid.serving`)
 :class:`Sparse`         row_sparse weight                   servers hold rows and optimizer state, workers pull
                                                             the rows they ask for; or every worker holds them
@@ -29,7 +29,7 @@ from .ps import ParameterServers, Table
 from .replicated import Replica, RowSum, buffer_elements
 from .report import Traffic
 from .trace import AnyRecorder
-from .wire import HalfSum, dtype_for
+from .wire import HalfSum, OverflowAlarm, dtype_for
 
 
 class Route:
@@ -114,14 +114,14 @@ def deliver(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, d
 
 
 class Dense(Route):
-    """A dense parameter: Horovod allreduce."""
+    """A dense parameter: allreduce, by whom is up to :mod:`mxhybrid.collective`."""
 
     kind = 'allreduce'
 
     def __init__(self, key: Any, name: str, array: Any, prefix: str, collective: Collective,
                  wire: str = 'float32'):
         super().__init__(key, name, array, wire)
-        self._half_sum = HalfSum(name) if self.wire != self.dtype else None
+        self._half_sum = HalfSum(OverflowAlarm(name)) if self.wire != self.dtype else None
         self._tag = tag(prefix, key, name)
         self._collective = collective
         self.stored: Any = None

@@ -198,6 +198,8 @@ def _level(setting: str, value: Any) -> str:
     if not isinstance(logging.getLevelName(level), int):
         raise SettingError('%s=%r is not a log level: use DEBUG, INFO, WARNING or ERROR' % (setting, value))
     return level
+
+
 def _wire_dtype(setting: str, value: Any) -> str:
     name = getattr(value, '__name__', str(value).strip())
     if name not in ('float32', 'float16'):
@@ -246,7 +248,7 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Optional[Dict[st
         elif text is not None and text.strip():
             values[name] = _CHECKS[name](variable(name), text)
     settings = Settings(**values)
-    if settings.halves and any(count == AUTO for _, count in settings.partitions):
+    if settings.halves and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "
                            "wire_dtype='float16': give partitions as counts, or leave one of the two out")
     return settings

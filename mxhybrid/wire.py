@@ -5,19 +5,20 @@ u = 2^-11, and 2^-25 at most where a value is smaller than 2^-14:
 
 * rows pushed: the sum over the workers of a host, once, by u of it; servers sum these in float32;
 * rows pulled, of weights or of summed gradients: once, by u of each element;
-* dense gradients, and those of tables that go by allreduce: once by every worker, and once by every addition, so a
-  sum over N workers is off by at most ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of magnitudes;
+* dense gradients, and those of tables that go by allreduce: once by every worker, and at most once by every addition,
+  so a sum over N workers is off by at most ``((1 + u)^N - 1) * sum(|g|) + N * 2^-25``, about N u of the sum of
+  magnitudes;
 * nothing else: initial and assigned weights, optimizer state and pulls of whole tables stay exact.
 
 Values beyond 65504 become infinite and reach the weights like any infinite gradient; that is warned of.
 
-A table whose rows travel as float16 has three native keys for each partition, for three reasons.  A server merges
+Weights whose rows travel as float16 have three native keys for each partition, for three reasons.  A server merges
 pushes by adding them up, so gradients need a key of type float16; for keys of other types than float32 it copies
 the whole stored array after every push, unless a flag that it never initialises happens to be false
 (``multi_precision_`` in ``kvstore_dist_server.h``), so that key stores one row only and :mod:`mxhybrid.handler`
 applies what was pushed elsewhere.  Rows that workers pull are float16 too, but in pairs that pass for float32.  The
-third key holds the weights themselves, float32, for all that must be exact.  The flag is set where `wire_dtype` is,
-so servers add in float32.
+third key holds the weights themselves, float32, for all that must be exact; sums of gradients do without it.  The
+flag is set where `wire_dtype` is, so servers add in float32.
 """
 import ctypes
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -83,7 +84,7 @@ def pairs_of(values: Callable[[np.ndarray], np.ndarray], width: int) -> Callable
     return pairs
 
 
-class Watch:
+class OverflowAlarm:
     """Warns, once, when values of one parameter are no longer finite as float16.
 
     Parameters
@@ -136,7 +137,7 @@ class Channel:
                  push_keys: Optional[Tuple[int, ...]] = None, order: Optional['Order'] = None):
         self._halves = push_keys is not None
         self._width = width
-        self._watch = Watch(name)
+        self._alarm = OverflowAlarm(name)
         self.keys = keys
         self.push_keys = keys if push_keys is None else push_keys
         self.pushed_as = np.dtype(np.float16) if self._halves else dtype
@@ -152,14 +153,14 @@ class Channel:
         """Cast rows to what is pushed; 1 to 2 ns per element (NumPy and MXNet take the same time)."""
         if rows is not target:
             target[:] = rows
-            self._watch.look(target, 'gradients pushed', rows)
+            self._alarm.look(target, 'gradients pushed', rows)
 
     def widen(self, rows: np.ndarray) -> np.ndarray:
         """Rows as elements, from rows as pulled."""
         if not self._halves:
             return rows
         halves = unpack(rows, 2 * self.pulled_width)
-        self._watch.look(halves, 'rows pulled')
+        self._alarm.look(halves, 'rows pulled')
         return halves[:, :self._width]
 
 
@@ -211,12 +212,11 @@ class HalfSum:
 
     Parameters
     ----------
-    name : str
-        The parameter.
+    alarm : OverflowAlarm
     """
 
-    def __init__(self, name: str):
-        self._watch = Watch(name)
+    def __init__(self, alarm: OverflowAlarm):
+        self._alarm = alarm
         self._half: Dict[Any, Any] = {}
 
     def allreduce_(self, array: Any, collective: Collective, tag: str, priority: int) -> None:
@@ -226,7 +226,7 @@ class HalfSum:
             half = self._half[array.context] = mx.nd.empty(array.shape, ctx=array.context, dtype=np.float16)
         elif array.context.device_type == 'cpu':
             # The sum before this one: long there, so looking at it does not wait.
-            self._watch.look(host_view(half).reshape(-1), 'summed gradients of an earlier step')
+            self._alarm.look(host_view(half).reshape(-1), 'summed gradients of an earlier step')
         array.copyto(half)
         collective.allreduce_(half, tag, priority)
         half.copyto(array)

@@ -116,20 +116,20 @@ def warnings(caplog):
 
 
 def test_overflow_is_warned_of_once_by_name(warnings):
-    watch = wire.Watch('embed')
+    alarm = wire.OverflowAlarm('embed')
     large = np.array([1, 70000, -2], np.float32)
     with np.errstate(over='ignore'):
-        watch.look(np.ones(3, np.float16), 'gradients pushed')
+        alarm.look(np.ones(3, np.float16), 'gradients pushed')
         assert not warnings()
         for _ in range(2):
-            watch.look(large.astype(np.float16), 'gradients pushed', large)
+            alarm.look(large.astype(np.float16), 'gradients pushed', large)
     assert len(warnings()) == 1
     assert 'embed: gradients pushed' in warnings()[0] and '65504' in warnings()[0]
 
 
 def test_what_was_infinite_before_is_none_of_its_business(warnings):
     already = np.array([np.inf, np.nan, -np.inf], np.float32)
-    wire.Watch('embed').look(already.astype(np.float16), 'gradients pushed', already)
+    wire.OverflowAlarm('embed').look(already.astype(np.float16), 'gradients pushed', already)
     assert not warnings()
 
 
@@ -139,7 +139,7 @@ def test_a_sum_travels_as_float16_and_lands_in_place():
     def allreduce_(array, tag, priority):
         seen.append((array.dtype, tag, priority))
         array *= 2  # two workers with the same gradient
-    half_sum = wire.HalfSum('layer')
+    half_sum = wire.HalfSum(wire.OverflowAlarm('layer'))
     values = np.array([[1 / 3, -2049.0], [1e-9, 4.0]], np.float32)
     for _ in range(2):
         gradient = mx.nd.array(values)
