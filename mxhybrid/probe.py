@@ -109,7 +109,7 @@ def measure_ring(collective: Collective, watch: Stopwatch, tag: str, hosts: int)
 
 def calibrate(servers: ParameterServers, collective: Collective, clients: List[int], shares: List[float],
               tag: str) -> Network:
-    """Measure both ways (collective; well below a second on a network of 1 Gbit/s).
+    """Measure both ways (collective; takes from half a second to a few).
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class Hybrid(KVStore):
     """A key-value store that sends row_sparse parameters to parameter servers, dense ones to allreduce.
 
     Pass it, or its name ``'hybrid'``, to ``gluon.Trainer``, or use it like any ``mxnet.kvstore.KVStore``.  All
-    workers make the same calls in the same order, but for ``row_sparse_pull``, ``pull`` and
+    workers make the same calls in the same order, but for ``row_sparse_pull``, ``pull``, ``prefetch``, ``report`` and
     ``save_optimizer_states``.  Sums run over workers and devices and are not averaged.
 
     Parameters
@@ -44,6 +44,9 @@ class Hybrid(KVStore):
         see :mod:`mxhybrid.tuner`.
     servers_per_host : int, optional
         Parameter server processes that ``horovodrun`` jobs start on each host, default 1.
+    local_aggregation : bool, optional
+        True (default): one worker of each host exchanges rows with the servers, and dense sums with other hosts, for
+        all workers there, see :mod:`mxhybrid.aggregation` and :mod:`mxhybrid.reduction`.
     timeout : float, optional
         Seconds to wait for the other processes while the job starts.
     log_level : str, optional
