@@ -13,7 +13,7 @@ from .processes import interface_of
 #: Native key over which they exchange; tables use keys above it.
 BOOTSTRAP_KEY = 1
 
-_BYTES = 1024
+_BYTES = 2048
 
 
 def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:

@@ -19,3 +19,7 @@ class InputError(HybridError, ValueError):
 
 class JobError(HybridError):
     """The job cannot go on: another process of it failed, ended too early or never arrived."""
+
+
+class RefusedError(HybridError):
+    """A message that no process of this job has sent, or that was sent before."""

@@ -1,9 +1,8 @@
 """What runs inside every parameter server: updates of table partitions, and the answers to commands.
 
-The only way to talk to a server of MXNet 1.9.1 is command 0, a pickle that the server loads and installs as
-its optimizer (``python/mxnet/kvstore/kvstore_server.py``).  :class:`Command` pickles to a call of
-:func:`execute`, which carries out the command and returns the one :class:`Handler` of the process, so the same
-channel serves servers that mxhybrid started and stock servers that ``launch.py`` started.
+Commands come to :func:`carry_out`: sealed ones by way of :mod:`mxhybrid.server`, in servers that mxhybrid started,
+pickled ones by way of :func:`execute` and :mod:`mxhybrid.stock`, in stock servers that ``launch.py`` started.  Either
+has the server install the one :class:`Handler` of the process as its optimizer.
 
 From then on the server calls the handler once for each partition and step with the merged gradient.  What it
 does with it depends on the partition's mode:
@@ -42,19 +41,6 @@ from .trace import OFF, AnyRecorder, Recorder
 
 #: Elements of a mailbox, float32: 256 KiB.
 MAILBOX_ELEMENTS = 1 << 16
-
-
-class Command:
-    """A command that executes in a server when the server unpickles it."""
-
-    #: MXNet's ``KVStore.set_optimizer`` looks at it before it sends an optimizer.
-    multi_precision = False
-
-    def __init__(self, name: str, /, **arguments: Any):
-        self._text = json.dumps([name, arguments])
-
-    def __reduce__(self):
-        return execute, (self._text,)
 
 
 class Partition:
@@ -274,10 +260,10 @@ class Handler(Optimizer):
         """Learn which keys are mailboxes; the server's own is the one it is called for."""
         self._mailbox_keys = keys
 
-    def do_watch(self, host: str, port: int, timeout: float, trace: bool = False) -> None:
+    def do_watch(self, host: str, port: int, timeout: float, trace: bool = False, secret: str = '') -> None:
         """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
-        if self._lifeline is None and 'MXHYBRID_MONITOR' not in os.environ:
-            self._lifeline = Lifeline((host, port), server_name(), -1, timeout)
+        if self._lifeline is None and process_lifeline is None:
+            self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret)
         lifeline = self._lifeline or process_lifeline
         if trace and lifeline is not None and self._courier is None:
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)
@@ -384,11 +370,15 @@ def server_name() -> str:
 
 
 def execute(text: str) -> Handler:
+    """Carry out a command that was unpickled, the JSON of its name and arguments."""
+    return carry_out(*json.loads(text))
+
+
+def carry_out(name: str, arguments: Dict[str, Any]) -> Handler:
     """Carry out a command in this server; returns the handler for the server to install."""
     global _handler
     if _handler is None:
         _handler = Handler()
-    name, arguments = json.loads(text)
     try:
         with _handler.trace.span('command ' + name, 'command'):
             getattr(_handler, 'do_' + name)(**arguments)

@@ -40,8 +40,10 @@ from .processes import (
     interface_address,
 )
 from .ps import ParameterServers
+from .sealed import Sealer, new_secret
 from .segments import place_of_host
 from .settings import Settings, variable
+from .stock import pickled
 from .telemetry import Telemetry
 
 logger = log.get_logger(__name__)
@@ -182,27 +184,33 @@ class Job:
         num_servers = hosts * self.settings.servers_per_host
         plan: Dict[str, Any] = {}
         if self.rank == 0:
-            self._monitor = Monitor(address, self.num_workers, num_servers)
+            secret = new_secret()
+            self._monitor = Monitor(address, self.num_workers, num_servers, secret)
             self.telemetry.collect(self._monitor, self.num_workers)
-            plan = {'monitor': self._monitor.address, 'scheduler': [address, free_port(address)]}
+            plan = {'monitor': self._monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
         plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
-        self._connect_lifeline(tuple(plan['monitor']))
+        self._connect_lifeline(tuple(plan['monitor']), plan['secret'])
         environment = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
                        'DMLC_NUM_WORKER': str(len(set(self.leaders))), 'DMLC_NUM_SERVER': str(num_servers),
                        'DMLC_NODE_HOST': address, 'MXHYBRID_MONITOR': '%s:%d' % tuple(plan['monitor']),
-                       variable('timeout'): str(self.settings.timeout)}
+                       variable('timeout'): str(self.settings.timeout),
+                       variable('log_level'): self.settings.log_level}
         self._children = Children(environment, self._child_died)
         if self.rank == 0:
-            self._children.start('scheduler')
+            self._children.start('scheduler', plan['secret'])
         if hvd.local_rank() == 0:
             for _ in range(self.settings.servers_per_host):
-                self._children.start('server')
+                self._children.start('server', plan['secret'])
         self._children.watch()
         os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
         os.environ['DMLC_ROLE'] = 'worker'
         if self.leaders[self.rank] == self.rank:
             self._create_native()
-        self._install(num_servers, plan['monitor'], len(set(self.leaders)), [peer['address'] for peer in peers])
+        sealer = Sealer(plan.pop('secret'))
+        # What workers fork, data loaders say, has no use for it.
+        os.register_at_fork(after_in_child=sealer.forget)
+        self._install(num_servers, _watch(plan['monitor']), len(set(self.leaders)),
+                      [peer['address'] for peer in peers], sealer.seal)
 
     def _own_address(self, several_hosts: bool) -> str:
         if not several_hosts:
@@ -243,18 +251,19 @@ class Job:
         if self.rank == 0:
             from horovod.runner.http.http_server import RendezvousServer
 
-            self._monitor = Monitor(address, self.num_workers, num_servers)
+            secret = new_secret()
+            self._monitor = Monitor(address, self.num_workers, num_servers, secret)
             self._monitor.watch_scheduler(scheduler)
             self.telemetry.collect(self._monitor, self.num_workers)
             rendezvous = RendezvousServer()
-            mine.update(monitor=self._monitor.address, rendezvous=rendezvous.start())
+            mine.update(monitor=self._monitor.address, secret=secret, rendezvous=rendezvous.start())
         with _Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
             peers = exchange_natively(self._native, mine)
             slots = slots_of([peer['host'] for peer in peers])
             if self.rank == 0:
                 rendezvous.init(slots)
             self._native._barrier()
-        self._connect_lifeline(tuple(peers[0]['monitor']))
+        self._connect_lifeline(tuple(peers[0]['monitor']), peers[0]['secret'])
         self.telemetry.agree(peers[0]['telemetry'], self.rank)
         self.hosts = [peer['host'] for peer in peers]
         if len(set(self.hosts)) > 1:
@@ -273,7 +282,9 @@ class Job:
         # Not along with the addresses: the native store carries short records.
         self._agree_on_settings(self.collective.exchange(_shared(self.settings), 'mxhybrid.settings'))
         self.leaders = find_leaders([peer['place'] for peer in peers], self.settings.local_aggregation)
-        self._install(num_servers, peers[0]['monitor'], self.num_workers, [peer['address'] for peer in peers])
+        # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
+        self._install(num_servers, _watch(peers[0]['monitor'], secret=peers[0]['secret']), self.num_workers,
+                      [peer['address'] for peer in peers], pickled)
 
     # -- both ------------------------------------------------------------------------------------------------
 
@@ -283,11 +294,12 @@ class Job:
                        % (os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT']), self._cleanup):
             self._native = mx.kv.create('dist_sync')
 
-    def _connect_lifeline(self, monitor: Tuple[str, int]) -> None:
-        self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout,
+    def _connect_lifeline(self, monitor: Tuple[str, int], secret: str) -> None:
+        self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout, secret,
                                  self._cleanup)
 
-    def _install(self, num_servers: int, monitor: Tuple[str, int], clients: int, addresses: List[str]) -> None:
+    def _install(self, num_servers: int, watch: Dict[str, Any], clients: int, addresses: List[str],
+                 envelope: Callable[[str, Dict[str, Any]], str]) -> None:
         assert self.collective is not None and self.lifeline is not None
         if self._native is not None and self._native.num_workers != clients:
             raise SettingError('the parameter servers expect %d workers, but %d will come'
@@ -301,9 +313,10 @@ class Job:
         self.telemetry.connect(self.lifeline)
         self.num_servers = num_servers
         self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
-                                        native_ranks.index(0), BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace)
-        self.servers.install({'host': monitor[0], 'port': monitor[1], 'timeout': self.settings.timeout,
-                              'trace': self.telemetry.trace.enabled}, self.settings.halves)
+                                        native_ranks.index(0), BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace,
+                                        envelope)
+        self.servers.install(dict(watch, timeout=self.settings.timeout, trace=self.telemetry.trace.enabled),
+                             self.settings.halves)
 
     def _host_failed(self, error: BaseException) -> None:
         self.fail('local aggregation failed: %s: %s' % (type(error).__name__, error), echo=True)
@@ -381,6 +394,11 @@ def _shared(settings: Settings) -> Dict[str, Any]:
             'servers_per_host': settings.servers_per_host, 'local_aggregation': settings.local_aggregation,
             'routes': [list(pair) for pair in settings.routes], 'wire_dtype': settings.wire_dtype,
             'own_rows': settings.own_rows}
+
+
+def _watch(monitor: List[Any], **secret: str) -> Dict[str, Any]:
+    """Where servers find the job monitor."""
+    return dict(secret, host=monitor[0], port=monitor[1])
 
 
 _job: Optional[Job] = None

@@ -24,6 +24,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from .admission import introduction
 from .errors import JobError
 from .log import get_logger
 
@@ -81,13 +82,15 @@ class Lifeline:
         Rank of the worker, or -1 for a server.
     timeout : float
         Seconds to wait for the connection.
+    secret : str
+        The job's, see :mod:`mxhybrid.admission`; not kept.
     on_abort : callable, optional
         Called just before the process leaves.
     """
 
-    def __init__(self, address: Tuple[str, int], name: str, rank: int, timeout: float,
+    def __init__(self, address: Tuple[str, int], name: str, rank: int, timeout: float, secret: str,
                  on_abort: Optional[Callable[[], None]] = None):
-        self._sock = self._connect(address, timeout)
+        self._sock = self._connect(address, timeout, lambda sock: introduction(sock, secret, name, rank))
         self._name = name
         self._rank = rank
         self._on_abort = on_abort
@@ -104,19 +107,23 @@ class Lifeline:
         self.before_leaving: Callable[[], None] = lambda: None
         #: Name of the call that needs all workers in which this one is, set by the caller.
         self.waiting_for: Optional[str] = None
-        send(self._sock, {'hello': {'name': name, 'rank': rank}})
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
         self._thread.start()
 
     @staticmethod
-    def _connect(address: Tuple[str, int], timeout: float) -> socket.socket:
+    def _connect(address: Tuple[str, int], timeout: float,
+                 introduce: Callable[[socket.socket], Dict[str, Any]]) -> socket.socket:
         deadline = time.monotonic() + timeout
         while True:
+            sock = None
             try:
                 sock = socket.create_connection(address, timeout=max(0.1, deadline - time.monotonic()))
+                send(sock, introduce(sock))
                 break
             except OSError as error:
+                if sock is not None:
+                    sock.close()
                 if time.monotonic() >= deadline:
                     raise JobError('no connection to the job monitor at %s:%d within %g s: %s'
                                    % (address[0], address[1], timeout, error)) from error

@@ -27,6 +27,20 @@ def set_level(level: str) -> None:
     logging.getLogger(_ROOT).setLevel(level)
 
 
+class Sparingly:
+    """Warns of the 1st, 2nd, 4th, 8th, ... case only: strangers must not fill the log."""
+
+    def __init__(self, logger: logging.Logger):
+        self._logger = logger
+        self.count = 0
+
+    def __call__(self, text: str, *args: object) -> None:
+        """Log one case, or count it only."""
+        self.count += 1
+        if self.count & (self.count - 1) == 0:
+            self._logger.warning(text + ' (%d so far)', *args, self.count)
+
+
 def configure(level: str, label: str) -> None:
     """Set the level of all mxhybrid loggers and write to stderr, unless the program gave ``mxhybrid`` handlers.
 

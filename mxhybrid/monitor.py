@@ -7,8 +7,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from .admission import HELLO_BYTES, Admission
 from .lifeline import send
-from .log import get_logger
+from .log import Sparingly, get_logger
 
 logger = get_logger(__name__)
 
@@ -25,9 +26,11 @@ class Monitor:
         Address to listen on.
     workers, servers : int
         Processes that will connect.
+    secret : str
+        What they know, see :mod:`mxhybrid.admission`.
     """
 
-    def __init__(self, host: str, workers: int, servers: int):
+    def __init__(self, host: str, workers: int, servers: int, secret: str):
         self._listener = socket.create_server((host, 0), backlog=workers + servers + 8)
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         self._workers = workers
@@ -35,6 +38,8 @@ class Monitor:
         self._selector = selectors.DefaultSelector()
         self._peers: Dict[socket.socket, Dict[str, Any]] = {}
         self._buffers: Dict[socket.socket, bytes] = {}
+        self._admission = Admission(secret, workers + servers + 1)
+        self._warn = Sparingly(logger)
         self._first_failure: Optional[str] = None
         self._finished: Dict[int, int] = {}
         self._released = False
@@ -54,6 +59,7 @@ class Monitor:
         """A forked child, a data loader say, must not hold connections open that its parent's death would close."""
         for sock in [self._listener] + list(self._buffers):
             sock.close()
+        self._admission.close()
 
     def watch_scheduler(self, address: Tuple[str, int]) -> None:
         """Also look every few seconds whether the scheduler at `address` still listens."""
@@ -108,17 +114,36 @@ class Monitor:
         while True:
             for key, _ in self._selector.select(timeout=0.5):
                 if key.fileobj is self._listener:
-                    peer, _ = self._listener.accept()
-                    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._buffers[peer] = b''
-                    self._selector.register(peer, selectors.EVENT_READ)
+                    self._accept()
                 else:
                     self._read(key.fileobj)  # type: ignore[arg-type]
+            for peer in self._admission.overdue():
+                self._refuse(peer)
             self._look_at_scheduler()
             if len(self._finished) == self._workers and not self._released and self.may_end():
                 self._release()
             if self._first_failure is not None:
                 self.after_failure()
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:  # it has gone again, or this process has no descriptor left for it
+            return
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffers[peer] = b''
+        self._selector.register(peer, selectors.EVENT_READ)
+        self._try_send(peer, self._admission.challenge(peer))
+
+    def _forget(self, peer: socket.socket) -> None:
+        self._selector.unregister(peer)
+        self._buffers.pop(peer, None)
+        self._admission.forget(peer)
+
+    def _refuse(self, peer: socket.socket) -> None:
+        self._warn('the job monitor hangs up on a stranger: %s', self._address_of(peer))
+        self._forget(peer)
+        peer.close()
 
     def _read(self, peer: socket.socket) -> None:
         try:
@@ -126,8 +151,7 @@ class Monitor:
         except OSError:
             data = b''
         if not data:
-            self._selector.unregister(peer)
-            self._buffers.pop(peer, None)
+            self._forget(peer)
             with self._lock:
                 who = self._peers.pop(peer, None)
             peer.close()
@@ -137,6 +161,10 @@ class Monitor:
         lines = (self._buffers[peer] + data).split(b'\n')
         self._buffers[peer] = lines.pop()
         for line in lines:
+            if peer in self._admission:
+                if not self._admit(peer, line):
+                    return
+                continue
             try:
                 message = json.loads(line.decode())
             except ValueError:
@@ -145,6 +173,20 @@ class Monitor:
                 self._handle(peer, message)
             except (AttributeError, KeyError, TypeError, ValueError):
                 logger.warning('the job monitor ignores a malformed message from %s', self._address_of(peer))
+        if peer in self._admission and len(self._buffers[peer]) > HELLO_BYTES:
+            self._refuse(peer)
+
+    def _admit(self, peer: socket.socket, line: bytes) -> bool:
+        who = self._admission.admit(peer, line)
+        if who is None:
+            self._refuse(peer)
+            return False
+        with self._lock:
+            self._peers[peer] = who
+            failure = self._first_failure
+        if failure is not None:
+            self._try_send(peer, {'abort': failure})
+        return True
 
     @staticmethod
     def _address_of(peer: socket.socket) -> str:
@@ -154,17 +196,7 @@ class Monitor:
             return 'a closed connection'
 
     def _handle(self, peer: socket.socket, message: Dict[str, Any]) -> None:
-        if 'hello' in message:
-            hello = message['hello']
-            with self._lock:
-                self._peers[peer] = {'name': str(hello['name']), 'rank': int(hello['rank'])}
-                failure = self._first_failure
-            if failure is not None:
-                self._try_send(peer, {'abort': failure})
-            return
-        who = self._peers.get(peer)
-        if who is None:
-            return
+        who = self._peers[peer]
         if 'fail' in message:
             who['bye'] = True
             self.report_failure('%s failed: %s' % (who['name'], message['fail']))

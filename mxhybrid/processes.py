@@ -98,8 +98,8 @@ class Children:
         self._processes: List[Tuple[str, subprocess.Popen]] = []
         self._leaving = False
 
-    def start(self, role: str) -> None:
-        """Start one process as `role`, 'scheduler' or 'server'."""
+    def start(self, role: str, secret: str) -> None:
+        """Start one process as `role`, 'scheduler' or 'server', and tell it the job's secret, as nobody else."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(_WORKER_PREFIXES)}
         env.pop('DMLC_ROLE', None)
         env.update(self._environment)
@@ -107,6 +107,7 @@ class Children:
         package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         env['PYTHONPATH'] = os.pathsep.join([package_parent] + [p for p in [env.get('PYTHONPATH')] if p])
         env['MXHYBRID_ROLE'] = role
+        env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
         process = subprocess.Popen([sys.executable, '-m', 'mxhybrid.server'], env=env, stdin=subprocess.DEVNULL)
         self._processes.append((role, process))

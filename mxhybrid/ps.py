@@ -8,7 +8,6 @@ native store that shape this module (``src/kvstore/kvstore_dist.h`` and ``kvstor
 * a command overtakes pushes that are still under way, so rank 0 waits for its own before it sends one.
 """
 import copy
-import pickle
 import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
@@ -21,11 +20,11 @@ from .ahead import Ahead
 from .arrays import allocate_rows, host_view
 from .client import Client
 from .errors import InputError
-from .handler import MAILBOX_ELEMENTS, Command
+from .handler import MAILBOX_ELEMENTS
 from .optimizers import build, name_of, scalars, state_arrays
 from .partition import Partitioning, Placement, chunks, partition_count
 from .settings import variable
-from .trace import OFF, AnyRecorder
+from .trace import AnyRecorder
 from .wire import Channel, Order, packed_width, pairs_of
 
 #: Bytes of rows that travel in one push while a table is assigned.
@@ -55,12 +54,15 @@ class ParameterServers:
     meet : callable
         Waits until all workers call it.
     trace : Recorder or Off
+    envelope : callable
+        Makes the text that the servers take for a command, of its name and arguments.
     """
 
     def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
                  num_workers: int, initialiser: int, first_key: int, meet: Callable[[], None],
-                 trace: AnyRecorder = OFF):
+                 trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str]):
         self.trace = trace
+        self._envelope = envelope
         self.client = client
         self.link = link
         self.rank = rank
@@ -111,7 +113,7 @@ class ParameterServers:
             return
         with self.trace.span('command ' + name, 'command'):
             self.link.settle()
-            body = pickle.dumps(Command(name, **arguments), 0).decode('ascii')
+            body = self._envelope(name, arguments)
             assert self.client is not None
             with self.client.lock:
                 self.client.native._send_command_to_servers(0, body)

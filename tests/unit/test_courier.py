@@ -25,7 +25,7 @@ from mxhybrid.lifeline import Lifeline
 address, name, rank, ahead, limit = (sys.argv[2], int(sys.argv[3])), sys.argv[4], *map(int, sys.argv[5:8])
 courier.now = trace.now = lambda: time.monotonic_ns() + ahead
 courier.INTERVAL_S = 0.0
-line = Lifeline(address, name, rank, 10)
+line = Lifeline(address, name, rank, 10, 'open sesame')
 recorder = trace.Recorder(name + ' (host h)', place=int(name.split()[1]), limit=limit)
 sender = courier.Courier(recorder, line)
 while sender._offset.value is None:
@@ -61,7 +61,7 @@ class Job:
 
     def __init__(self, path, workers):
         self.path = path
-        self.monitor = Monitor('127.0.0.1', workers, 1)
+        self.monitor = Monitor('127.0.0.1', workers, 1, 'open sesame')
         self.collector = Collector(self.monitor, TraceFile(str(path)), workers)
         self.members = []
 

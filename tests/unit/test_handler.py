@@ -13,9 +13,10 @@ import pytest
 
 from mxhybrid import handler as handler_module
 from mxhybrid.arrays import host_view, make_row_sparse, row_sparse_parts
-from mxhybrid.handler import MAILBOX_ELEMENTS, Command, Handler
+from mxhybrid.handler import MAILBOX_ELEMENTS, Handler
 from mxhybrid.optimizers import ELEMENTWISE, SPARSE_KERNELS, is_sparse_kernel, scalars, state_arrays
 from mxhybrid.partition import Placement
+from mxhybrid.stock import Command, pickled
 from mxhybrid.trace import Recorder
 from mxhybrid.wire import packed_width, unpack
 
@@ -485,7 +486,8 @@ def test_stored_weights_that_lack_rows_are_an_error():
     ("pickle.loads(pickle.dumps(Command('dance'), 0))", 'command dance failed'),
 ], ids=['update', 'command', 'unknown command'])
 def test_an_error_ends_the_server_and_is_shown(call, text):
-    program = 'import pickle, mxnet as mx\nfrom mxhybrid.handler import Handler, Command\n%s\nprint("alive")' % call
+    program = ('import pickle, mxnet as mx\nfrom mxhybrid.handler import Handler\nfrom mxhybrid.stock import Command\n'
+               '%s\nprint("alive")' % call)
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True, timeout=50, env=env)
@@ -501,9 +503,8 @@ def test_commands_travel_as_mxnet_sends_them_and_answer_with_the_one_handler(mon
     monkeypatch.setattr(handler_module, '_handler', None)
 
     def send(*name, **arguments):
-        # KVStore.set_optimizer: a pickle of protocol 0, sent as text.
-        text = pickle.dumps(Command(*name, **arguments), 0).decode('ascii')
-        return pickle.loads(text.encode('latin-1'))
+        # As KVStore.set_optimizer does: a pickle of protocol 0, sent as text.
+        return pickle.loads(pickled(*name, arguments).encode('latin-1'))
 
     first = send('table', table='größe', keys=(5, 6), rows=[2, 3], width=4)
     assert isinstance(first, Handler)

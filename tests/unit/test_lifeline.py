@@ -14,11 +14,14 @@ import time
 import pytest
 from obedient import Obedient, run_python
 
+from mxhybrid.admission import introduction
 from mxhybrid.errors import JobError
-from mxhybrid.lifeline import ABORT_STATUS, Lifeline
+from mxhybrid.lifeline import ABORT_STATUS, Lifeline, send
 from mxhybrid.monitor import Monitor
+from mxhybrid.sealed import prove
 
 LIMIT_S = 15
+SECRET = 'open sesame'
 
 PACKAGE = """
 import sys, types
@@ -37,7 +40,7 @@ import os, time
 address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
 def say(text):
     print(text, flush=True)
-line = Lifeline(address, name, rank, 10, lambda: os.write(2, b'cleaned up\\n'))
+line = Lifeline(address, name, rank, 10, 'open sesame', lambda: os.write(2, b'cleaned up\\n'))
 say('connected')
 for command in sys.stdin:
     word, _, rest = command.strip().partition(' ')
@@ -62,7 +65,7 @@ for command in sys.stdin:
 """
 
 MONITOR = PACKAGE + """
-monitor = Monitor('127.0.0.1', 2, 0)
+monitor = Monitor('127.0.0.1', 2, 0, 'open sesame')
 print('%s %d' % monitor.address, flush=True)
 sys.stdin.read()
 """
@@ -94,7 +97,7 @@ def job():
     def start(workers, servers=0, address=None):
         monitor = None
         if address is None:
-            monitor = Monitor('127.0.0.1', workers, servers)
+            monitor = Monitor('127.0.0.1', workers, servers, SECRET)
             address = monitor.address
         new = [Member(address, 'worker %d' % rank, rank) for rank in range(workers)]
         new += [Member(address, 'server %d' % number, -1) for number in range(servers)]
@@ -297,7 +300,7 @@ def test_no_monitor_in_time_is_an_error_with_address_and_limit():
         address = server.getsockname()
     started = time.monotonic()
     with pytest.raises(JobError, match=r'no connection to the job monitor at 127.0.0.1:%d within 0.2 s' % address[1]):
-        Lifeline(address, 'worker 0', 0, 0.2)
+        Lifeline(address, 'worker 0', 0, 0.2, SECRET)
     assert 0.2 <= time.monotonic() - started < 3
 
 
@@ -311,7 +314,9 @@ def test_a_monitor_that_comes_late_is_waited_for(monkeypatch):
             server.settimeout(LIMIT_S)
             peer, _ = server.accept()
             with peer, peer.makefile() as lines:
-                assert json.loads(lines.readline()) == {'hello': {'name': 'worker 0', 'rank': 0}}
+                peer.sendall(b'{"challenge": "7"}\n')
+                assert json.loads(lines.readline()) == {'hello': {
+                    'name': 'worker 0', 'rank': 0, 'proof': prove(SECRET, '7', 'worker 0', 0)}}
                 assert member.answer() == 'connected'
     finally:
         member.process.kill()
@@ -330,10 +335,11 @@ def test_strangers_and_garbage_do_not_disturb_the_monitor(job):
 
 
 def test_messages_may_arrive_in_pieces():
-    monitor = Monitor('127.0.0.1', 1, 0)
+    monitor = Monitor('127.0.0.1', 1, 0, SECRET)
     with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
         peer.settimeout(LIMIT_S)
-        for piece in (b'{"hello": {"name": "w', b'orker 0", "rank": 0}}\n{"do', b'ne": 4}\n'):
+        hello = json.dumps(introduction(peer, SECRET, 'worker 0', 0)).encode()
+        for piece in (hello[:20], hello[20:] + b'\n{"do', b'ne": 4}\n'):
             peer.sendall(piece)
             time.sleep(0.02)
         assert json.loads(answers.readline()) == {'finished': 0, 'calls': 4}
@@ -341,10 +347,10 @@ def test_messages_may_arrive_in_pieces():
 
 
 def test_failures_from_many_threads_are_told_once():
-    monitor = Monitor('127.0.0.1', 1, 0)
+    monitor = Monitor('127.0.0.1', 1, 0, SECRET)
     with socket.create_connection(monitor.address) as peer, peer.makefile() as answers:
         peer.settimeout(LIMIT_S)
-        peer.sendall(b'{"hello": {"name": "worker 0", "rank": 0}}\n')
+        send(peer, introduction(peer, SECRET, 'worker 0', 0))
         while not monitor._peers:
             time.sleep(0.01)
         threads = [threading.Thread(target=monitor.report_failure, args=('cause %d' % number,)) for number in range(8)]

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from mxhybrid.admission import introduction
+from mxhybrid.lifeline import send
 from mxhybrid.monitor import Monitor
 
 CHILD = '''
@@ -15,11 +17,11 @@ import os, sys, time
 from mxhybrid.lifeline import Lifeline
 from mxhybrid.monitor import Monitor
 if sys.argv[1] == 'monitor':
-    monitor = Monitor('127.0.0.1', 1, 0)
+    monitor = Monitor('127.0.0.1', 1, 0, 'open sesame')
     print(monitor.address[1], flush=True)
     time.sleep(1.0)  # until the test has connected
 else:
-    Lifeline(('127.0.0.1', int(sys.argv[1])), 'worker 1', 1, 10)
+    Lifeline(('127.0.0.1', int(sys.argv[1])), 'worker 1', 1, 10, 'open sesame')
 pid = os.fork()
 if pid == 0:
     time.sleep(60)
@@ -51,7 +53,7 @@ def forking():
 
 def test_worker_that_forked(forking):
     start, pids = forking
-    monitor = Monitor('127.0.0.1', 2, 0)
+    monitor = Monitor('127.0.0.1', 2, 0, 'open sesame')
     failures = []
     monitor.report_failure = failures.append
     process = start(str(monitor.address[1]))
@@ -67,7 +69,7 @@ def test_monitor_that_forked(forking):
     start, pids = forking
     process = start('monitor')
     with socket.create_connection(('127.0.0.1', int(process.stdout.readline()))) as connection:
-        connection.sendall(b'{"hello": {"name": "worker 1", "rank": 1}}\n')
+        send(connection, introduction(connection, 'open sesame', 'worker 1', 1))
         pids.append(int(process.stdout.readline()))
         process.kill()
         connection.settimeout(5)

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from mxhybrid.admission import introduction
+from mxhybrid.lifeline import send
 from mxhybrid.monitor import Monitor
 
 
@@ -11,7 +13,7 @@ from mxhybrid.monitor import Monitor
                                    b'\xff\xfe\n', b'{"hello": {"name": "x", "rank": "y"}}\n',
                                    b'GET / HTTP/1.1\r\n\r\n'])
 def test_noise(noise):
-    monitor = Monitor('127.0.0.1', 1, 0)
+    monitor = Monitor('127.0.0.1', 1, 0, 'open sesame')
     failures = []
     monitor.report_failure = failures.append
     with socket.create_connection(monitor.address) as stranger:
@@ -19,7 +21,7 @@ def test_noise(noise):
         time.sleep(0.2)
     assert not failures
     with socket.create_connection(monitor.address) as worker:
-        worker.sendall(b'{"hello": {"name": "worker 1", "rank": 1}}\n')
+        send(worker, introduction(worker, 'open sesame', 'worker 1', 1))
         time.sleep(0.2)
     deadline = time.monotonic() + 5
     while not failures and time.monotonic() < deadline:

@@ -197,19 +197,20 @@ def test_children_get_their_role_and_parent_but_no_workers_variables(children, t
     monkeypatch.setenv('KEPT', 'yes')
     made, _ = children("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
                        DMLC_NUM_SERVER='2', OUT=str(tmp_path / 'out'))
-    made.start('server')
+    made.start('server', 'abc')
     made.farewell()
     text = (tmp_path / 'out').read_text()
     assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
     for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"DMLC_NUM_SERVER": "2"',
-                 '"MXHYBRID_PARENT": "%d"' % os.getpid()):
+                 '"MXHYBRID_PARENT": "%d"' % os.getpid(), '"MXHYBRID_SECRET": "abc"'):
         assert part in text
+    assert 'MXHYBRID_SECRET' not in os.environ
 
 
 def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
     made, deaths = children('import time; time.sleep(60)')
-    made.start('scheduler')
-    made.start('server')
+    made.start('scheduler', 'abc')
+    made.start('server', 'abc')
     made.watch()
     pid = made._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
@@ -220,7 +221,7 @@ def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
 def test_children_may_end_after_the_farewell_and_must(children, monkeypatch):
     monkeypatch.setattr(processes, 'FAREWELL_S', 0.2)
     made, deaths = children('import time; time.sleep(60)')
-    made.start('server')
+    made.start('server', 'abc')
     made.watch()
     made.farewell()
     assert made._processes[0][1].returncode == -signal.SIGKILL
