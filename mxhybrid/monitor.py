@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .admission import HELLO_BYTES, Admission
+from .admission import HELLO_BYTES, STRANGERS, Admission
 from .lifeline import send
 from .log import Sparingly, get_logger
 
@@ -31,7 +31,7 @@ class Monitor:
     """
 
     def __init__(self, host: str, workers: int, servers: int, secret: str):
-        self._listener = socket.create_server((host, 0), backlog=workers + servers + 8)
+        self._listener = socket.create_server((host, 0), backlog=workers + servers + STRANGERS)
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         self._workers = workers
         self._servers = servers
