@@ -2,6 +2,9 @@
 
 The file is what ``mxnet.optimizer.Updater.get_states`` makes: a pickle of ``{index: state}``, with the optimizer
 if asked for.  So it can be loaded onto any number of workers, servers and partitions, and in one process.
+
+A pickle can run any code when it is read, and MXNet defines the file as one: load only files that you trust.  All
+workers read what worker 0 sends them of it over Horovod.
 """
 import os
 import pickle

@@ -1,0 +1,112 @@
+"""Train while strangers send commands to the servers and talk to the job monitor: ``strangers.py directory``."""
+import os
+import pickle
+import subprocess
+import sys
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import autograd, gluon
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+from mxhybrid import job as job_module
+from mxhybrid.sealed import Sealer, new_secret
+from mxhybrid.stock import pickled
+
+ROWS, WIDTH, STEPS = 50, 4, 6
+
+#: Says the line that is its third argument to the monitor and waits until that hangs up.
+STRANGER = '''
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as sock:
+    sock.sendall(sys.argv[3].encode())
+    try:
+        while sock.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+'''
+
+
+class Evil:
+    """Creates a file in the process that unpickles it."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self._path,)
+
+
+def seen_by_others(secret):
+    """Processes whose command line or environment shows the secret."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        for name in ('cmdline', 'environ'):
+            try:
+                with open('/proc/%s/%s' % (pid, name), 'rb') as handle:
+                    if secret.encode() in handle.read():
+                        found.append('%s of %s' % (name, pid))
+            except OSError:
+                continue
+    return found
+
+
+def send_commands(native, recorded, rank):
+    """Everything but a new command of this job."""
+    native._send_command_to_servers(0, pickle.dumps(Evil(os.path.join(directory, 'evil%d' % rank)), 0).decode('ascii'))
+    native.set_optimizer(mx.optimizer.SGD(learning_rate=1000))  # as MXNet's own Trainer would
+    forged = {'table': 'net_words_weight', 'keys': [3, 4], 'name': 'sgd', 'attributes': {'lr': 1000.0}, 'count': None}
+    native._send_command_to_servers(0, pickled('optimizer', forged))
+    native._send_command_to_servers(0, Sealer(new_secret()).seal('optimizer', forged))
+    native._send_command_to_servers(0, '')
+    for text in recorded + recorded[::-1]:
+        native._send_command_to_servers(0, text)  # in order, and out of order
+        native._send_command_to_servers(0, text.replace('0.5', '1000'))
+        native._send_command_to_servers(0, text[:-1])
+
+
+def talk_to_monitor(address):
+    """What would fail the job, if the monitor believed it."""
+    for says in ('{"hello": {"name": "worker 1", "rank": 1}}\n',
+                 '{"hello": {"name": "worker 1", "rank": 1}}\n{"fail": "it is over"}\n',
+                 '{"fail": "it is over"}\n', '{"done": 1}\n', '[' * 4000 + '\n'):
+        subprocess.run([sys.executable, '-c', STRANGER, address[0], str(address[1]), says], timeout=60, check=True)
+
+
+directory = sys.argv[1]
+secrets_made = []
+job_module.new_secret = lambda: secrets_made.append(new_secret()) or secrets_made[-1]
+store = mxhybrid.create(partitions=3)
+net = SparseEmbedding(ROWS, WIDTH, prefix='net_words_')
+net.initialize(mx.init.Uniform(0.1))
+trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, kvstore=store)
+native = store.backend._servers.client.native
+recorded, send = [], native._send_command_to_servers
+native._send_command_to_servers = lambda head, text: (recorded.append(text), send(head, text))
+everyone = np.random.RandomState(1).randint(0, ROWS, (STEPS, store.num_workers, 12))
+expected = None
+for step, ids in enumerate(everyone):
+    trainer.set_learning_rate(0.5 if step < 2 else 0.25)
+    with autograd.record():
+        loss = net(mx.nd.array(ids[store.rank])).sum()
+    loss.backward()
+    if expected is None:
+        expected = net.weight.row_sparse_data(mx.nd.arange(ROWS)).asnumpy()
+    trainer.step(1)
+    expected -= trainer.learning_rate * np.bincount(ids.ravel(), minlength=ROWS)[:, None]
+    if step in (2, 4):
+        store._barrier()
+        if store.backend._servers.is_root:
+            talk_to_monitor(job_module.current()._monitor.address)
+        if job_module.launcher() == 'horovodrun':
+            native._send_command_to_servers = send
+            send_commands(native, list(recorded), '%d-%d' % (store.rank, step))
+            native._send_command_to_servers = lambda head, text: (recorded.append(text), send(head, text))
+        store._barrier()
+weight = net.weight.row_sparse_data(mx.nd.arange(ROWS)).asnumpy()
+report(store.rank, weight=weight, expected=expected, commands=len(recorded), secrets=secrets_made,
+       seen=[place for secret in secrets_made for place in seen_by_others(secret)], own=[
+           name for name, value in os.environ.items() if any(secret in value for secret in secrets_made)])

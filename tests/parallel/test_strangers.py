@@ -1,0 +1,26 @@
+"""Strangers who reach the servers and the job monitor change nothing, and nobody sees the job's secret."""
+import numpy as np
+import pytest
+from jobs import BODIES, run_job
+
+BODY = BODIES / 'strangers.py'
+
+
+@pytest.mark.parametrize('launcher, said', [
+    ('horovodrun', ['hangs up on a stranger', 'ignoring a command from a stranger: it is not sealed', 'sent again']),
+    ('launch.py', ['hangs up on a stranger']),  # its servers take pickles from anybody
+])
+def test_strangers(launcher, said, tmp_path):
+    trace = tmp_path / 'trace.json'
+    result = run_job(BODY, launcher, workers=2, servers=2, args=[tmp_path], timeout=120,
+                     env={'MXHYBRID_LOCAL_AGGREGATION': 0, 'MXHYBRID_LOG_LEVEL': 'DEBUG', 'MXHYBRID_TRACE': trace}).ok()
+    for words in said:
+        assert words in result.output
+    for rank in (0, 1):
+        np.testing.assert_allclose(result.results[rank]['weight'], result.results[rank]['expected'], rtol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ['trace.json']  # no side effect of a pickle
+    (secret,) = result.results[0]['secrets']
+    assert len(secret) == 64 and not result.results[1]['secrets']
+    assert result.results[0]['seen'] == result.results[0]['own'] == []
+    assert secret not in result.output and secret not in trace.read_text()
+    assert result.results[0]['commands'] > 3 and not result.results[1]['commands']
