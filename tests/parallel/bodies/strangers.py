@@ -17,16 +17,17 @@ from mxhybrid.stock import pickled
 
 ROWS, WIDTH, STEPS = 50, 4, 6
 
-#: Says the line that is its third argument to the monitor and waits until that hangs up.
+#: Says each argument to the monitor and waits until that hangs up.
 STRANGER = '''
 import socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as sock:
-    sock.sendall(sys.argv[3].encode())
-    try:
-        while sock.recv(4096):
+for says in sys.argv[3:]:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as sock:
+        sock.sendall(says.encode())
+        try:
+            while sock.recv(4096):
+                pass
+        except ConnectionResetError:
             pass
-    except ConnectionResetError:
-        pass
 '''
 
 
@@ -54,9 +55,9 @@ def seen_by_others(secret):
     return found
 
 
-def send_commands(native, recorded, rank):
+def send_commands(native, recorded, name):
     """Everything but a new command of this job."""
-    native._send_command_to_servers(0, pickle.dumps(Evil(os.path.join(directory, 'evil%d' % rank)), 0).decode('ascii'))
+    native._send_command_to_servers(0, pickle.dumps(Evil(os.path.join(directory, 'evil' + name)), 0).decode('ascii'))
     native.set_optimizer(mx.optimizer.SGD(learning_rate=1000))  # as MXNet's own Trainer would
     forged = {'table': 'net_words_weight', 'keys': [3, 4], 'name': 'sgd', 'attributes': {'lr': 1000.0}, 'count': None}
     native._send_command_to_servers(0, pickled('optimizer', forged))
@@ -70,10 +71,10 @@ def send_commands(native, recorded, rank):
 
 def talk_to_monitor(address):
     """What would fail the job, if the monitor believed it."""
-    for says in ('{"hello": {"name": "worker 1", "rank": 1}}\n',
-                 '{"hello": {"name": "worker 1", "rank": 1}}\n{"fail": "it is over"}\n',
-                 '{"fail": "it is over"}\n', '{"done": 1}\n', '[' * 4000 + '\n'):
-        subprocess.run([sys.executable, '-c', STRANGER, address[0], str(address[1]), says], timeout=60, check=True)
+    says = ['{"hello": {"name": "worker 1", "rank": 1}}\n',
+            '{"hello": {"name": "worker 1", "rank": 1}}\n{"fail": "it is over"}\n',
+            '{"fail": "it is over"}\n', '{"done": 1}\n', '[' * 4000 + '\n']
+    subprocess.run([sys.executable, '-S', '-c', STRANGER, address[0], str(address[1])] + says, timeout=60, check=True)
 
 
 directory = sys.argv[1]
@@ -101,7 +102,7 @@ for step, ids in enumerate(everyone):
         store._barrier()
         if store.backend._servers.is_root:
             talk_to_monitor(job_module.current()._monitor.address)
-        if job_module.launcher() == 'horovodrun':
+        if job_module.current().launcher == 'horovodrun':
             native._send_command_to_servers = send
             send_commands(native, list(recorded), '%d-%d' % (store.rank, step))
             native._send_command_to_servers = lambda head, text: (recorded.append(text), send(head, text))
