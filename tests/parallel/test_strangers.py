@@ -14,10 +14,10 @@ def test_strangers(launcher, said, tmp_path):
     trace = tmp_path / 'trace.json'
     result = run_job(BODY, launcher, workers=2, servers=2, args=[tmp_path], timeout=120,
                      env={'MXHYBRID_LOCAL_AGGREGATION': 0, 'MXHYBRID_LOG_LEVEL': 'DEBUG', 'MXHYBRID_TRACE': trace}).ok()
-    for words in said:
-        assert words in result.output
     for rank in (0, 1):
         np.testing.assert_allclose(result.results[rank]['weight'], result.results[rank]['expected'], rtol=1e-5)
+    for words in said:
+        assert words in result.output
     assert [path.name for path in tmp_path.iterdir()] == ['trace.json']  # no side effect of a pickle
     (secret,) = result.results[0]['secrets']
     assert len(secret) == 64 and not result.results[1]['secrets']
