@@ -34,7 +34,7 @@ def server(monkeypatch):
 
 def table(name, rows):
     """Arguments of a command."""
-    return {'table': name, 'keys': [5], 'rows': [rows], 'width': 4, 'mode': 'capture'}
+    return {'table': name, 'keys': [5], 'rows': [rows], 'width': 4}
 
 
 def test_sealed_commands_are_carried_out_and_the_handler_is_installed_once(server):
