@@ -7,12 +7,13 @@ setup(
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones by Horovod allreduce',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
+    entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
     # (see scripts/install): neither can be a requirement here.
     install_requires=['numpy<1.24', 'tqdm'],
     extras_require={'test': ['pytest', 'pytest-timeout', 'hypothesis', 'psutil', 'ruff', 'mypy'],
-                    'plot': ['matplotlib']},  # for scripts/bench --plot and python -m mxhybrid.plot
+                    'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid plot
     classifiers=[
         'License :: OSI Approved :: Apache Software License',
         'Operating System :: POSIX :: Linux',

@@ -6,13 +6,18 @@ parameter servers, dense parameters are summed by Horovod allreduce, as in Paral
 """
 import os as _os
 
-# Under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
-# ends and nothing of ours is needed (mxhybrid.handler, which MXNet's server loads, imports what it uses).
-import mxnet as _mxnet  # noqa: F401
+from .entry import is_command as _is_command
 
 __version__ = '0.1.0'
 
-if _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
+# The command `mxhybrid` also looks at installations where importing MXNet fails, crashes or hangs.  For everybody else:
+# under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
+# ends and nothing of ours is needed (mxhybrid.handler, which MXNet's server loads, imports what it uses).
+_is_tool = _is_command()
+if not _is_tool:
+    import mxnet as _mxnet  # noqa: F401
+
+if not _is_tool and _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
     from . import hooks as _hooks
     from .errors import HybridError, InputError, JobError, SettingError
     from .prefetching import prefetch, prefetching

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.kvstore import KVStore
 
-from . import states
+from . import files
 from .arrays import make_row_sparse
 from .routes import Route, merge, rows_of
 
@@ -89,7 +89,7 @@ class OneProcess:
 
     def save_states(self, fname: str, dump_optimizer: bool) -> None:
         """Write the optimizer state."""
-        states.write_atomically(fname, self.native._updater.get_states(dump_optimizer))
+        files.write_atomically(fname, self.native._updater.get_states(dump_optimizer))
 
     def load_states(self, fname: str) -> None:
         """Read the optimizer state."""

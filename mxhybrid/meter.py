@@ -171,7 +171,7 @@ class Meter:
 
     def _record(self, end: int) -> Dict[str, Any]:
         routes: Dict[str, Dict[str, int]] = {}
-        alpha = {}
+        alpha, tables = {}, {}
         before, self._before = self._before, {}
         for route in list(self.routes.values()):
             after = self._before[route] = _counts(route)
@@ -181,6 +181,7 @@ class Meter:
                 total[name] += count
             if route.kind != 'allreduce' and (route.table is not None or moved['rows']):
                 alpha[route.name] = moved['rows'] / route.rows
+                tables[route.name] = dict(moved, route=route.kind)
         return {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
                 'seconds': (end - self._last_end) / 1e9, 'store_seconds': self.in_store / 1e9, 'routes': routes,
-                'alpha': alpha}
+                'alpha': alpha, 'tables': tables}

@@ -15,7 +15,7 @@ import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from .errors import InputError
-from .states import write_atomically
+from .files import write_atomically
 from .tuning import Candidate, Tuning, fit
 
 FORMAT = 1

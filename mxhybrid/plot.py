@@ -1,9 +1,9 @@
-"""``python -m mxhybrid.plot FILE [PICTURE]``: shows what a search for partition counts found."""
-import argparse
-import sys
+"""Shows what a search for partition counts found; ``mxhybrid plot``, or ``python -m mxhybrid.plot``, is its face."""
 from typing import Any, Dict, List, Optional
 
 from . import plan_file
+from .commands import console
+from .commands.drawing import new_figure, save
 from .errors import InputError
 from .tuning import Fit
 
@@ -14,18 +14,12 @@ def draw(content: Dict[str, Any], picture: str) -> None:
     Raises
     ------
     InputError
-        matplotlib is not installed, or there is nothing to draw.
+        matplotlib is not installed, there is nothing to draw, or the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError('drawing needs matplotlib: pip install matplotlib') from error
     tables = {name: entry for name, entry in content['tables'].items() if entry['samples']}
     if not tables:
         raise InputError('no table was searched: there is nothing to draw')
-    figure = Figure(figsize=(6, 4 * len(tables)))
-    FigureCanvasAgg(figure)
+    figure = new_figure(6, 4 * len(tables))
     for at, (name, entry) in enumerate(sorted(tables.items())):
         axes = figure.add_subplot(len(tables), 1, at + 1)
         counts = [count for count, _ in entry['samples']]
@@ -41,8 +35,7 @@ def draw(content: Dict[str, Any], picture: str) -> None:
         axes.set_ylabel('ms a step')
         axes.set_title(name)
         axes.legend()
-    figure.tight_layout()
-    figure.savefig(picture)
+    save(figure, picture)
 
 
 def lines(content: Dict[str, Any]) -> List[str]:
@@ -57,23 +50,25 @@ def lines(content: Dict[str, Any]) -> List[str]:
     return found
 
 
-def main(arguments: Optional[List[str]] = None) -> None:
-    """Print a plan file and, with a second argument, draw it."""
-    parser = argparse.ArgumentParser(prog='python -m mxhybrid.plot',
-                                     description='Show what a search for partition counts found.')
-    parser.add_argument('file', help='the plan file')
-    parser.add_argument('picture', nargs='?', help='image file to draw samples and fit into, for example plan.png')
-    given = parser.parse_args(arguments)
-    try:
-        content = plan_file.read(given.file)
-        if content is None:
-            raise InputError('%s does not exist' % given.file)
-        sys.stdout.write('\n'.join(lines(content)) + '\n')
-        if given.picture:
-            draw(content, given.picture)
-    except InputError as error:
-        parser.exit(1, '%s\n' % error)
+def show(path: str, picture: Optional[str]) -> None:
+    """Print a plan file and, where a picture is asked for, draw it.
+
+    Raises
+    ------
+    InputError
+        It cannot be read or drawn.
+    """
+    content = plan_file.read(path)
+    if content is None:
+        raise InputError('%s does not exist' % path)
+    console.write('\n'.join(lines(content)))
+    if picture:
+        draw(content, picture)
 
 
 if __name__ == '__main__':
-    main()
+    import sys
+
+    from .commands.main import run_alone
+
+    sys.exit(run_alone('plot'))

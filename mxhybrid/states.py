@@ -6,7 +6,6 @@ if asked for.  So it can be loaded onto any number of workers, servers and parti
 A pickle can run any code when it is read, and MXNet defines the file as one: load only files that you trust.  All
 workers read what worker 0 sends them of it over Horovod.
 """
-import os
 import pickle
 from typing import Any, Callable, Dict, List
 
@@ -16,6 +15,7 @@ import numpy as np
 from .arrays import host_view, make_row_sparse
 from .collective import Collective
 from .errors import InputError
+from .files import write_atomically
 from .optimizers import replace_arrays, state_arrays
 from .routes import rows_of
 
@@ -52,20 +52,6 @@ def _read(route: Any, optimizer: Any) -> Any:
         else:
             fetched.append(mx.nd.array(rows.reshape(array.shape), dtype=array.dtype))
     return replace_arrays(template, fetched)
-
-
-def write_atomically(fname: str, data: bytes) -> None:
-    """Write a file aside and move it into place, so that nobody ever reads half of it."""
-    aside = '%s.%d.part' % (fname, os.getpid())
-    try:
-        with open(aside, 'wb') as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(aside, fname)
-    finally:
-        if os.path.exists(aside):
-            os.remove(aside)
 
 
 def save(fname: str, updater: Any, routes: List[Any], dump_optimizer: bool) -> None:

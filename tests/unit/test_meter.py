@@ -69,6 +69,8 @@ def test_records_of_steps():
     assert second['routes'] == {'server weights': {'rows': 4, 'pushed': 50, 'pulled': 7},
                                 'server gradients': {'rows': 0, 'pushed': 0, 'pulled': 0},
                                 'allreduce': {'rows': 10, 'pushed': 4, 'pulled': 4}}
+    assert second['tables'] == {'words': {'route': 'server weights', 'rows': 4, 'pushed': 50, 'pulled': 7},
+                                'bins': {'route': 'server gradients', 'rows': 0, 'pushed': 0, 'pulled': 0}}
     assert second['store_seconds'] == pytest.approx(30e-9)  # three calls, each from one look to the next
     assert second['seconds'] == pytest.approx(100e-9)
     assert second['wall'] >= first['wall'] > 1e9

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from mxhybrid import plan_file, plot
+from mxhybrid import plan_file
+from mxhybrid.commands.main import run_alone
 from mxhybrid.errors import InputError
 from mxhybrid.tuning import MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
 
@@ -95,7 +96,7 @@ def test_misfits_are_named():
 
 
 def test_shown_in_words(path, capsys):
-    plot.main([str(path)])
+    run_alone('plot', [str(path)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('4 workers, 2 servers; a step took 1.8e+04 ms before')
     assert lines[1] == 'bins: 1 partitions (small)'
@@ -105,17 +106,13 @@ def test_shown_in_words(path, capsys):
 def test_drawn(path, capsys):
     picture = path.parent / 'plan.png'
     if importlib.util.find_spec('matplotlib') is not None:
-        plot.main([str(path), str(picture)])
+        run_alone('plot', [str(path), str(picture)])
         assert picture.read_bytes().startswith(b'\x89PNG')
         return
-    with pytest.raises(SystemExit) as caught:
-        plot.main([str(path), str(picture)])
-    assert caught.value.code == 1
+    assert run_alone('plot', [str(path), str(picture)]) == 1
     assert 'pip install matplotlib' in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path, capsys):
-    with pytest.raises(SystemExit) as caught:
-        plot.main([str(tmp_path / 'none.json')])
-    assert caught.value.code == 1
+    assert run_alone('plot', [str(tmp_path / 'none.json')]) == 1
     assert 'none.json does not exist' in capsys.readouterr().err

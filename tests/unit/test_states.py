@@ -5,14 +5,14 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid import states
+from mxhybrid import files, states
 from mxhybrid.arrays import make_row_sparse
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
     path = tmp_path / 'trainer.states'
     for data in (b'first', b'second, longer', b''):
-        states.write_atomically(str(path), data)
+        files.write_atomically(str(path), data)
         assert path.read_bytes() == data
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
@@ -21,7 +21,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_part(tmp_path):
     path = tmp_path / 'trainer.states'
     path.write_bytes(b'old')
     with pytest.raises(TypeError):
-        states.write_atomically(str(path), 'text is not bytes')
+        files.write_atomically(str(path), 'text is not bytes')
     assert path.read_bytes() == b'old'
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
@@ -33,9 +33,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(states.os, 'fsync', full)
+    monkeypatch.setattr(files.os, 'fsync', full)
     with pytest.raises(OSError, match='No space left'):
-        states.write_atomically(str(path), b'new')
+        files.write_atomically(str(path), b'new')
     assert path.read_bytes() == b'old'
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
 
@@ -43,9 +43,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
 def test_a_target_that_cannot_be_replaced_leaves_no_part(tmp_path):
     (tmp_path / 'directory').mkdir()
     with pytest.raises(OSError):
-        states.write_atomically(str(tmp_path / 'directory'), b'new')
+        files.write_atomically(str(tmp_path / 'directory'), b'new')
     with pytest.raises(FileNotFoundError):
-        states.write_atomically(str(tmp_path / 'missing' / 'trainer.states'), b'new')
+        files.write_atomically(str(tmp_path / 'missing' / 'trainer.states'), b'new')
     assert [entry.name for entry in tmp_path.iterdir()] == ['directory']
 
 

@@ -1,0 +1,7 @@
+"""``python -m mxhybrid``: the command ``mxhybrid``."""
+import sys
+
+from .commands.main import main
+
+if __name__ == '__main__':
+    sys.exit(main())

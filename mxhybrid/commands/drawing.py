@@ -1,0 +1,94 @@
+"""Pictures: what a run moved and took, as an image file."""
+from typing import Any, List, Tuple
+
+from ..errors import InputError
+from .steps import Run
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure that needs no display.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError('drawing needs matplotlib (%s): pip install matplotlib' % error) from error
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, picture: str) -> None:
+    """Write a figure to an image file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written, or its ending is not that of an image.
+    """
+    try:
+        figure.tight_layout()
+        figure.savefig(picture)
+    except (OSError, ValueError) as error:
+        raise InputError('%s cannot be written: %s' % (picture, error)) from error
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize='small', loc='upper right')
+
+
+def draw(run: Run, picture: str) -> None:
+    """Draw step time, bytes by route, bytes by table, and the routes of tables, over steps.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed, or the file cannot be written.
+    """
+    numbers = [step['step'] for step in run.steps]
+    tables = run.tables()
+    kinds = list(run.bytes_by_route())
+    figure = new_figure(8, 9 + 0.25 * len(tables))
+    heights = [1, 1, 1, 0.2 + 0.1 * len(tables)]
+    times, routes, moved, ways = figure.subplots(4, 1, gridspec_kw={'height_ratios': heights})
+
+    times.plot(numbers[1:] or numbers, [1000 * seconds for seconds in run.seconds[1:] or run.seconds], label='step')
+    times.plot(numbers[1:] or numbers, [1000 * step['store_seconds'] for step in run.steps[1:] or run.steps],
+               label='in the store')
+    times.set_ylabel('ms')
+    times.set_ylim(bottom=0)
+    for at, kind in enumerate(kinds):
+        routes.plot(numbers, [count / 1e6 for count in run.bytes_by_route()[kind]], label=kind, color='C%d' % (at % 10))
+    routes.set_ylabel('MB a step, by route')
+    for table in tables:
+        moved.plot(numbers, [count / 1e6 for count in table.moved], label=table.name)
+    moved.set_ylabel('MB a step, by table')
+    for at, table in enumerate(tables):
+        for first, length, kind in _stretches(table.routes(), numbers[-1] + 1):
+            color = 'C%d' % (kinds.index(kind) % 10) if kind in kinds else 'gray'
+            ways.broken_barh([(first - 0.5, length)], (at - 0.4, 0.8), facecolors=color)
+            ways.annotate(kind, (first, at), va='center', fontsize='x-small')
+    ways.set_yticks(range(len(tables)))
+    ways.set_yticklabels([table.name for table in tables], fontsize='small')
+    ways.set_xlabel('step')
+    for axes in (times, routes, moved, ways):
+        axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
+        _legend(axes)
+    save(figure, picture)
+
+
+def _stretches(routes: List[Tuple[int, str]], end: int) -> List[Tuple[int, int, str]]:
+    """First step, number of steps and name of each route of a table."""
+    ends = [first for first, _ in routes[1:]] + [end]
+    return [(first, after - first, kind) for (first, kind), after in zip(routes, ends)]

@@ -1,0 +1,59 @@
+"""Print versions and settings, to be pasted into an issue report."""
+import argparse
+import os
+import platform
+import re
+import sys
+from typing import List
+
+from .. import __version__
+from ..memory import available_bytes
+from ..report import size
+from . import console
+from .software import look_at_all
+
+#: Variables that matter, and those among them that nobody should publish.
+_SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
+_SECRET = re.compile(r'SECRET|TOKEN|PASSWORD|PASSWD|KEY', re.IGNORECASE)
+
+_IMPORT_S = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say which arguments there are."""
+    parser.add_argument('--timeout', type=float, default=_IMPORT_S, metavar='S',
+                        help='seconds that each import may take, %(default)g by default')
+
+
+def lines_of(seconds: float) -> List[str]:
+    """All lines, each import taking `seconds` at most."""
+    lines = ['- mxhybrid: %s' % __version__, '- platform: %s' % platform.platform(),
+             '- python: %s (%s)' % (platform.python_version(), sys.executable)]
+    for name, known in look_at_all(seconds).items():
+        if name == 'mxhybrid' and 'problem' not in known:
+            continue
+        more = ''
+        if name == 'mxnet' and 'features' in known:
+            more = ' with ' + ', '.join(known['features'])
+        elif name == 'horovod' and 'version' in known:
+            more = ': MXNet no (%s)' % known['lacks'] if 'lacks' in known else ': MXNet yes, ' + ', '.join(
+                '%s %s' % (part, 'yes' if known[part] else 'no') for part in ('gloo', 'mpi', 'nccl'))
+        lines.append('- %s: %s%s' % (name, known.get('version', known.get('problem')), more))
+    lines.append('- cores: %d of %s, memory free: %s' % (len(os.sched_getaffinity(0)), os.cpu_count(),
+                                                          size(available_bytes())))
+    for name, value in sorted(os.environ.items()):
+        if _SHOWN.match(name.lstrip('_')):
+            lines.append('- %s=%s' % (name, '(not shown)' if _SECRET.search(name) else value))
+    return lines
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print everything; returns the exit status."""
+    console.write('\n'.join(lines_of(given.timeout)))
+    return 0
+
+
+if __name__ == '__main__':
+    from .main import run_alone
+
+    sys.exit(run_alone('env'))

@@ -1,0 +1,219 @@
+"""Checks of the host: its name, network, shared memory, limits and cores."""
+import os
+import resource
+import socket
+import time
+from typing import Any, Callable, Dict, List
+
+from ..errors import SettingError
+from ..memory import available_bytes
+from ..processes import interface_address
+from ..report import size
+from .findings import ADVICE, FAILED, FINE, Finding, OutOfTime, within
+from .shape import Shape
+
+GROUP = 'Host'
+
+#: Descriptors that a worker needs by itself, and for each other process of the job: Horovod connects all workers with
+#: each other, several times, ps-lite all workers with all servers, and everybody with worker 0.
+_FILES_ALONE, _FILES_EACH = 128, 8
+
+#: Below that, MXNet's DataLoader with worker processes runs out of /dev/shm.
+_SMALL_SHM = 256 << 20
+
+
+def _name(shape: Shape, seconds: float) -> Finding:
+    name = socket.gethostname()
+    data: Dict[str, Any] = {'host': name}
+    advice = 'give the name its network address: a line "<address> %s" in /etc/hosts in place of any other' % name
+    began = time.monotonic()
+    try:
+        address = within(seconds, lambda: socket.gethostbyname(name))
+    except (OSError, OutOfTime) as error:
+        return Finding(GROUP, 'name', ADVICE if shape.several_hosts is False else FAILED,
+                       'host name %r does not resolve (%s)' % (name, error), advice, data)
+    data.update(address=address, seconds=round(time.monotonic() - began, 3))
+    text = 'host name %s is %s' % (name, address)
+    if address.startswith('127.'):
+        text += ', which other hosts cannot reach'
+        if shape.several_hosts:
+            return Finding(GROUP, 'name', FAILED, text + ', but Horovod tells them this address', advice, data)
+        if shape.several_hosts is None:
+            return Finding(GROUP, 'name', ADVICE, text + '; fails in a job over several hosts', advice, data)
+        return Finding(GROUP, 'name', FINE, text + ': fine on one host only', advice, data)
+    if data['seconds'] > 1:
+        return Finding(GROUP, 'name', ADVICE, text + ', but finding that took %.1f s' % data['seconds'], advice, data)
+    return Finding(GROUP, 'name', FINE, text, data=data)
+
+
+def _addresses() -> Dict[str, str]:
+    """IPv4 addresses by interface."""
+    import psutil  # may be missing
+
+    return {name: entry.address for name, entries in psutil.net_if_addrs().items()
+            for entry in entries if entry.family == socket.AF_INET}
+
+
+def _interfaces(shape: Shape) -> Finding:
+    try:
+        addresses = _addresses()
+    except ImportError:
+        return Finding(GROUP, 'interfaces', ADVICE, 'network interfaces are not known without psutil',
+                       'pip install psutil')
+    text = 'interfaces: ' + (', '.join('%s %s' % pair for pair in sorted(addresses.items())) or 'none with IPv4')
+    wanted = os.environ.get('HOROVOD_GLOO_IFACE')
+    data = {'addresses': addresses, 'wanted': wanted}
+    if wanted:
+        try:
+            interface_address(wanted)
+        except SettingError as error:
+            return Finding(GROUP, 'interfaces', FAILED, str(error), 'see there', data)
+        text += '; Horovod uses %s' % wanted
+    others = [address for address in addresses.values() if not address.startswith('127.')]
+    if shape.several_hosts and not others:
+        return Finding(GROUP, 'interfaces', FAILED, text + ': no network to other hosts', 'connect the host', data)
+    return Finding(GROUP, 'interfaces', FINE, text, data=data)
+
+
+def _own_addresses() -> List[str]:
+    """Addresses on which this host's processes will listen."""
+    found = ['127.0.0.1']
+    try:
+        interface = os.environ.get('HOROVOD_GLOO_IFACE')
+        found.append(interface_address(interface) if interface else socket.gethostbyname(socket.gethostname()))
+    except (SettingError, OSError, ImportError):
+        pass  # other checks say so
+    return list(dict.fromkeys(found))
+
+
+def _speak(address: str, seconds: float) -> int:
+    """Listen on a port that the system chooses, connect to it, send something; returns the port."""
+    with socket.create_server((address, 0)) as server:
+        server.settimeout(seconds)
+        port = server.getsockname()[1]
+        with socket.create_connection((address, port), timeout=seconds) as client:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.settimeout(seconds)
+                client.sendall(b'!')
+                if accepted.recv(1) != b'!':
+                    raise OSError('what was sent did not arrive')
+    return port
+
+
+def _ports(seconds: float) -> Finding:
+    addresses: List[str] = []
+    try:
+        addresses = within(seconds, _own_addresses)
+        for address in addresses:
+            _speak(address, seconds)
+    except (OSError, OutOfTime) as error:
+        return Finding(GROUP, 'ports', FAILED, 'cannot listen on, or connect to, a port of %s (%s)'
+                       % (addresses[-1] if addresses else 'this host', error),
+                       'allow TCP between the ports that the system gives to processes, see '
+                       '/proc/sys/net/ipv4/ip_local_port_range, in firewalls and containers', {'addresses': addresses})
+    return Finding(GROUP, 'ports', FINE, 'can listen on and connect to ports of ' + ' and '.join(addresses),
+                   data={'addresses': addresses})
+
+
+def _share(seconds: float) -> None:
+    """Send a piece of shared memory to a process's own other end, as local aggregation does."""
+    from ..segments import Listener, Segment, connect  # needs NumPy
+
+    listener = Listener()
+    try:
+        client = connect(listener.name)
+        server = listener.accept(seconds)
+        segment, descriptor = Segment.create(1 << 20)
+        try:
+            segment.view(0, (1 << 18,), 'float32')[:] = 7
+            client.send_segment(['rows'], descriptor, segment.nbytes)
+        finally:
+            os.close(descriptor)
+        (_, nbytes), received = server.receive()
+        if received is None or Segment(received, nbytes).view(0, (1 << 18,), 'float32').sum() != 7 << 18:
+            raise OSError('what was written is not what was read')
+        client.close()
+        server.close()
+    finally:
+        listener.close()
+
+
+def _shared_memory(seconds: float) -> Finding:
+    data: Dict[str, Any] = {}
+    try:
+        status = os.statvfs('/dev/shm')
+        data.update(shm=status.f_blocks * status.f_frsize, shm_free=status.f_bavail * status.f_frsize)
+    except OSError:
+        pass
+    remedy = 'switch local aggregation off with MXHYBRID_LOCAL_AGGREGATION=0, or allow memfd_create and Unix sockets'
+    try:
+        within(seconds, lambda: _share(seconds))
+    except ImportError as error:
+        return Finding(GROUP, 'shared memory', ADVICE, 'shared memory was not tried: %s' % error,
+                       'see what is not installed', data)
+    except (OSError, OutOfTime, AttributeError) as error:
+        return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory (%s)' % error, remedy, data)
+    text = 'processes can share memory (memfd); /dev/shm %s' % (
+        'has %s, %s free' % (size(data['shm']), size(data['shm_free'])) if data else 'is missing')
+    if data.get('shm_free', 0) < _SMALL_SHM:
+        return Finding(GROUP, 'shared memory', ADVICE, text + ": little for Gluon's DataLoader with num_workers",
+                       'docker run --shm-size=2g, or a larger tmpfs; mxhybrid itself does not need it', data)
+    return Finding(GROUP, 'shared memory', FINE, text, data=data)
+
+
+def _files(shape: Shape) -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    others = shape.workers + (shape.workers if shape.servers is None else shape.servers)
+    needed = _FILES_ALONE + _FILES_EACH * others
+    unlimited = soft == resource.RLIM_INFINITY
+    data = {'soft': soft, 'hard': hard, 'needed': needed}
+    text = 'open files: %s allowed' % ('any number' if unlimited else soft)
+    if not unlimited and soft < needed:
+        return Finding(GROUP, 'open files', FAILED,
+                       text + ', a job of %d workers may need %d' % (shape.workers, needed),
+                       'ulimit -n %d in the shell that launches, or on each host' % max(4096, needed), data)
+    return Finding(GROUP, 'open files', FINE, text + ', %d needed at most' % needed, data=data)
+
+
+def _cores(shape: Shape) -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    given = os.environ.get('OMP_NUM_THREADS', '').partition(',')[0]
+    threads = int(given) if given.isdigit() and int(given) else cores
+    workers = shape.local or 1
+    data = {'cores': cores, 'threads': threads, 'workers': workers, 'set': bool(given)}
+    text = '%d core%s, OMP_NUM_THREADS %s' % (cores, 's' * (cores != 1), 'is ' + given if given else 'is not set')
+    if workers * threads > cores and workers > 1:
+        return Finding(GROUP, 'cores', ADVICE, text + ': %d workers start %d compute threads each' % (workers, threads),
+                       'export OMP_NUM_THREADS=%d' % max(1, cores // workers), data)
+    return Finding(GROUP, 'cores', FINE, text, data=data)
+
+
+def _memory() -> Finding:
+    free = available_bytes()
+    return Finding(GROUP, 'memory', FINE, '%s of memory free' % size(free), data={'free': free})
+
+
+def check(shape: Shape, seconds: float) -> List[Finding]:
+    """Look at this host.
+
+    Parameters
+    ----------
+    shape : Shape
+        Of the job, which says what the host must be fit for.
+    seconds : float
+        Deadline of whatever could block.
+    """
+    checks: List[Callable[[], Finding]] = [
+        lambda: _name(shape, seconds), lambda: _interfaces(shape), lambda: _ports(seconds),
+        lambda: _shared_memory(seconds), lambda: _files(shape), lambda: _cores(shape), _memory]
+    return [_guarded(one) for one in checks]
+
+
+def _guarded(one: Callable[[], Finding]) -> Finding:
+    """A check that cannot be made at all is a finding, too."""
+    try:
+        return one()
+    except Exception as error:
+        return Finding(GROUP, 'a check', ADVICE, 'a check could not be made (%s: %s)' % (type(error).__name__, error),
+                       'please report it, with the output of: mxhybrid env')

@@ -1,0 +1,102 @@
+"""The command ``mxhybrid``, which finds the subcommand that was asked for."""
+import argparse
+import importlib
+import os
+import signal
+import sys
+from typing import Any, List, Optional
+
+from .. import __version__
+
+#: Modules of subcommands, in the order in which help lists them.
+COMMANDS = ('doctor', 'selftest', 'report', 'plot', 'env')
+
+_EPILOG = """\
+a first look at a new installation:
+  mxhybrid doctor                               what is installed, and what would not work
+  mxhybrid selftest -np 2                       small jobs through every launcher, results checked
+  horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid doctor       the same look at all hosts of a job
+"""
+
+
+def _new_parser(command: Any, make: Any, *args: Any, **kwargs: Any) -> argparse.ArgumentParser:
+    """A parser for one subcommand, whose help is the docstring of its module."""
+    parser = make(*args, description=(command.__doc__ or '').strip(),
+                  formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+    command.add_arguments(parser)
+    return parser
+
+
+def run_alone(name: str, arguments: Optional[List[str]] = None) -> int:
+    """Run one subcommand as ``python -m mxhybrid.commands.NAME`` does.
+
+    Parameters
+    ----------
+    name : str
+    arguments : list of str, optional
+        ``sys.argv`` without the program by default.
+
+    Returns
+    -------
+    int
+        Exit status.
+    """
+    command = importlib.import_module('mxhybrid.commands.' + name)
+    parser = _new_parser(command, argparse.ArgumentParser, prog='python -m ' + command.__name__)
+    return _guarded(command.run, parser.parse_args(arguments))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command."""
+    parser = argparse.ArgumentParser(prog='mxhybrid', description="Tools around kvstore='hybrid' for Apache MXNet.",
+                                     epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--version', action='version', version='mxhybrid ' + __version__)
+    subparsers = parser.add_subparsers(title='commands', metavar='COMMAND', dest='command')
+    for name in COMMANDS:
+        command = importlib.import_module('mxhybrid.commands.' + name)
+        summary = (command.__doc__ or '').strip().partition('\n')[0].rstrip('.')
+        _new_parser(command, subparsers.add_parser, name, help=summary).set_defaults(run=command.run)
+    return parser
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run a command line.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        ``sys.argv`` without the program by default.
+
+    Returns
+    -------
+    int
+        Exit status: 0 all is well, 1 something is wrong, 2 the command line is, 128 + n after signal n.
+    """
+    parser = make_parser()
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 2
+    return _guarded(given.run, given)
+
+
+def _guarded(run: Any, given: argparse.Namespace) -> int:
+    if os.environ.get('DMLC_ROLE', 'worker') != 'worker':
+        return _serve()
+    try:
+        return run(given)
+    except KeyboardInterrupt:
+        sys.stderr.write('mxhybrid: interrupted\n')
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `mxhybrid report file | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _serve() -> int:
+    """As a server or scheduler of launch.py: importing MXNet serves until the job ends."""
+    try:
+        importlib.import_module('mxnet')
+    except (ImportError, OSError):
+        pass  # the workers of this host say what is wrong with it
+    return 0

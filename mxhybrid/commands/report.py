@@ -1,0 +1,151 @@
+"""Show bytes, step time and route per table of a job, from its metrics.
+
+FILE is what a job with MXHYBRID_METRICS=FILE, or mxhybrid.create(metrics=FILE), has written, or is writing: the steps
+of worker 0.  A file may hold several jobs, one after the other; shown is the last one unless --run says otherwise.
+"""
+import argparse
+import statistics
+import sys
+from typing import Any, List, Sequence
+
+from ..errors import InputError
+from ..report import size
+from ..report import table as aligned
+from . import console
+from .steps import Run, TableSteps, read
+
+_BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say which arguments there are."""
+    parser.add_argument('file', metavar='FILE', help='the metrics file')
+    parser.add_argument('--png', metavar='PICTURE', help='also draw into this file; needs matplotlib')
+    parser.add_argument('--run', type=int, metavar='N', help='of several runs in the file show the Nth, from 1')
+    parser.add_argument('--ascii', action='store_true', help='draw with ASCII characters only')
+
+
+def _milliseconds(seconds: float) -> str:
+    return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values lie, by the nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def _times(run: Run, plain: bool, width: int) -> List[str]:
+    # What came before the first step (loading, waiting for others) would flatten all others.
+    seconds = run.seconds[1:] or run.seconds
+    inside = sum(step['store_seconds'] for step in run.steps) / max(1e-12, sum(run.seconds))
+    return ['step time   median %s, 10%% below %s, 10%% above %s; %.0f%% of all time in the store'
+            % (_milliseconds(statistics.median(seconds)), _milliseconds(percentile(seconds, 10)),
+               _milliseconds(percentile(seconds, 90)), 100 * inside),
+            ' ' * _LABEL_COLUMNS + console.curve(seconds, max(10, width - _LABEL_COLUMNS), plain)]
+
+
+def _routes(run: Run, plain: bool, width: int) -> List[str]:
+    moved = run.bytes_by_route()
+    means = {kind: sum(counts) / len(counts) for kind, counts in moved.items()}
+    if not any(means.values()):
+        return ['bytes       nothing was sent: one process']
+    largest = max(means.values())
+    lines = ['bytes       pushed and pulled by worker 0 per step, by route']
+    for kind, mean in sorted(means.items(), key=lambda item: -item[1]):
+        # Padded by hand: characters count, not bytes.
+        drawn = console.bar(mean / largest, _BAR_COLUMNS, plain).ljust(_BAR_COLUMNS)
+        space = max(10, width - _LABEL_COLUMNS - 16 - _BAR_COLUMNS - 14)
+        lines.append('%s%-16s %s %10s  %s' % (' ' * _LABEL_COLUMNS, kind, drawn, size(mean),
+                                             console.curve(moved[kind], space, plain)))
+    return lines
+
+
+def _route_words(table: TableSteps) -> str:
+    routes = table.routes()
+    if len(routes) < 2:
+        return routes[0][1] if routes else '-'
+    return ', '.join('%s from step %d' % (kind, first) if at else kind for at, (first, kind) in enumerate(routes))
+
+
+def _tables(run: Run, plain: bool) -> List[str]:
+    tables = run.tables()
+    if not tables:
+        return ['tables      none: all parameters are dense']
+    total = sum(sum(counts) for counts in run.bytes_by_route().values())
+    rows = []
+    for table in tables:
+        known = any(table.counts)
+        share = sum(table.moved) / total if total else 0.0
+        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', '%.3g%%' % (100 * table.alpha),
+                     size(table.mean('pushed')) if known else '-', size(table.mean('pulled')) if known else '-',
+                     '%.0f%%' % (100 * share) if total else '-',
+                     # The last column is not padded: the way of a table in words.
+                     console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
+    head = ['table', 'rows/step', 'alpha', 'pushed/step', 'pulled/step', 'of all bytes', '', 'route']
+    width = max(len(row[-1]) for row in [head] + rows)
+    rows = [row[:-1] + [row[-1].ljust(width)] for row in rows]
+    return aligned(head[:-1] + [head[-1].ljust(width)], rows).splitlines()
+
+
+def lines_of(run: Run, plain: bool, width: int) -> List[str]:
+    """The report of a run, a line each.
+
+    Parameters
+    ----------
+    run : Run
+    plain : bool
+        ASCII only.
+    width : int
+        Columns that curves may fill.
+    """
+    spent = sum(run.seconds)
+    first, last = run.steps[0], run.steps[-1]
+    title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
+                                                              _milliseconds(spent))
+    return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + ['']
+            + _tables(run, plain))
+
+
+def choose(runs: List[Run], number: Any) -> Run:
+    """The run that was asked for, the last one by default.
+
+    Raises
+    ------
+    InputError
+        There is no such run.
+    """
+    if number is None:
+        return runs[-1]
+    if not 1 <= number <= len(runs):
+        raise InputError('--run %d: the file holds %d run%s, choose from 1 to %d'
+                         % (number, len(runs), 's' * (len(runs) != 1), len(runs)))
+    return runs[number - 1]
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show the report; returns the exit status."""
+    try:
+        runs, broken = read(given.file)
+        chosen = choose(runs, given.run)
+        plain = given.ascii or not console.shows(sys.stdout)
+        for line in lines_of(chosen, plain, console.columns()):
+            console.write(line)
+        if len(runs) > 1:
+            console.write('\nrun %d of %d in this file; --run shows another' % (runs.index(chosen) + 1, len(runs)))
+        if broken:
+            console.write('\nthe last line is not whole yet: left out')
+        if given.png:
+            from .drawing import draw  # matplotlib takes its time
+
+            draw(chosen, given.png)
+    except InputError as error:
+        sys.stderr.write('mxhybrid report: %s\n' % error)
+        return 1
+    return 0
+
+
+if __name__ == '__main__':
+    from .main import run_alone
+
+    sys.exit(run_alone('report'))
