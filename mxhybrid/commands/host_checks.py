@@ -1,15 +1,25 @@
 """Checks of the host: its name, network, shared memory, limits and cores."""
+import fcntl
 import os
 import resource
 import socket
+import struct
 import time
 from typing import Any, Callable, Dict, List
 
-from ..errors import SettingError
 from ..memory import available_bytes
-from ..processes import interface_address
 from ..report import size
-from .findings import ADVICE, FAILED, FINE, Finding, OutOfTime, within
+from .findings import (
+    ADVICE,
+    FAILED,
+    FINE,
+    Finding,
+    OutOfTime,
+    call_process,
+    interpreter,
+    package_environment,
+    within,
+)
 from .shape import Shape
 
 GROUP = 'Host'
@@ -17,6 +27,9 @@ GROUP = 'Host'
 #: Descriptors that a worker needs by itself, and for each other process of the job: Horovod connects all workers with
 #: each other, several times, ps-lite all workers with all servers, and everybody with worker 0.
 _FILES_ALONE, _FILES_EACH = 128, 8
+
+#: ioctl request: the address of an interface (linux/sockios.h).
+_SIOCGIFADDR = 0x8915
 
 #: Below that, MXNet's DataLoader with worker processes runs out of /dev/shm.
 _SMALL_SHM = 256 << 20
@@ -47,28 +60,27 @@ def _name(shape: Shape, seconds: float) -> Finding:
 
 
 def _addresses() -> Dict[str, str]:
-    """IPv4 addresses by interface."""
-    import psutil  # may be missing
-
-    return {name: entry.address for name, entries in psutil.net_if_addrs().items()
-            for entry in entries if entry.family == socket.AF_INET}
+    """IPv4 addresses by interface, one of each; by the kernel, since psutil may be missing or broken."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack('16s24x', name.encode()))
+            except OSError:
+                continue  # it has none
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
 
 
 def _interfaces(shape: Shape) -> Finding:
-    try:
-        addresses = _addresses()
-    except ImportError:
-        return Finding(GROUP, 'interfaces', ADVICE, 'network interfaces are not known without psutil',
-                       'pip install psutil')
+    addresses = _addresses()
     text = 'interfaces: ' + (', '.join('%s %s' % pair for pair in sorted(addresses.items())) or 'none with IPv4')
     wanted = os.environ.get('HOROVOD_GLOO_IFACE')
     data = {'addresses': addresses, 'wanted': wanted}
-    if wanted:
-        try:
-            interface_address(wanted)
-        except SettingError as error:
-            return Finding(GROUP, 'interfaces', FAILED, str(error), 'see there', data)
-        text += '; Horovod uses %s' % wanted
+    if wanted and wanted not in addresses:
+        return Finding(GROUP, 'interfaces', FAILED, 'HOROVOD_GLOO_IFACE=%s has no IPv4 address; %s' % (wanted, text),
+                       'choose one of these with horovodrun --network-interface', data)
+    text += '; Horovod uses %s' % wanted if wanted else ''
     others = [address for address in addresses.values() if not address.startswith('127.')]
     if shape.several_hosts and not others:
         return Finding(GROUP, 'interfaces', FAILED, text + ': no network to other hosts', 'connect the host', data)
@@ -80,8 +92,8 @@ def _own_addresses() -> List[str]:
     found = ['127.0.0.1']
     try:
         interface = os.environ.get('HOROVOD_GLOO_IFACE')
-        found.append(interface_address(interface) if interface else socket.gethostbyname(socket.gethostname()))
-    except (SettingError, OSError, ImportError):
+        found.append(_addresses()[interface] if interface else socket.gethostbyname(socket.gethostname()))
+    except (KeyError, OSError):
         pass  # other checks say so
     return list(dict.fromkeys(found))
 
@@ -116,29 +128,6 @@ def _ports(seconds: float) -> Finding:
                    data={'addresses': addresses})
 
 
-def _share(seconds: float) -> None:
-    """Send a piece of shared memory to a process's own other end, as local aggregation does."""
-    from ..segments import Listener, Segment, connect  # needs NumPy
-
-    listener = Listener()
-    try:
-        client = connect(listener.name)
-        server = listener.accept(seconds)
-        segment, descriptor = Segment.create(1 << 20)
-        try:
-            segment.view(0, (1 << 18,), 'float32')[:] = 7
-            client.send_segment(['rows'], descriptor, segment.nbytes)
-        finally:
-            os.close(descriptor)
-        (_, nbytes), received = server.receive()
-        if received is None or Segment(received, nbytes).view(0, (1 << 18,), 'float32').sum() != 7 << 18:
-            raise OSError('what was written is not what was read')
-        client.close()
-        server.close()
-    finally:
-        listener.close()
-
-
 def _shared_memory(seconds: float) -> Finding:
     data: Dict[str, Any] = {}
     try:
@@ -146,14 +135,15 @@ def _shared_memory(seconds: float) -> Finding:
         data.update(shm=status.f_blocks * status.f_frsize, shm_free=status.f_bavail * status.f_frsize)
     except OSError:
         pass
-    remedy = 'switch local aggregation off with MXHYBRID_LOCAL_AGGREGATION=0, or allow memfd_create and Unix sockets'
-    try:
-        within(seconds, lambda: _share(seconds))
-    except ImportError as error:
-        return Finding(GROUP, 'shared memory', ADVICE, 'shared memory was not tried: %s' % error,
+    ended = call_process(interpreter() + ['-m', 'mxhybrid.commands.sharing'], seconds, package_environment())
+    if 'ModuleNotFoundError' in ended.last_words():
+        return Finding(GROUP, 'shared memory', ADVICE, 'shared memory was not tried: ' + ended.last_words(),
                        'see what is not installed', data)
-    except (OSError, OutOfTime, AttributeError) as error:
-        return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory (%s)' % error, remedy, data)
+    if ended.status != 0:
+        return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory: a try %s: %s'
+                       % (ended.how(seconds), ended.last_words()),
+                       'allow memfd_create and Unix sockets, or switch local aggregation off with '
+                       'MXHYBRID_LOCAL_AGGREGATION=0', data)
     text = 'processes can share memory (memfd); /dev/shm %s' % (
         'has %s, %s free' % (size(data['shm']), size(data['shm_free'])) if data else 'is missing')
     if data.get('shm_free', 0) < _SMALL_SHM:

@@ -21,7 +21,7 @@ RECORDED = TESTS / 'unit' / 'recorded' / 'steps.jsonl'
 def record(step, store=0, seconds=0.01, routes=None, tables=None, **more):
     """A line as a job writes it."""
     found = {'step': step, 'store': store, 'wall': 1e9 + step, 'seconds': seconds, 'store_seconds': seconds / 2,
-             'routes': routes or {}, 'alpha': {name: 0.5 for name in tables or {}}}
+             'routes': routes or {}, 'alpha': dict.fromkeys(tables or {}, 0.5)}
     if tables is not None:
         found['tables'] = tables
     return json.dumps(dict(found, **more))

@@ -1,0 +1,28 @@
+"""Tries shared memory as local aggregation uses it; a process of its own, since NumPy may be broken.
+
+Ends with status 0 if a segment and what was written into it arrive over a Unix socket.
+"""
+import os
+import sys
+
+from ..segments import Listener, Segment, connect
+
+_NUMBERS, _WAIT_S = 1 << 18, 10.0
+
+
+def main() -> None:
+    """Send a piece of shared memory to this process itself."""
+    listener = Listener()
+    client = connect(listener.name)
+    server = listener.accept(_WAIT_S)
+    segment, descriptor = Segment.create(4 * _NUMBERS)
+    segment.view(0, (_NUMBERS,), 'float32')[:] = 7
+    client.send_segment(['rows'], descriptor, segment.nbytes)
+    os.close(descriptor)
+    (_, nbytes), received = server.receive()
+    if received is None or Segment(received, nbytes).view(0, (_NUMBERS,), 'float32').sum() != 7 * _NUMBERS:
+        sys.exit('what was read from shared memory is not what was written')
+
+
+if __name__ == '__main__':
+    main()
