@@ -13,9 +13,10 @@ from typing import Any, Dict, List
 import mxnet as mx
 
 import mxhybrid
-from mxhybrid import job as jobs
-from mxhybrid.server import die_with_parent
-from mxhybrid.settings import resolve
+
+from .. import job as jobs
+from ..server import die_with_parent
+from ..settings import resolve
 
 #: What a line of standard output begins with that is meant for the process that started this one.
 ANSWER = 'mxhybrid-answer '

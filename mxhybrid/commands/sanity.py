@@ -18,7 +18,8 @@ import numpy as np
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.job import current
+
+from ..job import current
 
 WORDS, BINS, WIDTH, INPUTS, OUTPUTS = 1000, 300, 16, 12, 5
 BATCH, STEPS, RATE = 48, 6, 0.05

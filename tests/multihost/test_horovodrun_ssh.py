@@ -1,4 +1,5 @@
-"""kvstore='hybrid' over two hosts, started by horovodrun over ssh."""
+"""kvstore='hybrid' over two hosts, started by horovodrun over ssh; the doctor there; the batch script for Slurm."""
+import json
 import sys
 from pathlib import Path
 
@@ -11,11 +12,11 @@ BODY = Path(__file__).parent / 'body_train.py'
 TABLE = 'net_sparseembedding0_weight'
 
 
-def horovodrun(cluster):
+def horovodrun(cluster, job=(str(BODY),)):
     """Command line for two workers on each of two hosts."""
     return [sys.executable, jobs.beside_python('horovodrun'), '-np', '4',
             '-H', ','.join(host.name + ':2' for host in cluster.hosts),
-            '--gloo', '--network-interface', 'e0', sys.executable, str(BODY)]
+            '--gloo', '--network-interface', 'e0', sys.executable, *job]
 
 
 @pytest.fixture(scope='module')
@@ -49,8 +50,41 @@ def test_trains_like_one_process(cluster, expected):
         assert received > half and sent > half
 
 
+def test_slurm(cluster, tmp_path):
+    """The batch script as it stands; of Slurm itself there is what it asks: its variables, and scontrol."""
+    tools = tmp_path / 'bin'
+    tools.mkdir()
+    for name, command in (('scontrol', '[ "$*" = "show hostnames hosts[a-b]" ] && printf "hosta\\nhostb\\n"'),
+                          ('python', 'exec %s "$@"' % sys.executable),
+                          ('horovodrun', 'exec %s %s "$@"' % (sys.executable, jobs.beside_python('horovodrun')))):
+        (tools / name).write_text('#!/bin/sh\n%s\n' % command)
+        (tools / name).chmod(0o755)
+    script = jobs.REPOSITORY / 'scripts' / 'templates' / 'slurm.sbatch'
+    env = {'INTERFACE': 'e0', 'SLURM_SUBMIT_DIR': str(tmp_path), 'SLURM_JOB_NODELIST': 'hosts[a-b]',
+           'SLURM_JOB_NUM_NODES': '2', 'SLURM_NTASKS_PER_NODE': '2', 'SLURM_CPUS_PER_TASK': '1'}
+    argv = ['bash', '-c', 'PATH=%s:$PATH exec bash "$@"' % tools, '-', str(script),
+            sys.executable, '-m', 'mxhybrid.commands.sanity', '--out', str(tmp_path)]
+    output = cluster.run(0, argv, env=env, timeout=150).ok().output
+
+    assert '4 workers of horovodrun on hosta, hostb' in output and '[ ]' not in output
+    assert '4 workers and 2 servers joined the job; sums of rows and of a dense array are right' in output
+    assert 'nothing is in the way of a job' in output
+    results = [json.loads((tmp_path / ('rank%d.json' % rank)).read_text()) for rank in range(4)]
+    assert results[0]['hosts'] == ['hosta', 'hosta', 'hostb', 'hostb'] and results[0]['servers'] == 2
+    for result in results:
+        assert len(result['errors']) == 8 and max(result['errors'].values()) < 2e-5
+    # Half of the rows are updated by the other host's server.
+    assert sum(result['bytes']['sent'] for result in results) > results[0]['fewest'] > 0
+
+
 def test_a_host_name_that_means_loopback():
     with EmulatedCluster(hosts=2, loopback_names=[1]) as cluster:
+        with cluster.start(0, horovodrun(cluster, ('-m', 'mxhybrid', 'doctor'))) as doctor:
+            output = doctor.wait(timeout=90).failed('joining a job was not tried').output
+        # Found on the one host, reported by worker 0, on the other.
+        assert '[0]<stdout>:    [ ] host name hostb is 127.0.1.1' in output and '(hostb)' in output
+        assert '[1]<stdout>' not in output and '[ ] host name hosta' not in output
+        cluster.assert_idle()
         with cluster.start(0, horovodrun(cluster), body=BODY) as job:
             job.wait_for_processes('worker', 1, timeout=60)
             job.wait(timeout=30).failed('hostb', '127.0.1.1', '/etc/hosts')

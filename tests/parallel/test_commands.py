@@ -1,0 +1,97 @@
+"""The command mxhybrid in real jobs: the doctor under each launcher, the selftest, and how both end."""
+import json
+import os
+import signal
+import sys
+import time
+
+import jobs
+import pytest
+from jobs import REPOSITORY
+
+MXHYBRID = [sys.executable, '-m', 'mxhybrid']
+
+
+def launched(launcher, workers, *arguments):
+    """The command line of a doctor in each worker of a job."""
+    argv = jobs.job_command('-m', launcher, workers, 1, ('mxhybrid', 'doctor') + arguments)
+    return argv
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+def test_doctor_in_a_job(launcher, tmp_path):
+    path = tmp_path / 'found.json'
+    with jobs.start_command(launched(launcher, 2, '--json', str(path))) as job:
+        output = job.wait(timeout=120).ok().output
+    content = json.loads(path.read_text())
+    findings = {one['name']: one for one in content['findings']}
+    assert content['ok'] and content['workers'] == 2 and [report['rank'] for report in content['reports']] == [0, 1]
+    assert findings['joining']['text'].startswith('2 workers and 1 servers joined the job; sums of rows')
+    assert findings['clocks']['level'] == 'fine' and abs(findings['clocks']['data']['seconds'][1]) < 1
+    assert output.count('nothing is in the way of a job') == 1, 'one report, by worker 0'
+
+
+def test_doctor_with_a_broken_horovod(tmp_path):
+    """Horovod's own code fails in every worker: what they found arrives all the same."""
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('raise OSError("libmxnet.so: cannot open shared object file")\n')
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    with jobs.start_command(launched('horovodrun', 2), env={'PYTHONPATH': path}) as job:
+        output = job.wait(timeout=90).failed('joining a job was not tried').output
+    assert output.count('[ ] import mxnet fails: OSError: libmxnet.so') == 1
+    assert output.count('[ ] Horovod 0.28.1 without MXNet support') == 1
+
+
+def test_doctor_with_a_broken_mxnet_under_launch_py(tmp_path):
+    """Nothing can travel then: each worker speaks for itself, and nobody waits."""
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text('raise OSError("libmxnet.so: cannot open shared object file")\n')
+    # The launcher itself must find the real one.
+    argv = launched('launch.py', 2)
+    at = argv.index('local') + 1
+    argv[at:at] = ['env', 'PYTHONPATH=' + os.pathsep.join([str(tmp_path), str(REPOSITORY)])]
+    with jobs.start_command(argv) as job:
+        job.wait(timeout=90).failed('import mxnet fails: OSError: libmxnet.so')
+
+
+def test_selftest():
+    with jobs.start_command(MXHYBRID + ['selftest', '-np', '2']) as job:
+        result = job.wait(timeout=150).ok()
+    lines = [line.split() for line in result.output.splitlines() if line.strip().startswith('[')]
+    assert [(line[0], line[1]) for line in lines] == [('[X]', 'python'), ('[X]', 'horovodrun'), ('[X]', 'launch.py')]
+    assert result.output.count(' sent, ') == 2 and 'all jobs were right' in result.output
+
+
+def test_selftest_says_what_failed():
+    """A job that cannot work: no more processes than the launcher itself may have open files."""
+    env = {'MXNET_ENGINE_TYPE': 'NaiveEngine'}
+    with jobs.start_command(MXHYBRID + ['selftest', '-np', '2', '--launcher', 'launch.py'], env=env) as job:
+        result = job.wait(timeout=90).failed('NaiveEngine', 'deadlocks with Horovod', '1 of 1 jobs failed')
+    assert '[ ] launch.py' in result.output and 'ended with exit status 1' in result.output
+
+
+def test_selftest_out_of_time():
+    with jobs.start_command(MXHYBRID + ['selftest', '--launcher', 'horovodrun', '--timeout', '1']) as job:
+        job.wait(timeout=60).failed('[ ] horovodrun', 'not ended after 1 s')
+
+
+@pytest.mark.parametrize('launcher, number', [('horovodrun', signal.SIGINT), ('launch.py', signal.SIGTERM)])
+def test_selftest_interrupted(launcher, number):
+    with jobs.start_command(MXHYBRID + ['selftest', '--launcher', launcher]) as job:
+        job.wait_for_output('mxhybrid selftest on', timeout=30)
+        deadline = time.monotonic() + 60
+        while not any('mxhybrid.commands.sanity' in process.cmdline for process in job.processes()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        job.kill(job.pid, number)
+        result = job.wait(timeout=30)  # and none of its processes is left
+    assert result.returncode == 128 + number, result.output
+
+
+def test_selftest_killed():
+    """Whoever started the jobs is gone at once: they end all the same."""
+    with jobs.start_command(MXHYBRID + ['selftest', '--launcher', 'launch.py']) as job:
+        job.wait_for_processes('server', 1, timeout=60)
+        job.kill(job.pid, signal.SIGKILL)
+        result = job.wait(timeout=30)
+    assert result.returncode == -signal.SIGKILL
