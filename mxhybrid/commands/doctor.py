@@ -110,10 +110,10 @@ def _write_json(path: str, content: Dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- examining
 
 def examine(shape: Shape, seconds: float) -> Report:
-    """Everything that this process finds by itself."""
-    findings = software.check(seconds)
-    findings += setting_checks.check(shape, os.environ)
-    findings += host_checks.check(shape, min(seconds, 20.0))
+    """Everything that this process finds by itself; the first worker of a host looks at it for all workers there."""
+    findings = setting_checks.check(shape, os.environ)
+    if not shape.local_rank:
+        findings = software.check(seconds) + findings + host_checks.check(shape, min(seconds, 20.0))
     return Report(shape.rank, socket.gethostname(), findings)
 
 
@@ -203,7 +203,7 @@ def _by_board(shape: Shape, board: Board, report: Report, given: argparse.Namesp
 
 def _can_join(report: Report) -> bool:
     """Whether joining the job can be tried at all."""
-    hinders = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine')
+    hinders = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'name', 'interfaces', 'ports')
     return all(one.level != FAILED or one.name not in hinders for one in report.findings)
 
 

@@ -156,7 +156,8 @@ def package_environment() -> Dict[str, str]:
     """The environment for another Python process that imports this package, wherever it lies."""
     env = dict(os.environ)
     parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    env['PYTHONPATH'] = os.pathsep.join([parent] + [path for path in [env.get('PYTHONPATH')] if path])
+    paths = [os.path.abspath(path) for path in env.get('PYTHONPATH', '').split(os.pathsep) if path]
+    env['PYTHONPATH'] = os.pathsep.join([parent] + paths)
     return env
 
 

@@ -58,7 +58,7 @@ class Shared:
 
 
 def _words(ranks: List[int], reports: List[Report]) -> str:
-    """Who `ranks` are: hosts if all of their workers are meant, else workers."""
+    """Who of those that made `reports` are `ranks`: hosts if all of their workers are meant, else workers."""
     if len(ranks) == len(reports):
         return ''
     hosts = list(dict.fromkeys(report.host for report in reports if report.rank in ranks))
@@ -74,7 +74,11 @@ def merge(reports: List[Report]) -> List[Shared]:
         for one in report.findings:
             same = found.setdefault((one.group, one.name), {})
             same.setdefault((one.level, one.text, one.remedy), [one, []])[1].append(report.rank)
-    shared = [Shared(one, _words(ranks, reports), ranks) for same in found.values() for one, ranks in same.values()]
+    shared = []
+    for same in found.values():
+        # Not everybody looks for everything: the first worker of a host does for all there.
+        looked = [report for report in reports if any(report.rank in ranks for _, ranks in same.values())]
+        shared += [Shared(one, _words(ranks, looked), ranks) for one, ranks in same.values()]
     groups = list(dict.fromkeys(one.finding.group for one in shared))
     return sorted(shared, key=lambda one: groups.index(one.finding.group))
 
@@ -147,7 +151,8 @@ def compare(reports: List[Report], workers: int, meeting: Optional[Dict[str, Any
         found += _names(reports)
     if meeting is not None:
         found.append(_clocks(meeting['offsets'], reports))
-        text = '%d workers and %d servers joined the job' % (meeting['workers'], meeting['servers'])
+        text = '%d workers and %d server%s joined the job' % (meeting['workers'], meeting['servers'],
+                                                              's' * (meeting['servers'] != 1))
         if meeting['right']:
             found.append(Finding(GROUP, 'joining', FINE, text + '; sums of rows and of a dense array are right',
                                  data={'files': meeting['files']}))

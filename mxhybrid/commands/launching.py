@@ -12,15 +12,16 @@ from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..processes import describe_status, free_port
 from .findings import interpreter, package_environment
+from .setting_checks import known_variables
 
 #: Environment variable by which the processes of a job are known, whoever started them.
 MARKER = 'MXHYBRID_SELFTEST'
 
-#: Launcher, job and training settings of the caller's that a job of our own must not inherit.
-_NOT_INHERITED = ('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'PS_', 'OMPI_', 'PMI_', 'PMIX_')
+#: Variables of the caller's job that one of our own must not inherit; mxhybrid's settings come on top.
+_NOT_INHERITED = ('HOROVOD_', 'DMLC_', 'PS_', 'OMPI_', 'PMI_', 'PMIX_')
 
-#: Seconds from SIGTERM to SIGKILL, and for the others to say why after one process failed.
-_TERM_S, _ECHO_S = 6.0, 3.0
+#: Seconds from SIGTERM to SIGKILL, from there to giving up, and for the others to say why after one process failed.
+_TERM_S, _KILL_S, _ECHO_S = 6.0, 10.0, 3.0
 _LOOK_S = 0.05
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,11 +109,12 @@ def end(token: str, started: List['subprocess.Popen[bytes]']) -> None:
         left = members(token)
         if not left:
             break
+        if time.monotonic() > deadline + _KILL_S:
+            sys.stderr.write('mxhybrid: processes %s do not end, not even killed\n' % left)
+            break
         if time.monotonic() > deadline:
             _signal(left, signal.SIGKILL)
         time.sleep(_LOOK_S)
-    for process in started:
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -154,7 +156,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     seconds : float
         Deadline.
     log : str
-        File for the output of all processes.
+        File for the output of all processes, which run in its directory.
 
     Returns
     -------
@@ -166,7 +168,8 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     except OSError as error:
         return str(error)
     token = uuid.uuid4().hex
-    env = {name: value for name, value in package_environment().items() if not name.startswith(_NOT_INHERITED)}
+    env = {name: value for name, value in package_environment().items()
+           if not name.startswith(_NOT_INHERITED) and name not in known_variables()}
     env.update({MARKER: token, 'PYTHONUNBUFFERED': '1', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'})
     env.setdefault('OMP_NUM_THREADS', '1')
     started: List['subprocess.Popen[bytes]'] = []
@@ -175,7 +178,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
             for _, argv, own in parts:
                 started.append(subprocess.Popen(argv, env=dict(env, **own), stdin=subprocess.DEVNULL, stdout=output,
                                                 stderr=subprocess.STDOUT, start_new_session=True,
-                                                preexec_fn=_die_with_parent))
+                                                cwd=os.path.dirname(log), preexec_fn=_die_with_parent))
         problem = _watch([role for role, _, _ in parts], started, time.monotonic() + seconds)
         return problem if problem != _OUT_OF_TIME else 'not ended after %g s' % seconds
     finally:

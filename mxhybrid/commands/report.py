@@ -134,7 +134,8 @@ def run(given: argparse.Namespace) -> int:
         if len(runs) > 1:
             console.write('\nrun %d of %d in this file; --run shows another' % (runs.index(chosen) + 1, len(runs)))
         if broken:
-            console.write('\nthe last line is not whole yet: left out')
+            console.write('\n%d line%s not whole, as when a job is writing or was killed: left out'
+                          % (broken, ' is' if broken == 1 else 's are'))
         if given.png:
             from .drawing import draw  # matplotlib takes its time
 

@@ -19,6 +19,8 @@ class Shape:
         The same for servers.
     rendezvous : (str, int) or None
         Where horovodrun keeps values for its workers.
+    local_rank : int
+        Rank among the workers of this host, 0 where it is not known.
     """
 
     launcher: str = 'none'
@@ -27,6 +29,7 @@ class Shape:
     local: Optional[int] = 1
     servers: Optional[int] = 0
     rendezvous: Optional[Tuple[str, int]] = None
+    local_rank: int = 0
 
     @property
     def several_hosts(self) -> Optional[bool]:
@@ -48,7 +51,8 @@ def of_environment(environ: Mapping[str, str]) -> Shape:
         workers = _number(environ, 'DMLC_NUM_WORKER') or 1
         task = _number(environ, 'DMLC_TASK_ID')
         local = workers if environ.get('DMLC_JOB_CLUSTER') == 'local' else None
-        return Shape('launch.py', -1 if task is None else task, workers, local, _number(environ, 'DMLC_NUM_SERVER'))
+        return Shape('launch.py', -1 if task is None else task, workers, local, _number(environ, 'DMLC_NUM_SERVER'),
+                     local_rank=0 if local is None or task is None else task)
     rank = _number(environ, 'HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
     size = _number(environ, 'HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
     if rank is None or size is None:
@@ -56,4 +60,5 @@ def of_environment(environ: Mapping[str, str]) -> Shape:
     port = _number(environ, 'HOROVOD_GLOO_RENDEZVOUS_PORT')
     address = environ.get('HOROVOD_GLOO_RENDEZVOUS_ADDR')
     return Shape('horovodrun', rank, size, _number(environ, 'HOROVOD_LOCAL_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE'),
-                 None, (address, port) if address and port else None)
+                 None, (address, port) if address and port else None,
+                 _number(environ, 'HOROVOD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK') or 0)

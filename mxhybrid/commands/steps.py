@@ -9,6 +9,9 @@ from ..errors import InputError
 _NEEDED: Dict[str, Any] = {'step': int, 'store': int, 'wall': (int, float), 'seconds': (int, float),
                            'store_seconds': (int, float), 'routes': dict, 'alpha': dict}
 
+#: How a line begins.
+_BEGINNING = '{"step": '
+
 
 @dataclass
 class Run:
@@ -104,7 +107,21 @@ def _is_step(record: Any) -> bool:
             and all(isinstance(count.get('route'), str) for count in _tables(record).values()))
 
 
-def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], bool]:
+def _load(line: str) -> Tuple[Any, bool]:
+    """The value of a line, None if it has none, and whether all of the line was good."""
+    try:
+        return json.loads(line), True
+    except ValueError:
+        pass
+    # A job that is killed leaves half a line, and the next one writes behind it.
+    at = line.rfind(_BEGINNING)
+    try:
+        return (json.loads(line[at:]) if at > 0 else None), False
+    except ValueError:
+        return None, False
+
+
+def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
     """Sort the lines of a metrics file into runs.
 
     A file is appended to, so it may hold several jobs, and each may have several stores.  A store's steps count up from
@@ -120,27 +137,23 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], bool]:
     -------
     runs : list of Run
         In order of their beginnings.
-    broken : bool
-        Whether the last line is half a line, as when a job is writing or was killed.
+    broken : int
+        Lines that are not whole, as the last one is while a job writes it; they are left out.
 
     Raises
     ------
     InputError
-        Any other line is not a step.
+        A line is something else than a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}
-    broken: Optional[int] = None
+    broken = 0
     for number, line in enumerate(lines, 1):
-        if broken is not None:
-            raise InputError('%s: line %d is not a step as MXHYBRID_METRICS writes it: is this another file?'
-                             % (source, broken))
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            broken = number
+        record, whole = _load(line)
+        broken += not whole
+        if record is None and not whole:
             continue
         if not _is_step(record):
             raise InputError('%s: line %d is not a step as MXHYBRID_METRICS writes it: is this another file?'
@@ -152,12 +165,12 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], bool]:
             run = current[record['store']] = Run(record['store'])
             runs.append(run)
         run.steps.append(record)
-    if broken is not None and not runs:
+    if broken and not runs:
         raise InputError('%s holds no step as MXHYBRID_METRICS writes it: is this another file?' % source)
-    return runs, broken is not None
+    return runs, broken
 
 
-def read(path: str) -> Tuple[List[Run], bool]:
+def read(path: str) -> Tuple[List[Run], int]:
     """Read a metrics file, see :func:`parse`.
 
     Raises

@@ -26,7 +26,7 @@ def test_doctor_in_a_job(launcher, tmp_path):
     content = json.loads(path.read_text())
     findings = {one['name']: one for one in content['findings']}
     assert content['ok'] and content['workers'] == 2 and [report['rank'] for report in content['reports']] == [0, 1]
-    assert findings['joining']['text'].startswith('2 workers and 1 servers joined the job; sums of rows')
+    assert findings['joining']['text'].startswith('2 workers and 1 server joined the job; sums of rows')
     assert findings['clocks']['level'] == 'fine' and abs(findings['clocks']['data']['seconds'][1]) < 1
     assert output.count('nothing is in the way of a job') == 1, 'one report, by worker 0'
 

@@ -39,20 +39,25 @@ def test_runs_and_stores_are_told_apart():
     runs, broken = steps.parse(lines, 'file')
     assert [(run.store, [step['step'] for step in run.steps]) for run in runs] == [
         (0, [1, 2]), (1, [1, 2]), (0, [1, 2]), (1, [1])]
-    assert not broken
+    assert broken == 0
 
 
 def test_the_last_line_may_be_half_a_line():
     line = record(2)
     for cut in (1, 20, len(line) - 1):
         runs, broken = steps.parse([record(1), line[:cut]], 'file')
-        assert len(runs[0].steps) == 1 and broken
-    assert steps.parse([record(1), ''], 'file')[1] is False
+        assert len(runs[0].steps) == 1 and broken == 1
+    assert steps.parse([record(1), ''], 'file')[1] == 0
+
+
+def test_a_job_goes_on_behind_one_that_was_killed():
+    runs, broken = steps.parse([record(1), record(2)[:30] + record(1), record(2)], 'file')
+    assert [[step['step'] for step in run.steps] for run in runs] == [[1], [1, 2]] and broken == 1
 
 
 @pytest.mark.parametrize('lines, words', [
-    ([record(1), '{"step": 2', record(3)], 'line 2'), (['[]'], 'line 1'), (['{"step": 1}'], 'line 1'),
-    ([record(1, routes={'allreduce': 3})], 'line 1'), ([record('x')], 'line 1'), (['not json'], 'no step'),
+    ([record(1), '{"step": 2', '{}'], 'line 3'), (['[]'], 'line 1'), (['{"step": 1}'], 'line 1'),
+    ([record(1, routes={'allreduce': 3})], 'line 1'), ([record(1, wall='x')], 'line 1'), (['not json'], 'no step'),
     ([record(1, tables={'words': {'rows': 1, 'pushed': 1, 'pulled': 1}})], 'line 1')])
 def test_other_files_are_refused(lines, words):
     with pytest.raises(InputError, match=words):
@@ -71,13 +76,13 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_tables_over_steps():
-    lines = [record(1, tables={'a': table('server gradients'), 'b': table('server weights', 900)}),
+    lines = [record(1, tables={'a': table('server gradients'), 'b': table('server weights', 9000)}),
              record(2, tables={'a': table('own rows', 300)}), record(3, tables={'a': table('own rows', 500)})]
     (run,), _ = steps.parse(lines, 'file')
     b, a = run.tables()
     assert (a.name, a.moved, a.routes()) == ('a', [150, 350, 550], [(1, 'server gradients'), (2, 'own rows')])
-    assert (b.name, b.moved, b.routes()) == ('b', [950, 0, 0], [(1, 'server weights')])
-    assert (a.mean('pushed'), b.mean('pushed'), a.alpha) == (300, 900, 0.5)
+    assert (b.name, b.moved, b.routes()) == ('b', [9050, 0, 0], [(1, 'server weights')])
+    assert (a.mean('pushed'), b.mean('pushed'), a.alpha) == (300, 9000, 0.5)
 
 
 # ------------------------------------------------------------------------------------------------------ showing

@@ -167,11 +167,12 @@ def test_versions():
 @pytest.mark.parametrize('environ, shape', [
     ({}, Shape()),
     ({'HOROVOD_RANK': '3', 'HOROVOD_SIZE': '4', 'HOROVOD_LOCAL_SIZE': '2', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': 'a',
-      'HOROVOD_GLOO_RENDEZVOUS_PORT': '77'}, Shape('horovodrun', 3, 4, 2, None, ('a', 77))),
+      'HOROVOD_GLOO_RENDEZVOUS_PORT': '77', 'HOROVOD_LOCAL_RANK': '1'},
+     Shape('horovodrun', 3, 4, 2, None, ('a', 77), 1)),
     ({'OMPI_COMM_WORLD_RANK': '1', 'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_LOCAL_SIZE': '1'},
      Shape('horovodrun', 1, 2, 1, None, None)),
     ({'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': 'a', 'DMLC_NUM_WORKER': '3', 'DMLC_NUM_SERVER': '2',
-      'DMLC_TASK_ID': '0', 'DMLC_JOB_CLUSTER': 'local'}, Shape('launch.py', 0, 3, 3, 2)),
+      'DMLC_TASK_ID': '2', 'DMLC_JOB_CLUSTER': 'local'}, Shape('launch.py', 2, 3, 3, 2, None, 2)),
     ({'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': 'a', 'DMLC_NUM_WORKER': '3', 'DMLC_NUM_SERVER': '2'},
      Shape('launch.py', -1, 3, None, 2))])
 def test_what_launchers_say(environ, shape):
@@ -194,6 +195,7 @@ def test_equal_findings_are_shown_once():
                for rank, (host, numpy) in enumerate([('a', '1.22'), ('a', '1.22'), ('b', '1.23'), ('b', '1.23')])]
     assert [(one.finding.text, one.where) for one in merge(reports)] == [
         ('mxnet 1.9.1', ''), ('numpy 1.22', 'a'), ('numpy 1.23', 'b')]
+    assert [one.where for one in merge(reports[:3:2] + [Report(3, 'b', [])])] == ['', 'a', 'b']
     reports[1].findings[1].text = 'numpy 7'
     assert [one.where for one in merge(reports)] == ['', 'worker 0', 'worker 1', 'b']
 
