@@ -71,8 +71,8 @@ def lines_of(shared: List[Shared], width: int) -> List[str]:
 def _title(shape: Shape, reports: List[Report]) -> str:
     hosts = list(dict.fromkeys(report.host for report in reports))
     if shape.launcher == 'none':
-        return 'mxhybrid %s on %s' % (__version__, hosts[0])
-    return 'mxhybrid %s, %d worker%s of %s on %s' % (__version__, shape.workers, 's' * (shape.workers != 1),
+        return 'mxhybrid: doctor %s on %s' % (__version__, hosts[0])
+    return 'mxhybrid: doctor %s, %d worker%s of %s on %s' % (__version__, shape.workers, 's' * (shape.workers != 1),
                                                     shape.launcher, ', '.join(hosts))
 
 

@@ -109,7 +109,7 @@ def run(given: argparse.Namespace) -> int:
         sys.stderr.write('mxhybrid selftest: -np %d: give a number of workers from 1 on\n' % given.num_proc)
         return 2
     names = list(LAUNCHERS) if given.launcher == 'all' else [given.launcher]
-    console.write('mxhybrid selftest on %d core%s' % (len(os.sched_getaffinity(0)),
+    console.write('mxhybrid: selftest on %d core%s' % (len(os.sched_getaffinity(0)),
                                                      's' * (len(os.sched_getaffinity(0)) != 1)))
     with stopped_by_signals():
         right = [try_launcher(name, given.num_proc, given.timeout, given.verbose) for name in names]

@@ -78,7 +78,7 @@ def test_selftest_out_of_time():
 @pytest.mark.parametrize('launcher, number', [('horovodrun', signal.SIGINT), ('launch.py', signal.SIGTERM)])
 def test_selftest_interrupted(launcher, number):
     with jobs.start_command(MXHYBRID + ['selftest', '--launcher', launcher]) as job:
-        job.wait_for_output('mxhybrid selftest on', timeout=30)
+        job.wait_for_output('mxhybrid: selftest on', timeout=30)
         deadline = time.monotonic() + 60
         while not any('mxhybrid.commands.sanity' in process.cmdline for process in job.processes()):
             assert time.monotonic() < deadline

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import sys
 import types
 
@@ -15,6 +16,7 @@ import jobs
 import mxnet as mx
 import pytest
 import test_bench
+import test_commands
 import test_examples
 from jobs import REPOSITORY, TESTS
 from mxnet import gluon
@@ -23,6 +25,7 @@ from mxnet.optimizer import Optimizer
 
 import mxhybrid
 from mxhybrid import optimizers, settings
+from mxhybrid.commands import main as mxhybrid_main
 
 README = (REPOSITORY / 'README.md').read_text()
 BLOCKS = re.findall(r'^```(\w*)\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
@@ -210,6 +213,32 @@ def check_build(env, words, folder):
     assert '[X] MXNet' in output and '[X] Gloo' in output
 
 
+def check_tools(env, words, folder):
+    """The command mxhybrid: run as it stands, but for the hosts, on files that the tests have."""
+    assert not env
+    given = mxhybrid_main.make_parser().parse_args(words[1:])
+    assert 'mxhybrid = mxhybrid.commands.main:main' in (REPOSITORY / 'setup.py').read_text()
+    if given.command == 'selftest':
+        assert callable(test_commands.test_selftest)  # runs it
+        return
+    if given.command == 'plot':
+        assert (given.file, given.picture) == ('plan.json', 'plan.png')  # test_plan_file runs it
+        return
+    shutil.copy(str(TESTS / 'unit' / 'recorded' / 'steps.jsonl'), str(folder / 'steps.jsonl'))
+    if importlib.util.find_spec('matplotlib') is None and '--png' in words:
+        del words[words.index('--png'):]
+    output = run(env, [sys.executable, '-m'] + words, folder)
+    assert {'doctor': 'nothing is in the way of a job', 'env': '- mxnet: 1.9.1 with',
+            'report': 'steps 1 to 50'}[given.command] in output
+
+
+def check_doctor_of_hosts(env, words, folder):
+    """The doctor over several hosts: tests/multihost runs it; its options are those of a training job."""
+    assert not env
+    training = next(parse(command)[1] for command in commands() if ' -H ' in command and command.endswith('train.py'))
+    assert words == training[:-2] + ['mxhybrid', 'doctor']
+
+
 def find_check(words):
     """The check for a command, None for a command that is not known."""
     if words in (['scripts/demo'], ['scripts/test']):
@@ -220,6 +249,10 @@ def find_check(words):
         return check_activate
     if words[0] == 'pip':
         return check_pip
+    if words[0] == 'mxhybrid':
+        return check_tools
+    if words[-2:] == ['mxhybrid', 'doctor']:
+        return check_doctor_of_hosts
     if words == ['horovodrun', '--check-build']:
         return check_build
     if any(word.startswith('examples/') for word in words):
