@@ -2,7 +2,6 @@
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,19 +36,9 @@ def python_parts(job: List[str], workers: int) -> List[Part]:
 
 
 def horovodrun_parts(job: List[str], workers: int) -> List[Part]:
-    """horovodrun, as a user calls it.
-
-    Raises
-    ------
-    FileNotFoundError
-        It is not installed.
-    """
-    beside = os.path.join(os.path.dirname(sys.executable), 'horovodrun')
-    path = beside if os.access(beside, os.X_OK) else shutil.which('horovodrun')
-    if path is None:
-        raise FileNotFoundError('horovodrun is neither beside %s nor on PATH' % sys.executable)
-    # By this interpreter, whatever the first line of the script says.
-    return [('horovodrun', [sys.executable, path, '-np', str(workers), '--gloo'] + job, {})]
+    """What horovodrun is, by this interpreter."""
+    command = interpreter() + ['-m', 'horovod.runner.launch', '-np', str(workers), '--gloo']
+    return [('horovodrun', command + job, {})]
 
 
 def launch_parts(job: List[str], workers: int) -> List[Part]:
@@ -163,10 +152,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     str
         What went wrong, empty if nothing did.
     """
-    try:
-        parts = LAUNCHERS[launcher][0](interpreter() + job, workers)
-    except OSError as error:
-        return str(error)
+    parts = LAUNCHERS[launcher][0](interpreter() + job, workers)
     token = uuid.uuid4().hex
     env = {name: value for name, value in package_environment().items()
            if not name.startswith(_NOT_INHERITED) and name not in known_variables()}

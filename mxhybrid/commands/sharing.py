@@ -17,9 +17,9 @@ def main() -> None:
     server = listener.accept(_WAIT_S)
     segment, descriptor = Segment.create(4 * _NUMBERS)
     segment.view(0, (_NUMBERS,), 'float32')[:] = 7
-    client.send_segment(['rows'], descriptor, segment.nbytes)
+    client.send([segment.nbytes], descriptor)
     os.close(descriptor)
-    (_, nbytes), received = server.receive()
+    (nbytes,), received = server.receive(_WAIT_S)
     if received is None or Segment(received, nbytes).view(0, (_NUMBERS,), 'float32').sum() != 7 * _NUMBERS:
         sys.exit('what was read from shared memory is not what was written')
 

@@ -141,7 +141,8 @@ def _launchers() -> Finding:
     path = beside if os.access(beside, os.X_OK) else shutil.which('horovodrun')
     if path is None:
         return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is neither beside %s nor on PATH' % sys.executable,
-                       'activate the environment in which Horovod is installed, or use launch.py')
+                       'activate the environment in which Horovod is installed, or call it as: '
+                       'python -m horovod.runner.launch')
     if path != beside:
         return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is %s, but Python is %s' % (path, sys.executable),
                        'activate the environment in which Horovod is installed', {'path': path})
