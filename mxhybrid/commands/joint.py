@@ -2,12 +2,16 @@
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import host_checks, setting_checks, software
 from .findings import ADVICE, FAILED, FINE, Finding
 
 #: Seconds that clocks of hosts may differ before it is worth a word.
 _SKEW_S = 1.0
 
 GROUP = 'Job'
+
+#: Headings, in the order in which they are shown.
+_GROUPS = [software.GROUP, setting_checks.GROUP, host_checks.GROUP, GROUP]
 
 
 @dataclass
@@ -68,7 +72,7 @@ def _words(ranks: List[int], reports: List[Report]) -> str:
 
 
 def merge(reports: List[Report]) -> List[Shared]:
-    """Put equal findings together, in the order of the first report."""
+    """Put equal findings together, group by group."""
     found: Dict[Tuple[str, str], Dict[Tuple[str, str, str], List[Any]]] = {}
     for report in reports:
         for one in report.findings:
@@ -79,8 +83,7 @@ def merge(reports: List[Report]) -> List[Shared]:
         # Not everybody looks for everything: the first worker of a host does for all there.
         looked = [report for report in reports if any(report.rank in ranks for _, ranks in same.values())]
         shared += [Shared(one, _words(ranks, looked), ranks) for one, ranks in same.values()]
-    groups = list(dict.fromkeys(one.finding.group for one in shared))
-    return sorted(shared, key=lambda one: groups.index(one.finding.group))
+    return sorted(shared, key=lambda one: _GROUPS.index(one.finding.group))
 
 
 def _versions(reports: List[Report]) -> List[Finding]:

@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name in COMMANDS:
         command = importlib.import_module('mxhybrid.commands.' + name)
         summary = (command.__doc__ or '').strip().partition('\n')[0].rstrip('.')
-        _new_parser(command, subparsers.add_parser, name, help=summary).set_defaults(run=command.run)
+        _new_parser(command, subparsers.add_parser, name, help=summary).set_defaults(function=command.run)
     return parser
 
 
@@ -77,7 +77,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if given.command is None:
         parser.print_help()
         return 2
-    return _guarded(given.run, given)
+    return _guarded(given.function, given)
 
 
 def _guarded(run: Any, given: argparse.Namespace) -> int:
