@@ -110,9 +110,12 @@ def _write_json(path: str, content: Dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- examining
 
 def examine(shape: Shape, seconds: float) -> Report:
-    """Everything that this process finds by itself; the first worker of a host looks at it for all workers there."""
+    """Everything that this process finds by itself.
+
+    The first worker of a host looks at it for all workers there, unless findings travel only once all have joined.
+    """
     findings = setting_checks.check(shape, os.environ)
-    if not shape.local_rank:
+    if not shape.local_rank or shape.rendezvous is None:
         findings = software.check(seconds) + findings + host_checks.check(shape, min(seconds, 20.0))
     return Report(shape.rank, socket.gethostname(), findings)
 
@@ -157,7 +160,11 @@ class _Told:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.report is not None:
             self.say('ended by its launcher; by itself it found')
+        else:
+            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before it had looked at everything\n'
+                             % self._shape.rank)
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(128 + number)
 
     def say(self, why: str) -> None:

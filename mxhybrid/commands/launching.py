@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 from ..processes import describe_status, free_port
 from .findings import interpreter, package_environment
@@ -177,16 +177,18 @@ _OUT_OF_TIME = 'out of time'
 
 def _watch(roles: List[str], started: List['subprocess.Popen[bytes]'], deadline: float) -> str:
     """Wait until all processes have ended, or one has failed; returns what went wrong."""
-    failed: Optional[str] = None
+    failing = False
     while True:
         statuses = [process.poll() for process in started]
-        if failed is None:
-            bad = [(role, status) for role, status in zip(roles, statuses) if status]
-            if bad:
-                failed = ', '.join('%s ended with %s' % (role, describe_status(status)) for role, status in bad)
-                deadline = min(deadline, time.monotonic() + _ECHO_S)
-        if all(status is not None for status in statuses):
-            return failed or ''
-        if time.monotonic() > deadline:
-            return failed or _OUT_OF_TIME
+        if any(statuses) and not failing:
+            failing = True
+            deadline = min(deadline, time.monotonic() + _ECHO_S)
+        if all(status is not None for status in statuses) or time.monotonic() > deadline:
+            break
         time.sleep(_LOOK_S)
+    bad = [(role, status) for role, status in zip(roles, statuses) if status]
+    # A worker that fails ends servers and scheduler: they are not the cause.
+    bad = [pair for pair in bad if pair[1] != -signal.SIGTERM] or bad
+    if not bad and any(status is None for status in statuses):
+        return _OUT_OF_TIME
+    return ', '.join('%s ended with %s' % (role, describe_status(status)) for role, status in bad)
