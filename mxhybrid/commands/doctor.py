@@ -204,7 +204,7 @@ def _by_board(shape: Shape, board: Board, report: Report, given: argparse.Namesp
     for problem, rank in sorted(said.items(), key=lambda item: item[1]):
         more.append(_joining_failed('worker %d on %s: %s' % (rank, reports[rank].host, problem)))
     if not may_meet:
-        more.append(Finding(GROUP, 'joining', FAILED, 'joining a job was not tried', 'mend what is named above first'))
+        more.append(Finding(GROUP, 'joining', ADVICE, 'joining a job was not tried', 'mend what is named above first'))
     return 0 if show(_title(shape, reports), shape, reports, more, given.json) else 1
 
 
