@@ -4,6 +4,9 @@ from typing import Any, List, Tuple
 from ..errors import InputError
 from .steps import Run
 
+#: Part of all steps from which on the name of a route fits into its stretch.
+_NAMED_PART = 0.25
+
 
 def new_figure(width: float, height: float) -> Any:
     """An empty figure that needs no display.
@@ -43,11 +46,6 @@ def save(figure: Any, picture: str) -> None:
         raise InputError('%s cannot be written: %s' % (picture, error)) from error
 
 
-def _legend(axes: Any) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize='small', loc='upper right')
-
-
 def draw(run: Run, picture: str) -> None:
     """Draw step time, bytes by route, bytes by table, and the routes of tables, over steps.
 
@@ -67,7 +65,6 @@ def draw(run: Run, picture: str) -> None:
     times.plot(numbers[1:] or numbers, [1000 * step['store_seconds'] for step in run.steps[1:] or run.steps],
                label='in the store')
     times.set_ylabel('ms')
-    times.set_ylim(bottom=0)
     for at, kind in enumerate(kinds):
         routes.plot(numbers, [count / 1e6 for count in run.bytes_by_route()[kind]], label=kind, color='C%d' % (at % 10))
     routes.set_ylabel('MB a step, by route')
@@ -78,13 +75,16 @@ def draw(run: Run, picture: str) -> None:
         for first, length, kind in _stretches(table.routes(), numbers[-1] + 1):
             color = 'C%d' % (kinds.index(kind) % 10) if kind in kinds else 'gray'
             ways.broken_barh([(first - 0.5, length)], (at - 0.4, 0.8), facecolors=color)
-            ways.annotate(kind, (first, at), va='center', fontsize='x-small')
+            if length >= _NAMED_PART * len(numbers):  # the others have their colours
+                ways.annotate(kind, (first, at), va='center', fontsize='x-small')
     ways.set_yticks(range(len(tables)))
     ways.set_yticklabels([table.name for table in tables], fontsize='small')
     ways.set_xlabel('step')
     for axes in (times, routes, moved, ways):
         axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
-        _legend(axes)
+        if axes is not ways:
+            axes.set_ylim(bottom=0)
+            axes.legend(fontsize='small', loc='best', framealpha=0.5)
     save(figure, picture)
 
 
