@@ -84,7 +84,8 @@ def draw(run: Run, picture: str) -> None:
         axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
         if axes is not ways:
             axes.set_ylim(bottom=0)
-            axes.legend(fontsize='small', loc='best', framealpha=0.5)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize='small', loc='best', framealpha=0.5)
     save(figure, picture)
 
 
