@@ -18,8 +18,9 @@ if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
 if not _is_tool and _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
+    from . import checkpoint
     from . import hooks as _hooks
-    from .errors import HybridError, InputError, JobError, SettingError
+    from .errors import CheckpointError, HybridError, InputError, JobError, SettingError
     from .prefetching import prefetch, prefetching
     from .store import Hybrid
 
@@ -39,5 +40,5 @@ if not _is_tool and _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
         """
         return Hybrid(**settings)
 
-    __all__ = ['Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'create', 'prefetch',
-               'prefetching']
+    __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
+               'create', 'prefetch', 'prefetching']

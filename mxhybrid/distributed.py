@@ -334,6 +334,12 @@ class Distributed:
         data = states.read_on_root(fname, self._collective, self._prefix + '.file')
         return states.broadcast_bytes(data, self._collective, self._prefix + '.file')
 
+    def spread(self, array: Any, what: str) -> None:
+        """Overwrite a dense array with worker 0's (blocks)."""
+        self._lifeline.count_call()
+        self._collective.broadcast_(array, '%s.%s' % (self._prefix, what))
+        array.wait_to_read()
+
     def barrier(self) -> None:
         """Wait for all workers."""
         self._collective.any(False, self._prefix + '.barrier')

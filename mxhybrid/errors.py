@@ -23,3 +23,7 @@ class JobError(HybridError):
 
 class RefusedError(HybridError):
     """A message that no process of this job has sent, or that was sent before."""
+
+
+class CheckpointError(HybridError):
+    """A checkpoint cannot be written, cannot be read, or does not fit the model; raised alike on all workers."""

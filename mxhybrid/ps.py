@@ -22,7 +22,7 @@ from .client import Client
 from .errors import InputError
 from .handler import MAILBOX_ELEMENTS
 from .optimizers import build, name_of, scalars, state_arrays
-from .partition import Partitioning, Placement, chunks, partition_count
+from .partition import Partitioning, Placement, chunks, partition_count, rows_in_partition
 from .settings import variable
 from .trace import AnyRecorder
 from .wire import Channel, Order, packed_width, pairs_of
@@ -427,7 +427,11 @@ class Table:
         self.set_mode(before)
 
     def read(self, slot: int, width: int) -> np.ndarray:
-        """All rows of optimizer state `slot`, each of `width` elements (rank 0 only; not collective).
+        """All rows of optimizer state `slot`, each of `width` elements (rank 0 only; not collective)."""
+        return self.read_rows(slot, width, 0, self.partitioning.rows)
+
+    def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
+        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (rank 0 only; not collective).
 
         Raises
         ------
@@ -435,16 +439,19 @@ class Table:
             A row does not fit into a mailbox.
         """
         partitioning = self.partitioning
+        count = partitioning.count
         step = MAILBOX_ELEMENTS * 4 // (width * self.dtype.itemsize)
         if not step:
             raise InputError('%s: rows of %d elements are too wide to read optimizer state from the servers, '
                              'at most %d' % (self.name, width, MAILBOX_ELEMENTS * 4 // self.dtype.itemsize))
-        result = np.empty((partitioning.rows, width), self.dtype)
+        result = np.empty((last - first, width), self.dtype)
         for part, (key, server) in enumerate(zip(partitioning.keys, partitioning.servers)):
-            members = partitioning.members(part)
-            for start in range(0, len(members), step):
-                stop = min(start + step, len(members))
-                self.servers.command('read', key=key, slot=slot, start=start, stop=stop, dtype=self.dtype.name)
-                data = self.servers.read_mailbox(server, self.dtype, (stop - start) * width)
-                result[members[start:stop]] = data.reshape(stop - start, width)
+            rows = result[(part - first) % count::count]
+            begin = rows_in_partition(first, count, part)
+            for at in range(0, len(rows), step):
+                number = min(step, len(rows) - at)
+                self.servers.command('read', key=key, slot=slot, start=begin + at, stop=begin + at + number,
+                                      dtype=self.dtype.name)
+                data = self.servers.read_mailbox(server, self.dtype, number * width)
+                rows[at:at + number] = data.reshape(number, width)
         return result

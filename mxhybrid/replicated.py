@@ -217,6 +217,10 @@ class Replica:
 
     def read(self, slot: int, width: int) -> np.ndarray:
         """All rows of optimizer state `slot`, each of `width` elements (not collective)."""
+        return self.read_rows(slot, width, 0, self._part.shape[0])
+
+    def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
+        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (not collective)."""
         self._settle()
-        rows: Optional[np.ndarray] = self._part.read(slot, 0, self._part.shape[0], self._optimizer)
-        return np.array(rows).reshape(self._part.shape[0], width)
+        rows: Optional[np.ndarray] = self._part.read(slot, first, last, self._optimizer)
+        return np.array(rows).reshape(last - first, width)

@@ -1,0 +1,458 @@
+"""Checkpoints as files: written whole or not at all, read without trust.
+
+A checkpoint is a directory with a manifest, and shards in the safetensors format of at most :data:`SHARD_BYTES`::
+
+    checkpoints/
+        00000001-step-200/
+            manifest.json
+            00000.safetensors
+            00001.safetensors
+        00000002-step-400/
+
+The first number counts the checkpoints of a directory: the highest is the newest, even where a job went back to an
+earlier step.  The manifest says for each array which elements of it, counted in C order, lie in which shard, and has
+a digest of every shard and of itself.  Nothing in a checkpoint is code, and nothing of it is unpickled.
+
+A checkpoint is written under another name, flushed to the disk with its directory, and then renamed; so a directory
+with the right name is complete, unless something damaged it later.
+"""
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+
+import numpy as np
+
+from .errors import CheckpointError, InputError, SettingError
+from .log import get_logger
+
+logger = get_logger(__name__)
+
+#: Version of the layout, raised when older readers would misread it.
+FORMAT = 1
+
+#: Bytes of arrays in a shard; memory that writing and reading take is a small multiple of it.
+SHARD_BYTES = 32 << 20
+
+#: Bytes that a reader accepts at most, of a shard and of a manifest.
+MAX_SHARD_BYTES, MAX_MANIFEST_BYTES = 1 << 30, 256 << 20
+
+#: Decimal digits of an integer in a manifest; CPython 3.8 takes quadratic time for longer ones.
+MAX_DIGITS = 4000
+
+#: Seconds to wait for another process that writes into or reads from the directory, the last of an earlier job.
+LOCK_TIMEOUT_S = 60.0
+
+DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'bool')
+
+_MANIFEST = 'manifest.json'
+_WRITING, _REMOVING = '.writing', '.removing'
+_NAME = re.compile(r'(\d{8,})-step-(\d+)')
+
+#: What a damaged disk or an interrupted copy leaves behind.  Other errors, such as a lack of permission, end the load.
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
+
+
+class Damaged(CheckpointError):
+    """A checkpoint is not what was written."""
+
+
+def safetensors() -> Any:
+    """The package that reads and writes shards.
+
+    Raises
+    ------
+    SettingError
+        It is not installed.
+    """
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise SettingError('checkpoints need the package safetensors (%s): pip install safetensors' % error) from error
+    return safetensors
+
+
+def names(directory: str) -> List[str]:
+    """Names of the checkpoints in a directory, newest first; none where there is no directory."""
+    try:
+        found = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(filter(_NAME.fullmatch, found), key=_number, reverse=True)
+
+
+def _number(name: str) -> int:
+    return int(name.split('-')[0])
+
+
+@contextmanager
+def locked(directory: str) -> Iterator[None]:
+    """Keep other processes from writing into a directory, or reading from it, at the same time.
+
+    The last worker of a job that failed may still be writing when the next one starts.
+
+    Raises
+    ------
+    CheckpointError
+        Another process has held it for :data:`LOCK_TIMEOUT_S`.
+    """
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CheckpointError('another process has used %s for %g s: end it, or give every job a directory '
+                                          'of its own' % (directory, LOCK_TIMEOUT_S)) from None
+                time.sleep(0.05)
+            except OSError:
+                break  # not every file system has locks of directories
+        yield
+    finally:
+        os.close(handle)
+
+
+def sync_directory(path: str) -> None:
+    """Flush the names in a directory to the disk, where its file system can."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
+    finally:
+        os.close(handle)
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, 'wb') as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
+
+
+def plain(value: Any, what: str) -> Any:
+    """A JSON value as it will be read back, keys of dicts as strings.
+
+    Raises
+    ------
+    InputError
+        It is no JSON value.
+    """
+    try:
+        return _parse(json.dumps(value).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError('%s is no JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
+                         'them; arrays as lists' % (what, error)) from error
+
+
+def _parse(data: bytes) -> Any:
+    return json.loads(data.decode(), parse_int=_bounded_int)
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError('an integer of %d digits' % len(digits))
+    return int(digits)
+
+
+class Writer:
+    """Writes one checkpoint; a context manager that leaves nothing behind unless :meth:`commit` was reached.
+
+    Parameters
+    ----------
+    directory : str
+        Made if need be; the caller holds it :func:`locked`.
+    """
+
+    def __init__(self, directory: str):
+        self._directory = directory
+        self._aside = os.path.join(directory, _WRITING)
+        self._arrays: Dict[str, Any] = {}
+        self._shards: List[Dict[str, Any]] = []
+        self._pending: List[Tuple[str, np.ndarray]] = []
+        self._pending_bytes = 0
+        self._tensors = safetensors().numpy
+
+    def __enter__(self) -> 'Writer':
+        for leftover in (_WRITING, _REMOVING):
+            path = os.path.join(self._directory, leftover)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+        os.mkdir(self._aside)
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self._pending = []
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def add(self, name: str, shape: Tuple[int, ...], dtype: Any, pieces: Iterable[np.ndarray]) -> None:
+        """Write an array.
+
+        Parameters
+        ----------
+        name : str
+            Unique in the checkpoint.
+        shape : tuple of int
+        dtype : numpy dtype
+        pieces : iterable of numpy.ndarray
+            Its elements in C order, cut anywhere.  A piece may be looked at until the next array is added.
+        """
+        dtype = np.dtype(dtype)
+        if dtype.name not in DTYPES:
+            raise InputError('%s is %s: checkpoints hold %s' % (name, dtype, ', '.join(DTYPES)))
+        entry: Dict[str, Any] = {'dtype': dtype.name, 'shape': list(shape), 'pieces': []}
+        self._arrays[name] = entry
+        step, at = max(1, SHARD_BYTES // dtype.itemsize), 0
+        for piece in pieces:
+            flat = np.ascontiguousarray(piece, dtype).reshape(-1)
+            for start in range(0, len(flat), step):
+                part = flat[start:start + step]
+                if self._pending_bytes + part.nbytes > SHARD_BYTES:
+                    self._flush()
+                entry['pieces'].append([len(self._shards), at, at + len(part)])
+                self._pending.append((_key(name, at), part))
+                self._pending_bytes += part.nbytes
+                at += len(part)
+        if at != _size(shape):
+            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, at, _size(shape), shape))
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        data = self._tensors.save(dict(self._pending))
+        self._pending, self._pending_bytes = [], 0
+        _write(os.path.join(self._aside, _shard(len(self._shards))), data)
+        self._shards.append({'bytes': len(data), 'blake2b': _digest(data)})
+
+    def commit(self, step: int, content: Dict[str, Any], keep: int) -> str:
+        """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path."""
+        self._flush()
+        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
+        content = plain(content, 'the content of a checkpoint')
+        text = json.dumps({'blake2b': _digest(_canonical(content)), 'content': content}, indent=1).encode()
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise CheckpointError('the manifest would have %d bytes, at most %d are read: put less into extra'
+                                  % (len(text), MAX_MANIFEST_BYTES))
+        _write(os.path.join(self._aside, _MANIFEST), text)
+        sync_directory(self._aside)
+        others = names(self._directory)
+        name = '%08d-step-%d' % (_number(others[0]) + 1 if others else 1, step)
+        path = os.path.join(self._directory, name)
+        os.rename(self._aside, path)
+        sync_directory(self._directory)
+        for old in others[keep - 1:]:
+            self._remove(old)
+        return path
+
+    def _remove(self, name: str) -> None:
+        aside = os.path.join(self._directory, _REMOVING)
+        try:
+            # Renamed first: a checkpoint that is half removed is none.
+            os.rename(os.path.join(self._directory, name), aside)
+            shutil.rmtree(aside)
+        except OSError as error:
+            logger.warning('cannot remove the old checkpoint %s: %s', os.path.join(self._directory, name), error)
+
+
+class Reader:
+    """One checkpoint whose manifest is sound; arrays are read in pieces.
+
+    Parameters
+    ----------
+    path : str
+
+    Attributes
+    ----------
+    content : dict
+        What the writer stored, with 'step', 'arrays' and 'shards'.
+
+    Raises
+    ------
+    Damaged
+        The manifest is not what was written.
+    CheckpointError
+        It cannot be read, or is of a later format.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
+        self._deserialize = safetensors().numpy.load
+        data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
+        try:
+            outer = _parse(data)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(_MANIFEST, 'is no JSON: %s' % error) from error
+        if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
+            raise self._damaged(_MANIFEST, 'has no content')
+        self.content: Dict[str, Any] = outer['content']
+        try:
+            right = outer.get('blake2b') == _digest(_canonical(self.content))
+        except RecursionError:
+            right = False
+        if not right:
+            raise self._damaged(_MANIFEST, 'does not match its digest')
+        if self.content.get('format') != FORMAT:
+            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads format %d'
+                                  % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
+        problem = _flaw(self.content)
+        if problem:
+            raise self._damaged(_MANIFEST, problem)
+
+    def _damaged(self, file: str, problem: str) -> Damaged:
+        return Damaged('%s %s' % (os.path.join(self.path, file), problem))
+
+    def _read(self, file: str, limit: int) -> bytes:
+        path = os.path.join(self.path, file)
+        try:
+            # Opening must not wait for whoever would write into a pipe.
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, 'rb') as stream:
+                status = os.fstat(handle)
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._damaged(file, 'is no file')
+                if status.st_size > limit:
+                    raise self._damaged(file, 'has %d bytes, more than %d' % (status.st_size, limit))
+                return stream.read(limit + 1)
+        except OSError as error:
+            if error.errno in _DAMAGE:
+                raise self._damaged(file, 'cannot be read: %s' % os.strerror(error.errno or 0)) from error
+            raise CheckpointError('cannot read %s: %s' % (path, error)) from error
+
+    def verify(self) -> None:
+        """Read everything once and compare the digests.
+
+        Raises
+        ------
+        Damaged
+            Naming the file.
+        """
+        pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
+        for name, entry in self.content['arrays'].items():
+            for shard, start, stop in entry['pieces']:
+                pieces[shard].append((_key(name, start), entry['dtype'], stop - start))
+        for number, wanted in enumerate(pieces):
+            found = self._shard(number)
+            for key, dtype, count in wanted:
+                if key not in found or found[key].dtype.name != dtype or found[key].shape != (count,):
+                    raise self._damaged(_shard(number), 'lacks the %d elements of %s' % (count, key))
+
+    def _shard(self, number: int) -> Dict[str, np.ndarray]:
+        if self._last[0] == number:
+            return self._last[1]
+        self._last = (-1, {})  # not two of them in memory
+        entry, file = self.content['shards'][number], _shard(number)
+        data = self._read(file, entry['bytes'])
+        if len(data) != entry['bytes']:
+            raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
+        if _digest(data) != entry['blake2b']:
+            raise self._damaged(file, 'does not match its digest')
+        try:
+            tensors = self._deserialize(data)
+        except Exception as error:  # of a native library, for bytes that are not of its format
+            raise self._damaged(file, 'is no safetensors file: %s' % error) from error
+        self._last = (number, tensors)
+        return tensors
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Elements ``start:stop`` of an array, in C order, flat."""
+        entry = self.content['arrays'][name]
+        result = np.empty(stop - start, entry['dtype'])
+        for shard, first, last in entry['pieces']:
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                found = self._shard(shard).get(_key(name, first))
+                if found is None or found.shape != (last - first,):
+                    raise self._damaged(_shard(shard), 'lacks elements of %s' % name)
+                result[low - start:high - start] = found[low - first:high - first]
+        return result
+
+
+def newest(directory: str) -> Optional[Reader]:
+    """The newest checkpoint of a directory that is whole; None where there is none at all.
+
+    Raises
+    ------
+    CheckpointError
+        The directory cannot be read, or all its checkpoints are damaged.
+    """
+    problems = []
+    for name in names(directory):
+        try:
+            reader = Reader(os.path.join(directory, name))
+            reader.verify()
+            return reader
+        except Damaged as problem:
+            problems.append(str(problem))
+            logger.warning('damaged checkpoint: %s; trying the one before', problem)
+    if problems:
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start anew'
+                              % (directory, '; '.join(problems)))
+    return None
+
+
+def _shard(number: int) -> str:
+    return '%05d.safetensors' % number
+
+
+def _key(name: str, start: int) -> str:
+    return '%s@%d' % (name, start)
+
+
+def _size(shape: Iterable[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _flaw(content: Dict[str, Any]) -> str:
+    """What is wrong with the parts of a manifest that this module reads; empty if nothing is."""
+    step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
+    if not _is_count(step):
+        return 'has no step'
+    if not isinstance(shards, list) or not isinstance(arrays, dict):
+        return 'lists no shards or no arrays'
+    for number, shard in enumerate(shards):
+        if not (isinstance(shard, dict) and _is_count(shard.get('bytes')) and shard['bytes'] <= MAX_SHARD_BYTES
+                and isinstance(shard.get('blake2b'), str)):
+            return 'has a wrong entry for shard %d' % number
+    for name, entry in arrays.items():
+        if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)
+                and all(map(_is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
+            return 'has a wrong entry for %r' % name
+        at = 0
+        for piece in entry['pieces']:
+            if not (isinstance(piece, list) and len(piece) == 3 and all(map(_is_count, piece))
+                    and piece[0] < len(shards) and piece[1] == at < piece[2]):
+                return 'has a wrong piece of %r' % name
+            at = piece[2]
+        if at != _size(entry['shape']):
+            return 'has pieces of %r that do not make its shape' % name
+    return ''
