@@ -11,7 +11,7 @@ setup(
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
     # (see scripts/install): neither can be a requirement here.
-    install_requires=['numpy<1.24', 'tqdm'],
+    install_requires=['numpy<1.24', 'tqdm', 'safetensors'],
     extras_require={'test': ['pytest', 'pytest-timeout', 'hypothesis', 'psutil', 'ruff', 'mypy'],
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid plot
     classifiers=[

@@ -1,4 +1,6 @@
 """What the examples share: common flags, the choice of the store, and a worker's share of a batch."""
+import json
+
 import mxnet as mx
 
 import mxhybrid
@@ -17,6 +19,14 @@ def add_common_arguments(parser, epochs, batch_size, lr):
     parser.add_argument('--partitions', type=positive, default=None,
                         help='pieces to cut each table into, hybrid only (default: the store decides)')
     parser.add_argument('--seed', type=int, default=1, help='the same in all workers (default %(default)s)')
+    parser.add_argument('--checkpoint', metavar='DIR', default=None,
+                        help='save checkpoints there; seen by rank 0 only (default: none)')
+    parser.add_argument('--save-every', type=positive, metavar='N', default=100,
+                        help='steps between checkpoints (default %(default)s)')
+    parser.add_argument('--resume', action='store_true',
+                        help='go on from the newest checkpoint, if there is one')
+    parser.add_argument('--losses', metavar='FILE', default=None,
+                        help='rank 0 appends the loss of each step to this file, as JSON lines')
     parser.add_argument('--data-dir', default=None,
                         help='where the data is kept (default: $MXHYBRID_DATA, else ~/.cache/mxhybrid)')
 
@@ -51,6 +61,44 @@ def share(total, rank, num_workers):
             total, num_workers, total + -total % num_workers))
     local = total // num_workers
     return slice(rank * local, (rank + 1) * local)
+
+
+class Checkpoints:
+    """What the flags say about checkpoints, for one model and its Trainer.
+
+    Attributes
+    ----------
+    step : int
+        Steps that were done before: 0, or those of the checkpoint that was loaded.
+    extra : JSON value
+        What :meth:`save` was given then, else None.
+    """
+
+    def __init__(self, args, net, trainer):
+        if args.resume and args.checkpoint is None:
+            raise SystemExit('--resume needs --checkpoint, the directory to resume from')
+        self._args, self._net, self._trainer = args, net, trainer
+        self._losses = args.losses
+        found = mxhybrid.checkpoint.load(args.checkpoint, net, trainer) if args.resume else None
+        self.step, self.extra = (found.step, found.extra) if found else (0, None)
+
+    def due(self, step):
+        """Whether to save after this many steps."""
+        return self._args.checkpoint is not None and step % self._args.save_every == 0
+
+    def gather(self, value):
+        """The JSON value of every worker, in rank order."""
+        return mxhybrid.checkpoint.gather(self._trainer, value)
+
+    def save(self, step, extra):
+        """Save, on all workers; rank 0's `extra` counts."""
+        mxhybrid.checkpoint.save(self._args.checkpoint, self._net, self._trainer, step, extra)
+
+    def log_loss(self, store, step, loss):
+        """Append the loss (NDArray of one element) of a step to the file, if one is wanted."""
+        if self._losses is not None and store.rank == 0:
+            with open(self._losses, 'a') as handle:
+                handle.write(json.dumps({'step': step, 'loss': loss.asscalar().item()}) + '\n')
 
 
 def print_report(store):

@@ -30,7 +30,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import add_common_arguments, make_store, positive, print_report, share
+from _cli import Checkpoints, add_common_arguments, make_store, positive, print_report, share
 from _data import load_ratings
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -107,10 +107,14 @@ def evaluate(model, ratings, samples):
     return math.sqrt(squared / len(samples))
 
 
-def train_epoch(model, trainer, ratings, batches, mine, args, bar):
-    """Train on this worker's slice of each batch and return its mean squared error, without the penalty."""
-    total = nd.zeros(1)
-    for step, batch in enumerate(batches):
+def train_epoch(model, trainer, ratings, batches, mine, args, bar, store, checkpoints, before):
+    """Train on this worker's slice of each batch and return its mean squared error, without the penalty.
+
+    `before` steps were done in earlier epochs; those of this one that a checkpoint has are left out.
+    """
+    done = max(0, checkpoints.step - before)
+    total = nd.array([checkpoints.extra['total'] if done else 0.0])
+    for step, batch in list(enumerate(batches))[done:]:
         batch = batch[mine]
         stars = nd.array(ratings.stars[batch])
         with autograd.record():
@@ -120,6 +124,9 @@ def train_epoch(model, trainer, ratings, batches, mine, args, bar):
         loss.backward()
         trainer.step(1)  # sums over workers; not batch_size, which dist_sync wants to know before the first pull
         total = total + error.mean()
+        checkpoints.log_loss(store, before + step + 1, error.mean())
+        if checkpoints.due(before + step + 1):
+            checkpoints.save(before + step + 1, {'total': total.asscalar().item()})
         if step % 20 == 19:
             bar.set_postfix(mse='{:.3f}'.format(total.asscalar() / (step + 1)), refresh=False)
         bar.update()
@@ -160,13 +167,19 @@ def main():
     model.initialize(mx.init.Uniform(0.05))
     trainer = gluon.Trainer(model.collect_params(), 'adagrad', {'learning_rate': args.lr}, kvstore=store)
 
+    checkpoints = Checkpoints(args, model, trainer)
+    if checkpoints.step and first:
+        print('resumed after {} steps'.format(checkpoints.step), flush=True)
+
     for epoch in range(args.epochs):
-        started = time.time()
+        started, done = time.time(), min(steps, max(0, checkpoints.step - epoch * steps))
         batches = global_batches(train, args.batch_size, random)
-        with tqdm(total=steps, desc='epoch {}'.format(epoch + 1), unit='step', leave=False,
+        if checkpoints.step > (epoch + 1) * steps:
+            continue  # its order was drawn, as it was then
+        with tqdm(total=steps, initial=done, desc='epoch {}'.format(epoch + 1), unit='step', leave=False,
                   disable=None if first else True) as bar:  # None: silent when not a terminal
-            error = train_epoch(model, trainer, ratings, batches, mine, args, bar)
-        speed = steps * args.batch_size / (time.time() - started)
+            error = train_epoch(model, trainer, ratings, batches, mine, args, bar, store, checkpoints, epoch * steps)
+        speed = (steps - done) * args.batch_size / (time.time() - started)
         if epoch == 0:
             print_report(store)
         rmse = evaluate(model, ratings, valid)

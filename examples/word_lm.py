@@ -17,6 +17,12 @@ With several workers on one machine set OMP_NUM_THREADS so that they do not figh
 trains on its own adjacent columns, and all draw the same negative candidates. So N workers compute what one
 process computes with the same flags, up to float rounding.
 
+With ``--checkpoint DIR --resume`` it saves everything every ``--save-every`` steps, and after a crash goes on from
+there as if nothing had happened, with the same or another number of workers; ``scripts/restart.py`` starts it again by
+itself ::
+
+    scripts/restart.py -n 3 -- horovodrun -np 2 --gloo python examples/word_lm.py --checkpoint run --resume
+
 The default takes 2 to 3 minutes on 2 cores. ``--corpus news --vocab 30000`` is larger. The first run downloads
 the text, see ``_data.py``. The last line is ``final test perplexity X``; the unigram perplexity printed at the
 start is what a model that ignores the context reaches.
@@ -32,7 +38,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import add_common_arguments, make_store, positive, print_report, share
+from _cli import Checkpoints, add_common_arguments, make_store, positive, print_report, share
 from _data import load_corpus
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -64,6 +70,15 @@ class LogUniformSampler:
                 num, vocab))
         self.vocab, self.num = vocab, num
         self._random = np.random.RandomState(seed)
+
+    @property
+    def state(self):
+        """The generator's state, as a JSON value."""
+        return [value.tolist() if isinstance(value, np.ndarray) else value for value in self._random.get_state()]
+
+    @state.setter
+    def state(self, value):
+        self._random.set_state(tuple(value))
 
     def probability(self, ids):
         """Return p(k) of each id, float64."""
@@ -182,27 +197,68 @@ def evaluate(model, tokens, bptt):
     return math.exp(total.asscalar() / ((len(data) - 1) * data.shape[1]))
 
 
-def train_epoch(model, trainer, sampler, data, args, bar):
-    """Train on this worker's columns (time, local batch) and return their mean sampled loss per token."""
-    state = model.lstm.begin_state(batch_size=data.shape[1])
-    total, steps = nd.zeros(1), (len(data) - 1) // args.bptt
-    for step in range(steps):
+class Progress:
+    """How far training is, and what the next step takes from the last one.
+
+    Attributes
+    ----------
+    step : int
+        Steps done, over all epochs.
+    state : list of NDArray
+        The LSTM's state, of this worker's columns.
+    total : NDArray, shape (1,)
+        Sum of the losses of this epoch.
+    """
+
+    def __init__(self, model, columns):
+        self.step = 0
+        self.begin_epoch(model, columns)
+
+    def begin_epoch(self, model, columns):
+        """Forget the text before."""
+        self.state, self.total = model.lstm.begin_state(batch_size=columns), nd.zeros(1)
+
+    def save(self, checkpoints, sampler):
+        """Write a checkpoint, with the LSTM's state of all workers' columns."""
+        parts = checkpoints.gather([array.asnumpy().tolist() for array in self.state])
+        columns = [np.concatenate(arrays, axis=1).tolist() for arrays in zip(*parts)]
+        checkpoints.save(self.step, {'state': columns, 'total': self.total.asscalar().item(),
+                                     'sampler': sampler.state})
+
+    def restore(self, checkpoints, sampler, mine):
+        """Take over what was saved; `mine` are this worker's columns."""
+        self.step, extra = checkpoints.step, checkpoints.extra
+        self.state = [nd.array(np.array(array, dtype=np.float32)[:, mine]) for array in extra['state']]
+        self.total, sampler.state = nd.array([extra['total']]), extra['sampler']
+
+
+def train_epoch(model, trainer, sampler, data, args, bar, store, progress, checkpoints, end):
+    """Train on this worker's columns (time, local batch) until `end` steps of all epochs are done."""
+    steps = (len(data) - 1) // args.bptt
+    while progress.step < end:
+        step = progress.step % steps
+        if args.dropout:
+            mx.random.seed(args.seed + progress.step)  # MXNet's random state cannot be saved
         chunk = data[step * args.bptt:(step + 1) * args.bptt + 1]
         labels = chunk[1:].reshape(-1)
         candidates, tries = sampler.draw()
         counts = [nd.array(sampler.log_expected_count(ids, tries)) for ids in (labels, candidates)]
-        state = [array.detach() for array in state]
+        progress.state = [array.detach() for array in progress.state]
         with autograd.record():
-            hidden, state = model(nd.array(chunk[:-1], dtype='int32'), state)
+            hidden, progress.state = model(nd.array(chunk[:-1], dtype='int32'), progress.state)
             loss = model.softmax(hidden, nd.array(labels, dtype='int32'), nd.array(candidates, dtype='int32'), *counts)
             loss = loss.sum() / (args.bptt * args.batch_size)  # this worker's part of the mean over all workers
         loss.backward()
         trainer.step(1)  # sums over workers; not batch_size, which dist_sync wants to know before the first pull
-        total = total + loss * (args.batch_size / data.shape[1])
+        mean = loss * (args.batch_size / data.shape[1])
+        progress.total = progress.total + mean
+        progress.step += 1
+        checkpoints.log_loss(store, progress.step, mean)
+        if checkpoints.due(progress.step):
+            progress.save(checkpoints, sampler)
         if step % 20 == 19:
-            bar.set_postfix(loss='{:.3f}'.format(total.asscalar() / (step + 1)), refresh=False)
+            bar.set_postfix(loss='{:.3f}'.format(progress.total.asscalar() / (step + 1)), refresh=False)
         bar.update()
-    return total.asscalar() / steps
 
 
 def parse_arguments():
@@ -250,12 +306,23 @@ def main():
         options['clip_gradient'] = args.clip
     trainer = gluon.Trainer(model.collect_params(), 'adagrad', options, kvstore=store)
 
-    for epoch in range(args.epochs):
-        started = time.time()
-        with tqdm(total=steps, desc='epoch {}'.format(epoch + 1), unit='step', leave=False,
+    checkpoints = Checkpoints(args, model, trainer)
+    progress = Progress(model, mine.shape[1])
+    if checkpoints.step:
+        progress.restore(checkpoints, sampler, share(args.batch_size, store.rank, store.num_workers))
+        if first:
+            print('resumed after {} steps'.format(progress.step), flush=True)
+
+    # A checkpoint of an epoch's last step comes before its evaluation, which is made up for.
+    for epoch in range(max(0, progress.step - 1) // steps, args.epochs):
+        if progress.step == epoch * steps:
+            progress.begin_epoch(model, mine.shape[1])
+        started, done = time.time(), progress.step - epoch * steps
+        with tqdm(total=steps, initial=done, desc='epoch {}'.format(epoch + 1), unit='step', leave=False,
                   disable=None if first else True) as bar:  # None: silent when not a terminal
-            loss = train_epoch(model, trainer, sampler, mine, args, bar)
-        speed = steps * args.bptt * args.batch_size / (time.time() - started)
+            train_epoch(model, trainer, sampler, mine, args, bar, store, progress, checkpoints, (epoch + 1) * steps)
+        loss = progress.total.asscalar() / steps
+        speed = (steps - done) * args.bptt * args.batch_size / (time.time() - started)
         if epoch == 0:
             print_report(store)
         perplexity = evaluate(model, corpus.valid, args.bptt)

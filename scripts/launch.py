@@ -20,6 +20,7 @@ What differs:
 - ``--launcher local`` has the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
+- ``--restarts N``, before the command, starts a job that failed again, N times at most: see ``restart.py``.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
 ``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
@@ -423,6 +424,31 @@ def supervise(job, launcher, env, role_env):
         module.get_mpi_env = lambda pass_envs: get_mpi_env(complete(pass_envs))
 
 
+def take_restarts(words):
+    """Take ``--restarts N`` out of a command line, if it comes before the command.
+
+    Returns
+    -------
+    restarts : str or None
+    words : list of str
+        The others.
+    """
+    value_follows = False
+    for at, word in enumerate(words):
+        if word == '--' or not (value_follows or word.startswith('-')):
+            break  # the command begins
+        name, equals, value = word.partition('=')
+        if name == '--restarts':
+            value = value if equals else ''.join(words[at + 1:at + 2])
+            if not value.isdigit():
+                refuse('--restarts %s: give the number of times to start a failed job again', value)
+            return value, words[:at] + words[at + (1 if equals else 2):]
+        # As argparse reads -n 2, -n2, --num-workers 2 and --num-workers=2; --p3 and --help take no value.
+        value_follows = (not value_follows and not equals and word not in ('--p3', '--help', '-h')
+                         and (len(word) == 2 or word.startswith('--')))
+    return None, words
+
+
 def load_stock():
     """Load MXNet's launch.py as a module, without importing mxnet."""
     mxnet = importlib.util.find_spec('mxnet')
@@ -435,6 +461,11 @@ def load_stock():
 def main():
     """Run MXNet's launch.py, with its processes in a `Job`."""
     logging.basicConfig(format='%(name)s: %(message)s', level=logging.INFO)
+    restarts, words = take_restarts(sys.argv[1:])
+    if restarts is not None:
+        script = os.path.abspath(__file__)
+        os.execv(sys.executable, [sys.executable, os.path.join(os.path.dirname(script), 'restart.py'), '-n', restarts,
+                                  '--', sys.executable, script, *words])
     for name in ('DMLC_ROLE', 'DMLC_TASK_ID'):  # what processes of this job get must not come from another job
         os.environ.pop(name, None)
     stock = load_stock()
@@ -444,6 +475,8 @@ def main():
         def prepare(options):
             """Take the place of dmlc_opts, which turns launch.py's options into the tracker's."""
             check_options(options)
+            if 'MXHYBRID_RESTART' in os.environ:  # set by restart.py for the script, on whatever host it runs
+                options.env.append('MXHYBRID_RESTART')
             env = read_env(options.env, '--env')
             role_env = {'worker': read_env(options.env_worker, '--env-worker'),
                         'server': read_env(options.env_server, '--env-server')}

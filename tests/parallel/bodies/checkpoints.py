@@ -1,0 +1,141 @@
+"""Train, save a checkpoint on the way, go on; load it and go on from there; each case by itself, as in ``train.py``.
+
+``--part save`` does both, ``--part resume`` only the second, ``--part alone`` trains without any checkpoint.
+"""
+import argparse
+import os
+import resource
+
+import mxnet as mx
+import numpy as np
+from jobs import report
+from mxnet import gluon
+from mxnet.gluon import nn
+from train import OPTIMIZERS, Model, Worker, fill, fit
+
+from mxhybrid import CheckpointError, checkpoint, checkpoint_files, trainer_state
+
+#: More than it takes until servers hold the weight of an ``nn.Embedding``.
+BEFORE, AFTER = 8, 6
+
+ON_STORE = {'update_on_kvstore': True}
+
+# Kind of the tables, optimizer, options of the Trainer.
+CASES = {
+    'weight/adam': ('weight', 'adam', {}), 'weight/sgd-momentum': ('weight', 'sgd-momentum', {}),
+    'weight/rmsprop-centered': ('weight', 'rmsprop-centered', {}),
+    'weight/groupadagrad': ('weight', 'groupadagrad', {}),
+    'gradient/adam': ('gradient', 'adam', {}), 'gradient/ftrl': ('gradient', 'ftrl', {}),
+    'gradient/on-store': ('gradient', 'sgd-momentum', ON_STORE), 'dense/adam': ('dense', 'adam', {}),
+    'dense/on-store': ('dense', 'adam', ON_STORE), 'weight/schedule': ('weight', 'adam', {}),
+    'gradient/schedule': ('gradient', 'sgd-momentum', {}), 'deferred': (None, 'adam', {}),
+}
+
+
+def make(worker, case, seed=None):
+    """A model and its Trainer; with a seed, other values than those that all cases start with."""
+    kind, optimizer, options = CASES[case]
+    if kind is None:
+        net = nn.Sequential()
+        net.add(nn.Dense(8, activation='tanh'), nn.Dense(2))
+        net.initialize(mx.init.Constant(0.1 if seed is None else 0.3))
+    else:
+        net = Model(kind, (4, 3), use_bias=optimizer != 'groupadagrad')
+        if seed is None:
+            fill(net.collect_params())
+        else:
+            mx.random.seed(seed)
+            net.initialize(mx.init.Uniform(0.5))
+    extra = {}
+    if case.endswith('schedule'):
+        extra['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.1, warmup_steps=4)
+    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer], **extra),
+                            kvstore=worker.store(**options), **options)
+    return net, trainer
+
+
+def resume(worker, case, path):
+    """Load a checkpoint into a model of other values, and go on."""
+    net, trainer = make(worker, case, seed=17)
+    found = checkpoint.load(path, net, trainer)
+    assert found.step == BEFORE and found.extra == {'rank': 0}, found
+    return fit(worker, net, trainer, seed=6, steps=AFTER)
+
+
+def save(worker, case, path):
+    """Train, save, go on; then load it twice: into a fresh model, and into the one that went on."""
+    net, trainer = make(worker, case)
+    fit(worker, net, trainer, steps=BEFORE)
+    checkpoint.save(path, net, trainer, BEFORE, extra={'rank': worker.rank})
+    went_on = fit(worker, net, trainer, seed=6, steps=AFTER)
+    assert checkpoint.load(path, net, trainer).step == BEFORE
+    return went_on, fit(worker, net, trainer, seed=6, steps=AFTER)
+
+
+def faults(worker, directory):
+    """What fails on worker 0 alone raises the same on all, leaves nothing, and training goes on."""
+    net, trainer = make(worker, 'weight/adam')
+    fit(worker, net, trainer, steps=1)
+    path, errors = os.path.join(directory, 'faults'), []
+
+    def attempt(call, *args):
+        try:
+            errors.append(str(call(*args)))
+        except CheckpointError as error:
+            errors.append('CheckpointError: %s' % error)
+
+    assert checkpoint.load(path, net, trainer) is None
+    checkpoint.save(path, net, trainer, 1)
+    whole = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if worker.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, whole[1]))
+    attempt(checkpoint.save, path, net, trainer, 2)
+    if worker.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, whole)
+    left = sorted(os.listdir(path))
+    second = checkpoint.save(path, net, trainer, 3)
+    if worker.rank == 0:
+        os.truncate(os.path.join(second, '00000.safetensors'), 99)
+    errors.append(str(checkpoint.load(path, net, trainer).step))
+    # Damaged after the check, by whatever: the workers stay in step, and all of them learn of it.
+    verify = checkpoint_files.Reader.verify
+    checkpoint_files.Reader.verify = lambda reader: None
+    attempt(checkpoint.load, path, net, trainer)
+    checkpoint_files.Reader.verify = verify
+    if worker.rank == 0:
+        os.remove(os.path.join(path, '00000001-step-1', 'manifest.json'))
+    attempt(checkpoint.load, path, net, trainer)
+    fit(worker, net, trainer, steps=1)
+    everyone = checkpoint.gather(trainer, worker.rank * 10)
+    return {'errors': errors, 'left': left, 'gathered': everyone}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--part', required=True)
+    parser.add_argument('--cases')
+    parser.add_argument('--directory')
+    arguments = parser.parse_args()
+    # Small enough that the tables take several of each.
+    checkpoint_files.SHARD_BYTES, trainer_state.PIECE_BYTES = 300, 100
+    worker = Worker(arguments.kvstore, arguments.partitions)
+    for case in arguments.cases.split(',') if arguments.cases else CASES:
+        path = os.path.join(arguments.directory or '', case.replace('/', '-'))
+        if arguments.part == 'alone':
+            net, trainer = make(worker, case)
+            fit(worker, net, trainer, steps=BEFORE)
+            report(worker.rank, **{case: fit(worker, net, trainer, seed=6, steps=AFTER)})
+            continue
+        if arguments.part == 'save':
+            went_on, again = save(worker, case, path)
+            report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
+        report(worker.rank, **{case: resume(worker, case, path)})
+    if arguments.part == 'save' and worker.size > 1 and not arguments.cases:
+        report(worker.rank, faults=faults(worker, arguments.directory))
+
+
+if __name__ == '__main__':
+    np.seterr(all='raise')
+    main()
