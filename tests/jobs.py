@@ -373,14 +373,15 @@ class Job:
 
     def wait_for_output(self, text, timeout):
         """Wait until the output holds `text`; AssertionError where the job ends, or time is up, without it."""
-        self._wait_until(lambda: text in self.output, timeout, f'the output to say {text!r}')
+        self.wait_until(lambda: text in self.output, timeout, f'the output to say {text!r}')
 
     def wait_for_processes(self, role, count, timeout):
         """Wait until at least `count` processes of a role run; returns them."""
-        self._wait_until(lambda: len(self.processes(role)) >= count, timeout, f'{count} {role} process(es)')
+        self.wait_until(lambda: len(self.processes(role)) >= count, timeout, f'{count} {role} process(es)')
         return self.processes(role)
 
-    def _wait_until(self, condition, timeout, what):
+    def wait_until(self, condition, timeout, what):
+        """Wait until `condition()` holds; AssertionError where the job ends, or time is up, without it."""
         deadline = time.monotonic() + timeout
         while True:
             ended = self._launcher.poll() is not None

@@ -1,0 +1,159 @@
+"""A job that fails is started again and goes on where its newest checkpoint is, as if nothing had happened."""
+import json
+import os
+import shlex
+import signal
+import sys
+
+import pytest
+from jobs import REPOSITORY, job_command, start_command
+
+RESTART = [sys.executable, str(REPOSITORY / 'scripts' / 'restart.py')]
+LAUNCH = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py')]
+WORD_LM = REPOSITORY / 'examples' / 'word_lm.py'
+
+# Counts its starts in a file, and does what its last word says in all but the start of the given number.
+SCRIPT = """
+import os, signal, sys, time
+print('start', os.environ['MXHYBRID_RESTART'], flush=True)
+what, good = sys.argv[1], sys.argv[2]
+if os.environ['MXHYBRID_RESTART'] == good:
+    sys.exit(0)
+if what.startswith('SIG'):
+    os.kill(os.getpid(), getattr(signal, what))
+if what == 'wait':
+    def end(number, frame):
+        print('got', signal.Signals(number).name, flush=True)
+        sys.exit(9)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    print('waiting', flush=True)
+    time.sleep(60)
+sys.exit(int(what))
+"""
+
+
+def start(tmp_path, restarts, what, good=-1, by=RESTART):
+    """Start the script; `good` is the number of the start that succeeds."""
+    path = tmp_path / 'script.py'
+    path.write_text(SCRIPT)
+    words = [sys.executable, str(path), what, str(good)]
+    if by is LAUNCH:
+        return start_command(LAUNCH + ['--restarts', str(restarts), '-n', '1', '-s', '0', '--launcher', 'local', '--']
+                             + list(map(shlex.quote, words)), body=path)
+    return start_command(RESTART + ['-n', str(restarts), '--'] + words, body=path)
+
+
+def run(*args, **keywords):
+    """Run it to its end; returns status, and what its starts printed."""
+    with start(*args, **keywords) as job:
+        result = job.wait(timeout=30)
+    starts = [line.split()[1] for line in result.output.splitlines() if line.startswith('start ')]
+    return result.returncode, starts, result
+
+
+@pytest.mark.parametrize('by', [RESTART, LAUNCH], ids=['restart.py', 'launch.py'])
+def test_a_command_is_started_until_it_succeeds(tmp_path, by):
+    assert run(tmp_path, 3, '5', good=2, by=by)[:2] == (0, ['0', '1', '2'])
+
+
+@pytest.mark.parametrize('restarts', [0, 2])
+def test_a_command_that_never_succeeds_gives_its_status(tmp_path, restarts):
+    status, starts, result = run(tmp_path, restarts, '7')
+    assert (status, starts) == (7, list(map(str, range(restarts + 1))))
+    assert ('as %d times before: giving up' % restarts in result.output) == (restarts > 0)
+
+
+def test_a_crash_is_a_failure(tmp_path):
+    assert run(tmp_path, 1, 'SIGKILL')[:2] == (137, ['0', '1'])
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_a_command_that_was_ended_is_not_started_again(tmp_path, name):
+    status, starts, result = run(tmp_path, 5, name)
+    assert (status, starts) == (128 + getattr(signal, name), ['0'])
+    assert 'ended by %s: not started again' % name in result.output
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_a_signal_is_passed_on_and_ends_it_all(tmp_path, name):
+    with start(tmp_path, 5, 'wait') as job:
+        job.wait_for_output('waiting', timeout=20)
+        job.kill(job.pid, getattr(signal, name))
+        result = job.wait(timeout=20)
+    assert result.returncode == 9
+    assert result.output.count('start ') == 1 and 'got ' + name in result.output
+
+
+def test_the_command_does_not_outlive_a_script_that_is_killed(tmp_path):
+    with start(tmp_path, 5, 'wait') as job:
+        job.wait_for_output('waiting', timeout=20)
+        job.kill(job.pid)
+        result = job.wait(timeout=20)
+    assert result.output.count('start ') == 1
+
+
+@pytest.mark.parametrize('command', [RESTART + ['-n', '-1', '--', 'true'], RESTART + ['-n', '1'],
+                                     RESTART + ['true'], LAUNCH + ['--restarts', 'x', '-n', '1', 'true'],
+                                     LAUNCH + ['--restarts']])
+def test_wrong_command_lines_are_refused(command):
+    with start_command(command) as job:
+        assert job.wait(timeout=20).returncode == 2
+
+
+# ------------------------------------------------------------------------------------------------ a real job
+
+ARGUMENTS = ['--epochs', '3', '--max-tokens', '30000', '--vocab', '2000', '--samples', '128', '--embed', '24',
+             '--hidden', '24', '--dropout', '0.2', '--layers', '2', '--save-every', '5', '--resume']
+
+
+def read_losses(path):
+    """Losses by step, in the order in which they were computed, and how many steps were made twice alike."""
+    losses, again = {}, 0
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        again += entry['step'] in losses
+        assert losses.setdefault(entry['step'], entry['loss']) == entry['loss'], 'step %d differs' % entry['step']
+    return losses, again
+
+
+def word_lm(tmp_path, name, launcher, restarts):
+    """Start the language model; returns the job and the file of its losses."""
+    path = tmp_path / (name + '.losses')
+    path.write_text('')
+    arguments = ARGUMENTS + ['--checkpoint', str(tmp_path / name), '--losses', str(path)]
+    command = job_command(WORD_LM, launcher, 2, 1, arguments)
+    env = {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}
+    if launcher == 'launch.py':
+        command[2:2] = ['--restarts', str(restarts)]
+        return start_command(command, body=WORD_LM, env=env), path
+    return start_command(RESTART + ['-n', str(restarts), '--'] + command, body=WORD_LM, env=env), path
+
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory):
+    """Losses and last line of a run that nothing happens to."""
+    job, path = word_lm(tmp_path_factory.mktemp('undisturbed'), 'calm', 'horovodrun', 0)
+    with job:
+        output = job.wait(timeout=150).ok().output
+    losses, again = read_losses(path)
+    assert again == 0 and sorted(losses) == list(range(1, len(losses) + 1)) and len(losses) > 20
+    return losses, output.splitlines()[-1]
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+@pytest.mark.timeout(300)
+def test_a_killed_job_goes_on_with_the_same_losses(undisturbed, tmp_path, launcher):
+    expected, last = undisturbed
+    job, path = word_lm(tmp_path, 'killed', launcher, 2)
+    with job:
+        # In the first start between two checkpoints, in the second in the second epoch.
+        for start, (steps, rank) in enumerate([(8, 1), (len(expected) // 3 + 8, 0)], 1):
+            job.wait_until(lambda steps=steps: len(path.read_text().splitlines()) >= steps, 120, 'step %d' % steps)
+            job.kill(next(process.pid for process in job.processes('worker') if process.rank == rank))
+            job.wait_until(lambda start=start: job.output.count('follows') == start, 60, 'start %d' % (start + 1))
+        output = job.wait(timeout=150).ok().output
+    losses, again = read_losses(path)
+    assert losses == expected and 0 < again < 30
+    assert output.count('resumed after') == 2
+    assert 'final test' in last and last.split()[-1] == output.split()[-1]
