@@ -18,11 +18,12 @@ into `extra`.  Statistics that every worker keeps for itself, as of BatchNorm, a
 """
 import contextlib
 import os
+import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import mxnet as mx
 
-from . import __version__, checkpoint_files, own_rows, trainer_state
+from . import checkpoint_files, own_rows, trainer_state
 from .distributed import Distributed
 from .errors import CheckpointError, InputError
 from .log import get_logger
@@ -153,7 +154,8 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
         if new:
             checkpoint_files.sync_directory(os.path.dirname(directory))
         with checkpoint_files.locked(directory), checkpoint_files.Writer(directory) as writer:
-            content = {'mxhybrid': __version__, 'extra': more, 'trainer': trainer_state.describe(trainer, items)}
+            content = {'mxhybrid': sys.modules[__package__].__version__, 'extra': more,
+                       'trainer': trainer_state.describe(trainer, items)}
             for array in trainer_state.arrays(trainer, items):
                 writer.add(array.name, array.shape, array.dtype, array.pieces())
             return writer.commit(int(step), content, keep)

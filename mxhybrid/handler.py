@@ -54,6 +54,8 @@ class Partition:
         self.stored: Any = None
         self.state: Any = None
         self.has_state = False
+        #: Rows of states of which every row is stored, by number: finding them costs a copy of all row ids.
+        self._whole: Dict[int, np.ndarray] = {}
         self._dense: Any = None
         #: The rows as float16, writable, if that is how workers pull them.
         self.halves: Optional[np.ndarray] = None
@@ -101,6 +103,7 @@ class Partition:
     def forget_state(self) -> None:
         """Drop the optimizer state; the next update starts afresh."""
         self.state, self.has_state = None, False
+        self._whole.clear()
 
     def release(self) -> None:
         """Give all memory back; the partition can be filled anew."""
@@ -179,7 +182,13 @@ class Partition:
         width = int(np.prod(array.shape[1:]))
         if array.stype == 'default':
             return host_view(array).reshape(-1, width)[start:stop]
+        if slot in self._whole:
+            array.wait_to_read()
+            return self._whole[slot][start:stop]
         ids, rows = row_sparse_parts(array)
+        if len(ids) == self.shape[0]:
+            self._whole[slot] = rows
+            return rows[start:stop]
         full = np.zeros((stop - start, width), array.dtype)
         inside = (ids >= start) & (ids < stop)
         full[ids[inside] - start] = rows[inside]

@@ -18,6 +18,7 @@ import pytest
 import test_bench
 import test_commands
 import test_examples
+import test_restarts
 from jobs import REPOSITORY, TESTS
 from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
@@ -29,7 +30,7 @@ from mxhybrid.commands import main as mxhybrid_main
 
 README = (REPOSITORY / 'README.md').read_text()
 BLOCKS = re.findall(r'^```(\w*)\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
-SCRIPT, LOOP = (text for language, text in BLOCKS if language == 'python')
+SCRIPT, RESUMED, LOOP = (text for language, text in BLOCKS if language == 'python')
 SHELL = ('bash', 'console')
 
 pytestmark = pytest.mark.timeout(150)
@@ -151,6 +152,16 @@ def check_example(env, words, folder):
     assert words in tested
 
 
+def check_restart(env, words, folder):
+    """Jobs that are started again: test_restarts runs those command lines, with a small model."""
+    launcher = 'launch.py' if 'scripts/launch.py' in words else 'horovodrun'
+    tested = as_typed(test_restarts.command_line(launcher, 3, ['--checkpoint', 'run', '--resume']))
+    if launcher == 'horovodrun':
+        del tested[tested.index('horovodrun') - 1]  # the interpreter that runs it
+    assert not env
+    assert words == tested
+
+
 def check_demo(env, words, folder):
     """scripts/demo: test_examples runs it, without the installation, which comes first as the README says."""
     assert not env
@@ -258,6 +269,8 @@ def find_check(words):
         return check_doctor_of_hosts
     if words == ['horovodrun', '--check-build']:
         return check_build
+    if 'scripts/restart.py' in words or '--restarts' in words:
+        return check_restart
     if any(word.startswith('examples/') for word in words):
         return check_example
     if words[-2:] == ['python', 'train.py']:
@@ -299,6 +312,18 @@ def test_loop_that_prefetches():
     exec(LOOP, {'mxhybrid': recorded, 'loader': batches, 'net': net})
     assert [(list(rows), list(rows.values())[0].asnumpy().tolist()) for rows in asked] == [
         ([net.embedding.weight], [2, 3])]
+
+
+def test_loop_that_resumes(tmp_path):
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
+    names = {'mxhybrid': mxhybrid, 'net': net, 'trainer': trainer, 'STEPS': 2500}
+    for expected in (range(2500), range(2000, 2500)):
+        steps = []
+        exec(RESUMED.replace("'checkpoints'", repr(str(tmp_path))), dict(names, train=steps.append))
+        assert steps == list(expected)
+    assert mxhybrid.checkpoint.load(tmp_path, net, trainer)[:2] == (2000, {'epoch': 0})
 
 
 # ----------------------------------------------------------------------------------------------------- tables

@@ -117,17 +117,21 @@ def read_losses(path):
     return losses, again
 
 
+def command_line(launcher, restarts, arguments):
+    """list of str: what starts the language model, again if need be."""
+    command = job_command(WORD_LM, launcher, 2, 1, arguments)
+    if launcher == 'launch.py':
+        return command[:2] + ['--restarts', str(restarts)] + command[2:]
+    return RESTART + ['-n', str(restarts), '--'] + command
+
+
 def word_lm(tmp_path, name, launcher, restarts):
     """Start the language model; returns the job and the file of its losses."""
     path = tmp_path / (name + '.losses')
     path.write_text('')
     arguments = ARGUMENTS + ['--checkpoint', str(tmp_path / name), '--losses', str(path)]
-    command = job_command(WORD_LM, launcher, 2, 1, arguments)
     env = {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}
-    if launcher == 'launch.py':
-        command[2:2] = ['--restarts', str(restarts)]
-        return start_command(command, body=WORD_LM, env=env), path
-    return start_command(RESTART + ['-n', str(restarts), '--'] + command, body=WORD_LM, env=env), path
+    return start_command(command_line(launcher, restarts, arguments), body=WORD_LM, env=env), path
 
 
 @pytest.fixture(scope='module')
