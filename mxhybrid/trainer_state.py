@@ -264,7 +264,8 @@ def describe(trainer: Any, items: List[Item]) -> Dict[str, Any]:
         parameters[item.name] = {'count': counts.get(item.key), 'state': None if found is None else len(found),
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()
-                      if name not in _NOT_STORED and not _is_scalar(value) and value)
+                      if name not in _NOT_STORED and not _is_scalar(value)
+                      and not (isinstance(value, (dict, list, tuple, set)) and not value))
     if left_out:
         logger.warning('the checkpoint lacks what optimizer %r keeps in %s: training that is resumed may differ',
                        name_of(optimizer), ', '.join(left_out))

@@ -1,19 +1,27 @@
-"""Resident memory of a worker with a large table, before and after it trains."""
+"""Resident memory of a worker with a large table, before and after it trains, and while it saves and loads."""
+import sys
+
 import mxnet as mx
 import numpy as np
 from jobs import report
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
-import mxhybrid  # noqa: F401
+from mxhybrid import checkpoint, checkpoint_files, ps, trainer_state
 
 ROWS, WIDTH = 400000, 128
 
 
-def resident_mb():
-    """VmRSS of this process."""
+def resident_mb(what='VmRSS'):
+    """Memory of this process that is resident now, or has been at most (VmHWM) since `forget_peak`."""
     with open('/proc/self/status') as status:
-        return next(int(line.split()[1]) / 1000 for line in status if line.startswith('VmRSS'))
+        return next(int(line.split()[1]) / 1000 for line in status if line.startswith(what))
+
+
+def forget_peak():
+    """Have VmHWM start from what is resident now."""
+    with open('/proc/self/clear_refs', 'w') as handle:
+        handle.write('5')
 
 
 net = SparseEmbedding(ROWS, WIDTH)
@@ -31,5 +39,12 @@ for step in range(4):
     trainer.step(1)
     mx.nd.waitall()
     seen.append(resident_mb())
+# Pieces whose size does not show beside the table's.
+checkpoint_files.SHARD_BYTES = trainer_state.PIECE_BYTES = ps.ASSIGN_CHUNK_BYTES = 4 << 20
+peaks = []
+for call, arguments in ((checkpoint.save, [4]), (checkpoint.load, [])):
+    forget_peak()
+    call(sys.argv[1], net, trainer, *arguments)
+    peaks.append(resident_mb('VmHWM') - seen[-1])
 rows = net.weight.row_sparse_data(mx.nd.array([3, 100004, 5])).asnumpy()[[3, 5, 100004], 0]
-report(trainer._kvstore.rank, empty=empty, full=full, seen=seen, rows=rows, table=ROWS * WIDTH * 4 / 1e6)
+report(trainer._kvstore.rank, empty=empty, full=full, seen=seen, peaks=peaks, rows=rows, table=ROWS * WIDTH * 4 / 1e6)
