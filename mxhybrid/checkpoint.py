@@ -194,8 +194,8 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     items = trainer_state.items_of(net, trainer)
     workers = _workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
-    source = trainer_state.Source(lambda name, start, stop: reader[0].read(name, start, stop))
     reader: List[checkpoint_files.Reader] = []
+    source = trainer_state.Source(None if workers.rank else lambda *piece: reader[0].read(*piece))
 
     def find() -> Any:
         if not checkpoint_files.names(directory):

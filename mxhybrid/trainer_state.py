@@ -61,17 +61,17 @@ class Source:
 
     Parameters
     ----------
-    read : callable
-        ``read(name, start, stop)`` gives elements of an array, flat.
+    read : callable or None
+        ``read(name, start, stop)`` gives elements of an array, flat; None on the other workers, which get them.
     """
 
-    def __init__(self, read: Callable[[str, int, int], np.ndarray]):
+    def __init__(self, read: Optional[Callable[[str, int, int], np.ndarray]]):
         self._read = read
         self.problem = ''
 
     def read(self, name: str, start: int, stop: int, dtype: Any) -> np.ndarray:
         """Elements ``start:stop`` of an array."""
-        if not self.problem:
+        if self._read is not None and not self.problem:
             try:
                 return self._read(name, start, stop).astype(dtype, copy=False)
             except (CheckpointError, OSError, MemoryError) as error:
@@ -79,7 +79,9 @@ class Source:
         return np.zeros(stop - start, dtype)
 
     def fill(self, view: np.ndarray, name: str) -> None:
-        """Overwrite a contiguous array."""
+        """Overwrite a contiguous array; a no-op on the other workers."""
+        if self._read is None:
+            return
         flat = view.reshape(-1)
         step = max(1, PIECE_BYTES // flat.itemsize)
         for start in range(0, len(flat), step):
