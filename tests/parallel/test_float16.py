@@ -143,11 +143,13 @@ def test_resumed_training_changes_no_bit_and_a_loss_scaler_skips_overflow(tmp_pa
     kinds = ('weight/adam', 'gradient/adam')
     scaled = ('overflow/weight', 'overflow/gradient')
     cases = ['%s/%s' % (what, kind) for kind in kinds for what in ('save', 'resume')]
+    cases += ['restore/weight', 'restore/gradient']
     result = run_job(BODIES / 'promises.py', 'horovodrun', workers=2, env=HALF, timeout=120,
                      args=['--directory', tmp_path, '--cases', ','.join(cases) + ',' + ','.join(scaled)]).ok()
     for values in result.results.values():
         for kind in kinds:
             comparing.assert_same_bits(values['save/' + kind], values['resume/' + kind], kind)
+            comparing.assert_same_bits(values['save/' + kind], values['restore/' + kind.split('/')[0]], kind)
         for case in scaled:
             assert all(np.isfinite(array).all() for array in values[case].values())
             # Scaled by 2^16 at first, gradients overflow as float16: all workers skip these steps. The last one does

@@ -13,6 +13,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from train import OPTIMIZERS, Model, Worker, fill, fit
 
+import mxhybrid
 from mxhybrid import CheckpointError, checkpoint, checkpoint_files, trainer_state
 
 #: More than it takes until servers hold the weight of an ``nn.Embedding``.
@@ -22,13 +23,11 @@ ON_STORE = {'update_on_kvstore': True}
 
 # Kind of the tables, optimizer, options of the Trainer.
 CASES = {
-    'weight/adam': ('weight', 'adam', {}), 'weight/sgd-momentum': ('weight', 'sgd-momentum', {}),
-    'weight/rmsprop-centered': ('weight', 'rmsprop-centered', {}),
-    'weight/groupadagrad': ('weight', 'groupadagrad', {}),
-    'gradient/adam': ('gradient', 'adam', {}), 'gradient/ftrl': ('gradient', 'ftrl', {}),
-    'gradient/on-store': ('gradient', 'sgd-momentum', ON_STORE), 'dense/adam': ('dense', 'adam', {}),
-    'dense/on-store': ('dense', 'adam', ON_STORE), 'weight/schedule': ('weight', 'adam', {}),
-    'gradient/schedule': ('gradient', 'sgd-momentum', {}), 'deferred': (None, 'adam', {}),
+    'weight/adam': ('weight', 'adam', {}), 'weight/groupadagrad': ('weight', 'groupadagrad', {}),
+    'weight/schedule': ('weight', 'sgd-momentum', {}), 'weight/allreduce': ('weight', 'adam', {}),
+    'gradient/adam': ('gradient', 'adam', {}), 'gradient/on-store': ('gradient', 'sgd-momentum', ON_STORE),
+    'gradient/ftrl': ('gradient', 'ftrl', {}), 'dense/on-store': ('dense', 'adam', ON_STORE),
+    'deferred': (None, 'adam', {}),
 }
 
 
@@ -49,8 +48,11 @@ def make(worker, case, seed=None):
     extra = {}
     if case.endswith('schedule'):
         extra['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=3, factor=0.8, base_lr=0.1, warmup_steps=4)
+    store = worker.store(**options)
+    if case.endswith('allreduce') and worker.hybrid:
+        store = mxhybrid.create(routes='allreduce')
     trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer], **extra),
-                            kvstore=worker.store(**options), **options)
+                            kvstore=store, **options)
     return net, trainer
 
 
@@ -92,7 +94,7 @@ def faults(worker, directory):
     attempt(checkpoint.save, path, net, trainer, 2)
     if worker.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, whole)
-    left = sorted(os.listdir(path))
+    left = sorted(os.listdir(path)) if worker.rank == 0 else None
     second = checkpoint.save(path, net, trainer, 3)
     if worker.rank == 0:
         os.truncate(os.path.join(second, '00000.safetensors'), 99)
@@ -115,13 +117,12 @@ def main():
     parser.add_argument('--kvstore', default='hybrid')
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--part', required=True)
-    parser.add_argument('--cases')
     parser.add_argument('--directory')
     arguments = parser.parse_args()
     # Small enough that the tables take several of each.
-    checkpoint_files.SHARD_BYTES, trainer_state.PIECE_BYTES = 300, 100
+    checkpoint_files.SHARD_BYTES, trainer_state.PIECE_BYTES = 2000, 300
     worker = Worker(arguments.kvstore, arguments.partitions)
-    for case in arguments.cases.split(',') if arguments.cases else CASES:
+    for case in CASES:
         path = os.path.join(arguments.directory or '', case.replace('/', '-'))
         if arguments.part == 'alone':
             net, trainer = make(worker, case)
@@ -132,7 +133,7 @@ def main():
             went_on, again = save(worker, case, path)
             report(worker.rank, **{'went on/' + case: went_on, 'again/' + case: again})
         report(worker.rank, **{case: resume(worker, case, path)})
-    if arguments.part == 'save' and worker.size > 1 and not arguments.cases:
+    if arguments.part == 'save':
         report(worker.rank, faults=faults(worker, arguments.directory))
 
 

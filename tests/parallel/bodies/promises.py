@@ -10,6 +10,8 @@ from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from train import BATCH, OPTIMIZERS, STEPS, Model, Worker, batches, fill, fit, weights
 
+import mxhybrid
+
 
 def make(worker, kind, optimizer='sgd-momentum', prefix=None, **options):
     """A filled model and its Trainer."""
@@ -143,6 +145,17 @@ def resume(worker, kind, optimizer, directory, **options):
     return fit(worker, net, trainer, seed=6, steps=8)
 
 
+def restore(worker, kind, optimizer, directory):
+    """As `save`, but it is another model that trains on, from a checkpoint."""
+    net, trainer = make(worker, kind, optimizer)
+    fit(worker, net, trainer, steps=8)
+    path = os.path.join(directory, 'restore-%s-%s' % (kind, optimizer))
+    mxhybrid.checkpoint.save(path, net, trainer, 8)
+    net, trainer = make(worker, kind, optimizer)
+    assert mxhybrid.checkpoint.load(path, net, trainer).step == 8
+    return fit(worker, net, trainer, seed=6, steps=8)
+
+
 def back(worker, kind, optimizer, directory, **options):
     """Save states, train on, load them again in the same Trainer, together with the parameters."""
     net, trainer = make(worker, kind, optimizer, **options)
@@ -221,6 +234,8 @@ CASES.update({
     'overflow/gradient-on-store': lambda w, d: overflow(w, 'gradient', update_on_kvstore=True),
     'states_anew/weight': lambda w, d: states_anew(w, 'weight', d),
     'rows_held/weight': lambda w, d: rows_held(w),
+    'restore/weight': lambda w, d: restore(w, 'weight', 'adam', d),
+    'restore/gradient': lambda w, d: restore(w, 'gradient', 'adam', d),
     'save/dense-on-store': lambda w, d: save(w, 'dense', 'adam', d, update_on_kvstore=True),
     'resume/dense-on-store': lambda w, d: resume(w, 'dense', 'adam', d, update_on_kvstore=True),
 })
