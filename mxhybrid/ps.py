@@ -363,6 +363,15 @@ class Table:
         self.servers.link.request(self._wire, some, priority)(np.empty((1, self.partitioning.width), self.dtype))
         self.servers.link.request(self, ids, priority)(result)
 
+    def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
+        """As :meth:`pull_exactly`, but nobody keeps the rows: the cache of the host would grow to a whole table.
+
+        On worker 0 only, which is a client of the servers; not collective.
+        """
+        self._servers.link.settle()
+        assert self._servers.client is not None
+        Direct(self._servers.client).request(self, ids, 0)(result)
+
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.ahead.Ahead.want`."""
         (self._wire or self)._ahead.want(ids, priority, after_push)

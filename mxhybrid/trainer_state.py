@@ -170,7 +170,7 @@ def _weight(trainer: Any, item: Item) -> Array:
     def from_table() -> Iterator[np.ndarray]:
         for first, last in _row_pieces(shape[0], _width(shape), dtype.itemsize):
             rows = np.empty((last - first, _width(shape)), dtype)
-            table.pull_exactly(np.arange(first, last, dtype=np.int64), rows)
+            table.pull_aside(np.arange(first, last, dtype=np.int64), rows)
             yield rows
 
     def from_store() -> Iterator[np.ndarray]:
