@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import mxnet as mx
 
-from . import checkpoint_files, own_rows, trainer_state
+from . import checkpoint_files, checkpoint_manifest, own_rows, trainer_restore, trainer_state
 from .distributed import Distributed
 from .errors import CheckpointError, InputError
 from .log import get_logger
@@ -148,7 +148,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     directory = os.path.abspath(os.fspath(directory))
 
     def write() -> str:
-        more = checkpoint_files.plain(extra, 'extra')
+        more = checkpoint_manifest.plain(extra, 'extra')
         new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         if new:
@@ -195,7 +195,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     workers = _workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
     reader: List[checkpoint_files.Reader] = []
-    source = trainer_state.Source(None if workers.rank else lambda *piece: reader[0].read(*piece))
+    source = trainer_restore.Source(None if workers.rank else lambda *piece: reader[0].read(*piece))
 
     def find() -> Any:
         if not checkpoint_files.names(directory):
@@ -208,7 +208,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         content = found.content
         about = content.get('trainer')
         stored = {name: {'shape': entry['shape'], 'dtype': entry['dtype']} for name, entry in content['arrays'].items()}
-        problem = trainer_state.misfit(trainer, items, about, stored)
+        problem = trainer_restore.misfit(trainer, items, about, stored)
         if problem:
             raise CheckpointError('%s does not fit: %s' % (found.path, problem))
         return [content['step'], content.get('extra'), found.path, about, stored]
@@ -222,7 +222,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         if outcome is None:
             return None
         step, extra, path, about, stored = outcome
-        trainer_state.put(trainer, items, about, stored, source, workers.spread, workers.together)
+        trainer_restore.put(trainer, items, about, stored, source, workers.spread, workers.together)
         _on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)
@@ -231,4 +231,4 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
 
 def gather(trainer: Any, value: Any) -> List[Any]:
     """The JSON `value` of every worker of the job, in rank order, for `extra` (collective)."""
-    return _workers_of(trainer).exchange(checkpoint_files.plain(value, 'value'), 'checkpoint.gather')
+    return _workers_of(trainer).exchange(checkpoint_manifest.plain(value, 'value'), 'checkpoint.gather')

@@ -18,7 +18,6 @@ with the right name is complete, unless something damaged it later.
 """
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
 
 import numpy as np
 
+from . import checkpoint_manifest as manifest
 from .errors import CheckpointError, InputError, SettingError
 from .log import get_logger
 
@@ -42,16 +42,11 @@ FORMAT = 1
 #: Bytes of arrays in a shard; memory that writing and reading take is a small multiple of it.
 SHARD_BYTES = 32 << 20
 
-#: Bytes that a reader accepts at most, of a shard and of a manifest.
-MAX_SHARD_BYTES, MAX_MANIFEST_BYTES = 1 << 30, 256 << 20
-
-#: Decimal digits of an integer in a manifest; CPython 3.8 takes quadratic time for longer ones.
-MAX_DIGITS = 4000
+#: Bytes that a reader accepts at most of a manifest.
+MAX_MANIFEST_BYTES = 256 << 20
 
 #: Seconds to wait for another process that writes into or reads from the directory, the last of an earlier job.
 LOCK_TIMEOUT_S = 60.0
-
-DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'bool')
 
 _MANIFEST = 'manifest.json'
 _WRITING, _REMOVING = '.writing', '.removing'
@@ -143,39 +138,6 @@ def _write(path: str, data: bytes) -> None:
         os.fsync(handle.fileno())
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
-
-
-def _canonical(content: Any) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
-
-
-def plain(value: Any, what: str) -> Any:
-    """A JSON value as it will be read back, keys of dicts as strings.
-
-    Raises
-    ------
-    InputError
-        It is no JSON value.
-    """
-    try:
-        return _parse(json.dumps(value).encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError('%s is no JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
-                         'them; arrays as lists' % (what, error)) from error
-
-
-def _parse(data: bytes) -> Any:
-    return json.loads(data.decode(), parse_int=_bounded_int)
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError('an integer of %d digits' % len(digits))
-    return int(digits)
-
-
 class Writer:
     """Writes one checkpoint; a context manager that leaves nothing behind unless :meth:`commit` was reached.
 
@@ -220,8 +182,8 @@ class Writer:
             Its elements in C order, cut anywhere.  A piece may be looked at until the next array is added.
         """
         dtype = np.dtype(dtype)
-        if dtype.name not in DTYPES:
-            raise InputError('%s is %s: checkpoints hold %s' % (name, dtype, ', '.join(DTYPES)))
+        if dtype.name not in manifest.DTYPES:
+            raise InputError('%s is %s: checkpoints hold %s' % (name, dtype, ', '.join(manifest.DTYPES)))
         entry: Dict[str, Any] = {'dtype': dtype.name, 'shape': list(shape), 'pieces': []}
         self._arrays[name] = entry
         step, at = max(1, SHARD_BYTES // dtype.itemsize), 0
@@ -235,8 +197,9 @@ class Writer:
                 self._pending.append((_key(name, at), part))
                 self._pending_bytes += part.nbytes
                 at += len(part)
-        if at != _size(shape):
-            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, at, _size(shape), shape))
+        size = manifest.size(shape)
+        if at != size:
+            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, at, size, shape))
 
     def _flush(self) -> None:
         if not self._pending:
@@ -244,14 +207,15 @@ class Writer:
         data = self._tensors.save(dict(self._pending))
         self._pending, self._pending_bytes = [], 0
         _write(os.path.join(self._aside, _shard(len(self._shards))), data)
-        self._shards.append({'bytes': len(data), 'blake2b': _digest(data)})
+        self._shards.append({'bytes': len(data), 'blake2b': manifest.digest(data)})
 
     def commit(self, step: int, content: Dict[str, Any], keep: int) -> str:
         """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path."""
         self._flush()
         content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
-        content = plain(content, 'the content of a checkpoint')
-        text = json.dumps({'blake2b': _digest(_canonical(content)), 'content': content}, indent=1).encode()
+        content = manifest.plain(content, 'the content of a checkpoint')
+        digest = manifest.digest(manifest.canonical(content))
+        text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
         if len(text) > MAX_MANIFEST_BYTES:
             raise CheckpointError('the manifest would have %d bytes, at most %d are read: put less into extra'
                                   % (len(text), MAX_MANIFEST_BYTES))
@@ -302,14 +266,14 @@ class Reader:
         self._deserialize = safetensors().numpy.load
         data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
         try:
-            outer = _parse(data)
+            outer = manifest.parse(data)
         except (ValueError, RecursionError) as error:
             raise self._damaged(_MANIFEST, 'is no JSON: %s' % error) from error
         if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
             raise self._damaged(_MANIFEST, 'has no content')
         self.content: Dict[str, Any] = outer['content']
         try:
-            right = outer.get('blake2b') == _digest(_canonical(self.content))
+            right = outer.get('blake2b') == manifest.digest(manifest.canonical(self.content))
         except RecursionError:
             right = False
         if not right:
@@ -317,7 +281,7 @@ class Reader:
         if self.content.get('format') != FORMAT:
             raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads format %d'
                                   % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
-        problem = _flaw(self.content)
+        problem = manifest.flaw(self.content)
         if problem:
             raise self._damaged(_MANIFEST, problem)
 
@@ -367,7 +331,7 @@ class Reader:
         data = self._read(file, entry['bytes'])
         if len(data) != entry['bytes']:
             raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
-        if _digest(data) != entry['blake2b']:
+        if manifest.digest(data) != entry['blake2b']:
             raise self._damaged(file, 'does not match its digest')
         try:
             tensors = self._deserialize(data)
@@ -419,40 +383,3 @@ def _shard(number: int) -> str:
 
 def _key(name: str, start: int) -> str:
     return '%s@%d' % (name, start)
-
-
-def _size(shape: Iterable[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _flaw(content: Dict[str, Any]) -> str:
-    """What is wrong with the parts of a manifest that this module reads; empty if nothing is."""
-    step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
-    if not _is_count(step):
-        return 'has no step'
-    if not isinstance(shards, list) or not isinstance(arrays, dict):
-        return 'lists no shards or no arrays'
-    for number, shard in enumerate(shards):
-        if not (isinstance(shard, dict) and _is_count(shard.get('bytes')) and shard['bytes'] <= MAX_SHARD_BYTES
-                and isinstance(shard.get('blake2b'), str)):
-            return 'has a wrong entry for shard %d' % number
-    for name, entry in arrays.items():
-        if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)
-                and all(map(_is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
-            return 'has a wrong entry for %r' % name
-        at = 0
-        for piece in entry['pieces']:
-            if not (isinstance(piece, list) and len(piece) == 3 and all(map(_is_count, piece))
-                    and piece[0] < len(shards) and piece[1] == at < piece[2]):
-                return 'has a wrong piece of %r' % name
-            at = piece[2]
-        if at != _size(entry['shape']):
-            return 'has pieces of %r that do not make its shape' % name
-    return ''

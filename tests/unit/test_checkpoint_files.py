@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mxhybrid import checkpoint_files
-from mxhybrid.checkpoint_files import Damaged, Reader, Writer, locked, names, newest, plain
+from mxhybrid import checkpoint_files, checkpoint_manifest
+from mxhybrid.checkpoint_files import Damaged, Reader, Writer, locked, names, newest
+from mxhybrid.checkpoint_manifest import plain
 from mxhybrid.errors import CheckpointError, InputError
 
 
@@ -244,7 +245,7 @@ def rewrite(path, change):
         content = json.load(handle)['content']
     change(content)
     with open(file, 'w') as handle:
-        json.dump({'content': content, 'blake2b': checkpoint_files._digest(checkpoint_files._canonical(content))},
+        json.dump({'content': content, 'blake2b': checkpoint_manifest.digest(checkpoint_manifest.canonical(content))},
                   handle)
 
 
@@ -363,7 +364,7 @@ def test_a_shard_of_other_bytes_with_a_right_digest(tmp_path, pristine, data):
     with open(os.path.join(path, '00000.safetensors'), 'wb') as handle:
         handle.write(data)
     rewrite(path, lambda content: content['shards'][0].update(bytes=len(data),
-                                                              blake2b=checkpoint_files._digest(data)))
+                                                              blake2b=checkpoint_manifest.digest(data)))
     with pytest.raises(Damaged, match='00000.safetensors'):
         Reader(path).verify()
 
@@ -421,7 +422,7 @@ def test_a_value_that_contains_itself_is_refused():
 FULL = """
 import resource, sys
 sys.path[:0] = %r
-from mxhybrid import checkpoint_files
+from mxhybrid import checkpoint_files, checkpoint_manifest
 import test_checkpoint_files as tests
 checkpoint_files.SHARD_BYTES = 1 << 20
 import numpy as np
