@@ -136,20 +136,18 @@ def word_lm(tmp_path, name, launcher, restarts):
 
 @pytest.mark.timeout(300)
 def test_a_killed_job_goes_on_with_the_same_losses(tmp_path):
-    """Killed between two checkpoints, first in the first epoch, then in the second."""
+    """Worker 0 is killed between two checkpoints, in the second epoch."""
     job, path = word_lm(tmp_path, 'undisturbed', 'launch.py', 0)
     with job:
         last = job.wait(timeout=150).ok().output.splitlines()[-1]
     expected, again = read_losses(path)
     assert again == 0 and sorted(expected) == list(range(1, len(expected) + 1)) and len(expected) > 20
-    job, path = word_lm(tmp_path, 'killed', 'horovodrun', 2)
+    job, path = word_lm(tmp_path, 'killed', 'horovodrun', 1)
     with job:
-        for start, (steps, rank) in enumerate([(8, 1), (len(expected) // 2 + 8, 0)], 1):
-            job.wait_until(lambda steps=steps: len(path.read_text().splitlines()) >= steps, 120, 'step %d' % steps)
-            job.kill(next(process.pid for process in job.processes('worker') if process.rank == rank))
-            job.wait_until(lambda start=start: job.output.count('follows') == start, 60, 'start %d' % (start + 1))
-        output = job.wait(timeout=150).ok().output
+        job.wait_until(lambda: len(path.read_text().splitlines()) >= len(expected) // 2 + 8, 120, 'the second epoch')
+        job.kill(next(process.pid for process in job.processes('worker') if process.rank == 0))
+        output = job.wait(timeout=200).ok().output
     losses, again = read_losses(path)
     assert losses == expected and 0 < again < 30
-    assert output.count('resumed after') == 2
+    assert output.count('start 2 of 2 follows') == output.count('resumed after') == 1
     assert 'final test' in last and last.split()[-1] == output.split()[-1]

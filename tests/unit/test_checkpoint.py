@@ -93,11 +93,14 @@ def assert_continues(directory, *args, **options):
 
 OPTIMIZERS = [('adam', {}), ('sgd', {'momentum': 0.9, 'wd': 0.01}), ('sgd', {}), ('adagrad', {}), ('ftrl', {}),
               ('rmsprop', {'centered': True})]
+STORES = ['hybrid', 'device', None]
+TRAININGS = [(kind, optimizer, options, store) for kind in TABLES
+             for number, (optimizer, options) in enumerate(OPTIMIZERS)
+             for store in (STORES if number < 2 else STORES[:1])]
 
 
-@pytest.mark.parametrize('kvstore', ['hybrid', 'device', None])
-@pytest.mark.parametrize('optimizer, options', OPTIMIZERS, ids=lambda value: value if isinstance(value, str) else '')
-@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
+@pytest.mark.parametrize('kind, optimizer, options, kvstore', TRAININGS,
+                         ids=lambda value: '' if isinstance(value, dict) else str(value))
 def test_training_goes_on(tmp_path, kind, optimizer, options, kvstore):
     if kind == 'weight' and kvstore is None:
         kvstore = 'local'  # row_sparse weights need a store

@@ -290,7 +290,7 @@ def test_no_name_leads_out_of_the_checkpoint(tmp_path):
 
 # ------------------------------------------------------------------------------------------------- fuzzing
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def assert_sound_or_error(path, step):
@@ -439,8 +439,8 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize('limit, elements', [(0, 10 ** 5), (5000, 10 ** 5), (10 ** 5, 10)],
-                         ids=['nothing', 'half a shard', 'half a manifest'])
+@pytest.mark.parametrize('limit, elements', [(5000, 10 ** 5), (10 ** 5, 10)],
+                         ids=['half a shard', 'half a manifest'])
 def test_files_that_cannot_grow_leave_what_was(tmp_path, limit, elements):
     """In a process of its own: a limit of the size of files, as a full disk gives."""
     script = FULL % [os.path.dirname(__file__), os.path.dirname(os.path.dirname(checkpoint_files.__file__))]
