@@ -368,9 +368,9 @@ class Table:
 
         On worker 0 only, which is a client of the servers; not collective.
         """
-        self._servers.link.settle()
-        assert self._servers.client is not None
-        Direct(self._servers.client).request(self, ids, 0)(result)
+        self.servers.link.settle()
+        assert self.servers.client is not None
+        Direct(self.servers.client).request(self, ids, 0)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.ahead.Ahead.want`."""
