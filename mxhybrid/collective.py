@@ -105,7 +105,7 @@ class Collective:
         if self.lifeline is None:
             yield
             return
-        self.lifeline.count_call()
+        self.lifeline.count_call(name)
         self.lifeline.waiting_for = name
         try:
             with self.trace.span('all workers: ' + name, 'wait'):

@@ -77,7 +77,7 @@ class Distributed:
             self._refuse_tables(call, name, value.dtype, np.float16, np.float64)
         if value.stype == 'row_sparse' and self._optimizer is not None:
             check_for_table(self._optimizer, name, value.dtype, self._optimizer._get_wd(key))
-        self._lifeline.count_call()
+        self._lifeline.count_call('init of %s' % name)
         if self._agreed.get(key) != tuple(value.shape):
             self._agree(call, [[key, name, str(np.dtype(value.dtype)), value.stype, list(value.shape)]])
         known = self.routes.get(key)
@@ -153,7 +153,7 @@ class Distributed:
             route.sum_into(route.stored, arrays, priority)
 
     def _before_push(self, route: Any) -> None:
-        self._lifeline.count_call()
+        self._lifeline.count_call('push of %s' % route.name)
         # Routes are chosen first: tables that leave the servers have no partitions.
         if self._tuner is None or not self._tuner.active:
             return
@@ -209,7 +209,7 @@ class Distributed:
 
     def serve(self, route: Dense, weight: Any, state: Any, optimizer: Any) -> None:
         """Have the servers hold and update a dense weight, see :meth:`mxhybrid.serving.OwnRows.take`."""
-        self._lifeline.count_call()
+        self._lifeline.count_call('move of %s' % route.name)
         OwnRows(route).take(weight, state, optimizer)
         route.stored = None
 
@@ -256,7 +256,7 @@ class Distributed:
 
     def repartition(self, route: Any, partitions: int) -> None:
         """Cut a table into another number of partitions, between two steps."""
-        self._lifeline.count_call()
+        self._lifeline.count_call('repartition of %s' % route.name)
         if not isinstance(route.table, Table):
             raise InputError('repartition: %s has no table on the servers: %s' % (
                 route.name, 'no row_sparse value was pushed to it' if route.table is None else 'it went to allreduce'))
@@ -285,7 +285,7 @@ class Distributed:
 
     def load_states(self, fname: str) -> None:
         """Read optimizer state on worker 0 and give it to all workers and servers."""
-        self._lifeline.count_call()
+        self._lifeline.count_call('load_states')
         states.load(fname, self.updater, self._sparse_routes(), self._collective, self._prefix)
         self._optimizer = self.updater.optimizer
 
@@ -330,7 +330,7 @@ class Distributed:
 
     def read_for_all(self, fname: str) -> bytes:
         """Contents of a file on worker 0, given to all workers."""
-        self._lifeline.count_call()
+        self._lifeline.count_call('a file for all')
         data = states.read_on_root(fname, self._collective, self._prefix + '.file')
         return states.broadcast_bytes(data, self._collective, self._prefix + '.file')
 

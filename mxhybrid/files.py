@@ -1,16 +1,29 @@
 """Files that are whole whenever anybody reads them."""
 import os
+from typing import Optional
 
 
 def write_atomically(fname: str, data: bytes) -> None:
-    """Write a file aside and move it into place, so that nobody ever reads half of it."""
+    """Write a file aside and move it into place, so that nobody ever reads half of it, nor finds it after a kill."""
     aside = '%s.%d.part' % (fname, os.getpid())
     try:
-        with open(aside, 'wb') as handle:
+        descriptor = _nameless(os.path.dirname(aside) or '.')
+        with open(aside, 'wb') if descriptor is None else os.fdopen(descriptor, 'wb') as handle:
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
+            if descriptor is not None:
+                # The first argument is absolute, and with a directory for it Python calls linkat, which follows it.
+                os.link('/proc/self/fd/%d' % descriptor, aside, src_dir_fd=descriptor, follow_symlinks=True)
         os.replace(aside, fname)
     finally:
         if os.path.exists(aside):
             os.remove(aside)
+
+
+def _nameless(directory: str) -> Optional[int]:
+    """A new file without a name, which vanishes with its process until it gets one; None where that is not possible."""
+    try:
+        return os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o666)
+    except OSError:
+        return None

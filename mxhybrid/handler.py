@@ -23,6 +23,7 @@ Bulk answers travel through a mailbox, one dense key per server that a worker pu
 In a stock server ``import mxnet`` has not finished when this module is imported: only what is imported before
 ``mxnet.kvstore`` (see ``mxnet/__init__.py``) is available, and threads must import nothing.
 """
+import atexit
 import json
 import os
 import traceback
@@ -273,6 +274,7 @@ class Handler(Optimizer):
         """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
         if self._lifeline is None and process_lifeline is None:
             self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret)
+            atexit.register(self._lifeline.bye)
         lifeline = self._lifeline or process_lifeline
         if trace and lifeline is not None and self._courier is None:
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)

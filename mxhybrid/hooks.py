@@ -410,10 +410,16 @@ def _load_states(original: Any) -> Any:
     return load_states
 
 
+def _gist(text: str) -> str:
+    """One line of an error's text: the first, but of a traceback, as in errors of MXNet's native code, the last."""
+    lines = text.strip().split('\n')
+    return lines[-1].strip() if lines[0].startswith('Traceback') else lines[0]
+
+
 def _excepthook(original: Any) -> Any:
     """End the whole job when this worker's script ends with an exception."""
     def hook(kind: Any, value: BaseException, traceback: Any) -> None:
         original(kind, value, traceback)
-        job.fail_current('%s: %s' % (kind.__name__, str(value).strip().split('\n')[0]),
+        job.fail_current('%s: %s' % (kind.__name__, _gist(str(value))),
                          echo=isinstance(value, mx.base.MXNetError))
     return hook

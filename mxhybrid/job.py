@@ -16,7 +16,6 @@ import atexit
 import os
 import socket
 import sys
-import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -27,6 +26,7 @@ from .bootstrap import BOOTSTRAP_KEY, configure_horovod, exchange_natively, slot
 from .client import Client
 from .collective import Collective, load
 from .costs import Network
+from .deadline import Deadline
 from .errors import SettingError
 from .host import find_leaders, join_host, spare_horovod
 from .lifeline import Lifeline, leave
@@ -40,6 +40,7 @@ from .processes import (
     interface_address,
 )
 from .ps import ParameterServers
+from .rollcall import RollCall
 from .sealed import Sealer, new_secret
 from .segments import place_of_host
 from .settings import Settings, variable
@@ -158,14 +159,18 @@ class Job:
         local, size = os.environ.get('HOROVOD_LOCAL_SIZE'), os.environ.get('HOROVOD_SIZE')
         if local is not None and size is not None and local != size:
             check_host_name()
+        roll_call = RollCall.of_horovodrun()
         if not hvd.is_initialized():
             if self.settings.local_aggregation and local not in (None, '1'):
                 spare_horovod()
-            with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
+            roll_call.answer()
+            roll_call.watch()
+            with Deadline(self.settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing):
                 hvd.init()
         self.collective = Collective(hvd)
         self.rank, self.num_workers = self.collective.rank, self.collective.size
         if self.num_workers == 1:
+            roll_call.joined()
             self.telemetry.alone(self.settings)
             return
         log.configure(self.settings.log_level, 'rank %d' % self.rank)
@@ -185,11 +190,12 @@ class Job:
         plan: Dict[str, Any] = {}
         if self.rank == 0:
             secret = new_secret()
-            self._monitor = Monitor(address, self.num_workers, num_servers, secret)
+            self._monitor = Monitor(address, self.num_workers, num_servers, secret, self.settings.limits)
             self.telemetry.collect(self._monitor, self.num_workers)
             plan = {'monitor': self._monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
         plan = self.collective.exchange(plan, 'mxhybrid.plan')[0]
         self._connect_lifeline(tuple(plan['monitor']), plan['secret'])
+        roll_call.joined()
         environment = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
                        'DMLC_NUM_WORKER': str(len(set(self.leaders))), 'DMLC_NUM_SERVER': str(num_servers),
                        'DMLC_NODE_HOST': address, 'MXHYBRID_MONITOR': '%s:%d' % tuple(plan['monitor']),
@@ -201,6 +207,8 @@ class Job:
         if hvd.local_rank() == 0:
             for _ in range(self.settings.servers_per_host):
                 self._children.start('server', plan['secret'])
+        assert self.lifeline is not None
+        self.lifeline.send({'children': self._children.pids()})
         self._children.watch()
         os.environ.update({name: value for name, value in environment.items() if name.startswith('DMLC_')})
         os.environ['DMLC_ROLE'] = 'worker'
@@ -228,9 +236,12 @@ class Job:
     def _child_died(self, text: str) -> None:
         assert self.lifeline is not None
         self.telemetry.fail(text)
-        self.lifeline.fail(text)
+        self.lifeline.send({'child_died': text})
+        if self._monitor is not None:
+            self._monitor.report_failure(text)
+            self._monitor.settle()
         self.telemetry.wait()
-        leave('%s ends, because %s' % (self._name(socket.gethostname()), text))
+        leave('%s ends, because %s' % (self._name(socket.gethostname()), text), self._cleanup)
 
     # -- launch.py -------------------------------------------------------------------------------------------
 
@@ -252,12 +263,12 @@ class Job:
             from horovod.runner.http.http_server import RendezvousServer
 
             secret = new_secret()
-            self._monitor = Monitor(address, self.num_workers, num_servers, secret)
-            self._monitor.watch_scheduler(scheduler)
+            self._monitor = Monitor(address, self.num_workers, num_servers, secret, self.settings.limits)
+            self._monitor.watch_scheduler(scheduler, self.settings.limits.silence)
             self.telemetry.collect(self._monitor, self.num_workers)
             rendezvous = RendezvousServer()
             mine.update(monitor=self._monitor.address, secret=secret, rendezvous=rendezvous.start())
-        with _Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
+        with Deadline(self.settings.timeout, 'the other workers to exchange addresses'):
             peers = exchange_natively(self._native, mine)
             slots = slots_of([peer['host'] for peer in peers])
             if self.rank == 0:
@@ -272,7 +283,7 @@ class Job:
             configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
             if self.settings.local_aggregation and self.hosts.count(self.hosts[self.rank]) > 1:
                 spare_horovod()
-            with _Deadline(self.settings.timeout, 'Horovod to connect its workers'):
+            with Deadline(self.settings.timeout, 'Horovod to connect its workers'):
                 hvd.init()
         self.collective = Collective(hvd)
         if (self.collective.size, self.collective.rank) != (self.num_workers, self.rank):
@@ -290,9 +301,14 @@ class Job:
 
     def _create_native(self) -> None:
         os.environ['MXNET_KVSTORE_BIGARRAY_BOUND'] = _BIGARRAY_BOUND
-        with _Deadline(self.settings.timeout, 'all workers and servers to reach the scheduler at %s:%s'
-                       % (os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT']), self._cleanup):
+        with Deadline(self.settings.timeout, 'all workers and servers to reach the scheduler at %s:%s'
+                       % (os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT']),
+                      self._cleanup, tell=self._tell):
             self._native = mx.kv.create('dist_sync')
+
+    def _tell(self, text: str) -> None:
+        if self.lifeline is not None:
+            self.lifeline.fail(text)
 
     def _connect_lifeline(self, monitor: Tuple[str, int], secret: str) -> None:
         self.lifeline = Lifeline(monitor, self._name(socket.gethostname()), self.rank, self.settings.timeout, secret,
@@ -328,7 +344,10 @@ class Job:
     def _cleanup(self) -> None:
         """Before leaving on a failure: end what would otherwise wait for ever."""
         if self._monitor is not None:
+            self._monitor.settle()
             self.telemetry.wait()
+        if self._children is not None:
+            self._children.end()
         if self.launcher == 'launch.py':
             end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
                                  ('scheduler', 'server'))
@@ -357,7 +376,7 @@ class Job:
             self.lifeline.finish()
             if self._children is not None:
                 self._children.expect_end()
-            with _Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup):
+            with Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup, tell=self._tell):
                 self.servers.link.settle()
                 self.servers.link.close()
                 if self.collective.reduction is not None:
@@ -366,26 +385,11 @@ class Job:
                     handle, self._native.handle = self._native.handle, type(self._native.handle)()
                     check_call(_LIB.MXKVStoreFree(handle))
                 self.collective.shutdown()
+            self.lifeline.part()
         except Exception as error:
             self.fail('%s at exit: %s' % (type(error).__name__, error), echo=isinstance(error, mx.base.MXNetError))
         if self._children is not None:
             self._children.farewell()
-
-
-class _Deadline:
-    """Context manager that ends the process when its body, stuck in native code, takes too long."""
-
-    def __init__(self, seconds: float, waiting_for: str, cleanup: Optional[Callable[[], None]] = None):
-        text = ('gave up after %g s waiting for %s: see the other processes\' output for the cause, or raise %s'
-                % (seconds, waiting_for, variable('timeout')))
-        self._timer = threading.Timer(seconds, leave, (text, cleanup))
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: Any) -> None:
-        self._timer.cancel()
 
 
 def _shared(settings: Settings) -> Dict[str, Any]:

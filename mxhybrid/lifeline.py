@@ -3,10 +3,11 @@
 ps-lite never notices a dead node: everyone would hang.  So every worker and server keeps one TCP connection
 to a monitor in rank 0's process, :mod:`mxhybrid.monitor`.  The kernel closes the connection of a process that
 dies, however it dies; the monitor then tells everybody who failed first, and they leave with a message and exit
-status 1.
+status 1.  Beats find out those that are silent without having died, see :mod:`mxhybrid.heartbeat`.
 
 The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
-made and waits until all have ended.  A worker that is past that count could only hang, and is told so.
+made and waits until all have ended.  A worker that is past that count could only hang, and is told so.  The watch
+goes on until each process has left the job and said so: the native exit barriers would wait for the dead, too.
 
 So does a deadlock among calls that need everybody: a worker that has waited long in one says in which, and
 when all workers wait in different ones, none of them can ever return.
@@ -24,6 +25,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import heartbeat
 from .admission import introduction
 from .errors import JobError
 from .log import get_logger
@@ -96,10 +98,15 @@ class Lifeline:
         self._on_abort = on_abort
         self._released = threading.Event()
         self._stopping = False
+        #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
+        self._said_all = False
+        self._parted = threading.Event()
         self._lock = threading.Lock()
         self._calls = 0
+        self._call = ''
         self._ended: Dict[int, int] = {}
-        self._listeners: Dict[str, Callable[[Any], None]] = {}
+        self._pulse = heartbeat.Pulse(timeout, rank >= 0)
+        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._pulse.answered}
         self._sending = threading.Lock()
         self._torn = False
         #: Called about every second by the lifeline's thread, and by whoever leaves because the job failed.
@@ -107,6 +114,7 @@ class Lifeline:
         self.before_leaving: Callable[[], None] = lambda: None
         #: Name of the call that needs all workers in which this one is, set by the caller.
         self.waiting_for: Optional[str] = None
+        self._beat()
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
         self._thread.start()
@@ -153,10 +161,11 @@ class Lifeline:
         finally:
             self._sending.release()
 
-    def count_call(self) -> None:
+    def count_call(self, call: str) -> None:
         """Count one collective call; raises JobError when a worker that already ended cannot take part."""
         with self._lock:
             self._calls += 1
+            self._call = call
             late = self._behind()
         if late is not None:
             raise JobError(late)
@@ -175,6 +184,7 @@ class Lifeline:
         """
         if echo:
             time.sleep(ECHO_DELAY_S)
+        self._said_all = True
         try:
             if self.send({'fail': text}):
                 self._sock.shutdown(socket.SHUT_WR)
@@ -186,6 +196,28 @@ class Lifeline:
         with self._lock:
             calls = self._calls
         return self.send({'done': calls}) and self._released.wait()
+
+    def bye(self) -> None:
+        """Say that this process has left the job in order: nobody waits for it any more."""
+        self._said_all = True
+        self.send({'bye': True})
+
+    def part(self) -> None:
+        """Say so, and wait until all workers have: whoever is silent or dies meanwhile ends this process."""
+        self.bye()
+        while self._thread.is_alive() and not self._parted.wait(0.5):
+            pass
+
+    def _beat(self) -> None:
+        """Say that this process lives, and end it if the monitor does not."""
+        if not self._pulse.due():
+            return
+        self.send({'beat': self._pulse.beat(self._calls, self._call, self.waiting_for)})
+        text = self._pulse.silence()
+        if text is not None and not self._parted.is_set():
+            self.fail(text)
+            heartbeat.end_processes([self._pulse.monitor])
+            self._abort(text)
 
     def _run(self) -> None:
         try:
@@ -200,6 +232,7 @@ class Lifeline:
         readable = select.poll()
         readable.register(self._sock, select.POLLIN)
         while True:
+            self._beat()
             self.on_tick()
             if not readable.poll(1000):
                 now, waiting = time.monotonic(), self.waiting_for
@@ -216,9 +249,10 @@ class Lifeline:
             except OSError:
                 data = b''
             if not data:
-                if not self._released.is_set() and not self._stopping:
-                    self._abort('worker 0, which watches the job, died without a word')
+                if not self._said_all and not self._parted.is_set():
+                    self._abort(self._pulse.death())
                 return
+            self._pulse.heard()
             lines: List[bytes] = (buffer + data).split(b'\n')
             buffer = lines.pop()
             for line in lines:
@@ -226,6 +260,7 @@ class Lifeline:
 
     def _handle(self, message: Dict[str, Any]) -> None:
         if 'abort' in message:
+            heartbeat.end_processes(message.get('silent', ()))
             self._abort(message['abort'])
         elif 'finished' in message:
             with self._lock:
@@ -237,6 +272,8 @@ class Lifeline:
                 self._abort(late)
         elif 'release' in message:
             self._released.set()
+        elif 'farewell' in message:
+            self._parted.set()
         for kind, act in self._listeners.items():
             if kind in message:
                 try:
@@ -245,9 +282,10 @@ class Lifeline:
                     logger.warning('ignoring a malformed message of the job monitor: %.100r', message)
 
     def _abort(self, text: str) -> None:
-        if self._stopping:
+        if self._stopping or self._parted.is_set():
             return
         self._stopping = True
+        self.send({'bye': True})
         try:
             self.before_leaving()
         finally:

@@ -5,16 +5,24 @@ import selectors
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from . import scheduler
 from .admission import HELLO_BYTES, STRANGERS, Admission
+from .heartbeat import Limits, Vigil
 from .lifeline import send
 from .log import Sparingly, get_logger
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks at a scheduler that mxhybrid did not start.
-SCHEDULER_POLL_S = 2.0
+#: Seconds between two looks at who lives.
+LOOK_S = 0.5
+
+#: Seconds that the others have at most to hear of a failure.
+SETTLE_S = 2.0
+
+#: Seconds that a parent has to say how its child died.
+PARENT_S = 1.5
 
 
 class Monitor:
@@ -28,9 +36,11 @@ class Monitor:
         Processes that will connect.
     secret : str
         What they know, see :mod:`mxhybrid.admission`.
+    limits : Limits, optional
+        When a process counts as silent.
     """
 
-    def __init__(self, host: str, workers: int, servers: int, secret: str):
+    def __init__(self, host: str, workers: int, servers: int, secret: str, limits: Optional[Limits] = None):
         self._listener = socket.create_server((host, 0), backlog=workers + servers + STRANGERS)
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         self._workers = workers
@@ -43,10 +53,16 @@ class Monitor:
         self._first_failure: Optional[str] = None
         self._finished: Dict[int, int] = {}
         self._released = False
+        #: Ranks of workers that have left in order; then whether all have.
+        self._left: Set[int] = set()
+        self._parted = False
+        #: Deaths that a parent may still explain, and until when.
+        self._deaths: List[Tuple[float, str]] = []
         self._lock = threading.Lock()
-        self._scheduler: Optional[Tuple[str, int]] = None
-        self._scheduler_seen = time.monotonic()
-        self._listeners: Dict[str, Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]] = {}
+        self._vigil = Vigil(workers, limits or Limits())
+        self._looked = 0.0
+        self._listeners: Dict[str, Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]] = {
+            'beat': self._vigil.beat, 'children': self._vigil.expect}
         #: Called again and again once all workers have ended: whether processes may leave; or once the job has failed.
         self.may_end: Callable[[], bool] = lambda: True
         self.after_failure: Callable[[], None] = lambda: None
@@ -61,9 +77,9 @@ class Monitor:
             sock.close()
         self._admission.close()
 
-    def watch_scheduler(self, address: Tuple[str, int]) -> None:
-        """Also look every few seconds whether the scheduler at `address` still listens."""
-        self._scheduler = address
+    def watch_scheduler(self, address: Tuple[str, int], limit: float) -> None:
+        """Also look every few seconds whether the scheduler at `address` lives, and misses it for at most `limit`."""
+        scheduler.watch(address, limit, self.report_failure, lambda: self._released)
 
     def listen(self, kind: str, act: Callable[[Dict[str, Any], Any], Optional[Dict[str, Any]]]) -> None:
         """Have the monitor's thread call ``act(who, message[kind])`` for messages with `kind` and send what it returns.
@@ -89,13 +105,40 @@ class Monitor:
         """What the job failed of, None while it has not."""
         return self._first_failure
 
-    def report_failure(self, text: str) -> None:
-        """Record `text` as the job's failure, unless one was recorded before, and tell everybody."""
+    def report_failure(self, text: str, **more: Any) -> None:
+        """Record `text` as the job's failure, unless one was recorded before, and tell everybody, with `more`."""
         with self._lock:
-            if self._first_failure is not None or self._released:
+            if self._first_failure is not None or self._parted:
                 return
             self._first_failure = text
-        self.tell({'abort': text})
+        self.tell(dict(more, abort=text))
+
+    def settle(self) -> None:
+        """After a failure, wait until all have heard of it: what they have not read is lost with the process."""
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline and any(who['rank'] and not who.get('bye') for who in self.peers()):
+            time.sleep(0.01)
+
+    def _take_leave(self) -> None:
+        """All workers have left the job in order: the watch ends."""
+        with self._lock:
+            if self._first_failure is not None:
+                return
+            self._parted = True
+        self.tell({'farewell': True})
+
+    def _look_at_lives(self) -> None:
+        """Report deaths that nobody explained, and processes that are silent; not after each single message."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        for deadline, text in self._deaths:
+            if now > deadline:
+                self.report_failure(text)
+        verdict = self._vigil.look(self.peers())
+        if verdict is not None:
+            self.report_failure(verdict.text, silent=verdict.silent)
 
     def _try_send(self, peer: socket.socket, message: Dict[str, Any]) -> None:
         try:
@@ -112,16 +155,18 @@ class Monitor:
 
     def _watch(self) -> None:
         while True:
-            for key, _ in self._selector.select(timeout=0.5):
+            for key, _ in self._selector.select(timeout=LOOK_S):
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
                     self._read(key.fileobj)  # type: ignore[arg-type]
             for peer in self._admission.overdue():
                 self._refuse(peer)
-            self._look_at_scheduler()
+            self._look_at_lives()
             if len(self._finished) == self._workers and not self._released and self.may_end():
                 self._release()
+            if self._released and not self._parted and self._left.issuperset(range(self._workers)):
+                self._take_leave()
             if self._first_failure is not None:
                 self.after_failure()
 
@@ -156,8 +201,10 @@ class Monitor:
                 who = self._peers.pop(peer, None)
             peer.close()
             if who is not None and not who.get('bye'):
-                self.report_failure('%s died without a word (killed, or crashed in native code)' % who['name'])
+                self._died(who)
             return
+        if peer in self._peers:
+            self._vigil.heard(self._peers[peer])
         lines = (self._buffers[peer] + data).split(b'\n')
         self._buffers[peer] = lines.pop()
         for line in lines:
@@ -181,12 +228,20 @@ class Monitor:
         if who is None:
             self._refuse(peer)
             return False
+        self._vigil.joined(who)
         with self._lock:
             self._peers[peer] = who
             failure = self._first_failure
         if failure is not None:
             self._try_send(peer, {'abort': failure})
         return True
+
+    def _died(self, who: Dict[str, Any]) -> None:
+        text = '%s died without a word (killed, or crashed in native code)' % who['name']
+        if self._vigil.has_parent(who):
+            self._deaths.append((time.monotonic() + PARENT_S, text))
+        else:
+            self.report_failure(text)
 
     @staticmethod
     def _address_of(peer: socket.socket) -> str:
@@ -200,9 +255,12 @@ class Monitor:
         if 'fail' in message:
             who['bye'] = True
             self.report_failure('%s failed: %s' % (who['name'], message['fail']))
+        elif 'child_died' in message:
+            self.report_failure(str(message['child_died']))
         elif 'done' in message:
             rank = who['rank']
             self._finished[rank] = message['done']
+            who['done'] = True
             for other in list(self._peers):
                 self._try_send(other, {'finished': rank, 'calls': message['done']})
         elif 'waiting' in message:
@@ -210,6 +268,7 @@ class Monitor:
             self._look_for_deadlock()
         elif 'bye' in message:
             who['bye'] = True
+            self._left.add(who['rank'])
         for kind, act in self._listeners.items():
             if kind in message:
                 answer = act(who, message[kind])
@@ -226,21 +285,6 @@ class Monitor:
     def _release(self) -> None:
         with self._lock:
             self._released = True
-            peers = list(self._peers.items())
-        for peer, who in peers:
-            who['bye'] = True
+            peers = list(self._peers)
+        for peer in peers:
             self._try_send(peer, {'release': True})
-
-    def _look_at_scheduler(self) -> None:
-        if self._scheduler is None or self._released:
-            return
-        now = time.monotonic()
-        if now - self._scheduler_seen < SCHEDULER_POLL_S:
-            return
-        self._scheduler_seen = now
-        try:
-            socket.create_connection(self._scheduler, timeout=5).close()
-        except ConnectionRefusedError:
-            self.report_failure('the scheduler at %s:%d died' % self._scheduler)
-        except OSError:
-            pass

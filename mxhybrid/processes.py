@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .errors import SettingError
 
@@ -81,6 +81,17 @@ def check_host_name() -> str:
     return address
 
 
+#: How a child starts: the kernel ends it when the one that started it dies (PR_SET_PDEATHSIG, linux/prctl.h).  Before
+#: anything else: importing MXNet takes seconds.
+_PROGRAM = """
+import ctypes, os, runpy, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(os.environ['MXHYBRID_PARENT']):
+    sys.exit('the process that started this server is gone')
+runpy.run_module('mxhybrid.server', run_name='__main__', alter_sys=True)
+"""
+
+
 class Children:
     """Scheduler and server processes of one worker.
 
@@ -96,7 +107,7 @@ class Children:
         self._environment = environment
         self._on_death = on_death
         self._processes: List[Tuple[str, subprocess.Popen]] = []
-        self._leaving = False
+        self._leaving = self._parted = False
 
     def start(self, role: str, secret: str) -> None:
         """Start one process as `role`, 'scheduler' or 'server', and tell it the job's secret, as nobody else."""
@@ -109,18 +120,22 @@ class Children:
         env['MXHYBRID_ROLE'] = role
         env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
-        process = subprocess.Popen([sys.executable, '-m', 'mxhybrid.server'], env=env, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, '-c', _PROGRAM], env=env, stdin=subprocess.DEVNULL)
         self._processes.append((role, process))
+
+    def pids(self) -> List[List[Any]]:
+        """Role and process id of each."""
+        return [[role, process.pid] for role, process in self._processes]
 
     def watch(self) -> None:
         """Notice the death of a child from now on."""
         threading.Thread(target=self._watch, name='mxhybrid-children', daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._leaving:
+        while not self._parted:
             for role, process in self._processes:
                 status = process.poll()
-                if status is not None and not self._leaving:
+                if status is not None and not self._parted and not (status == 0 and self._leaving):
                     # A moment for the monitor, which may know more: an error that the server itself reported.
                     time.sleep(0.5)
                     self._on_death('the %s with pid %d on host %s ended with %s'
@@ -129,12 +144,18 @@ class Children:
             time.sleep(0.2)
 
     def expect_end(self) -> None:
-        """From now on the children may end."""
+        """From now on the children may end, with status 0."""
         self._leaving = True
+
+    def end(self) -> None:
+        """After a failure: end those that still run, also one that is stopped, and would hold launchers' pipes open."""
+        self._parted = True
+        for _, process in self._processes:
+            process.kill()
 
     def farewell(self) -> None:
         """Wait for the children to end by themselves, end those that do not."""
-        self._leaving = True
+        self._parted = True
         deadline = time.monotonic() + FAREWELL_S
         for _, process in self._processes:
             try:

@@ -8,8 +8,6 @@ Unlike MXNet's own, such a server unpickles nothing: it carries out commands tha
 """
 import ctypes
 import os
-import signal
-import sys
 from typing import Any, Callable, Optional
 
 # MXNet turns a process into a server while it is imported if DMLC_ROLE says so; here it comes later.
@@ -22,9 +20,6 @@ from .lifeline import Lifeline
 from .sealed import Opener
 
 logger = log.get_logger(__name__)
-
-#: prctl option: signal to this process when its parent dies (linux/prctl.h).
-_PR_SET_PDEATHSIG = 1
 
 #: How MXNet calls whoever takes commands (``MXKVStoreServerController``).
 _CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -70,17 +65,9 @@ def take_from_environment(name: str) -> str:
     return value
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when the one that started it dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit('the process that started this server is gone')
-
-
 def main() -> None:
     """Serve until the workers have all left."""
     secret = take_from_environment('MXHYBRID_SECRET')
-    die_with_parent(int(os.environ['MXHYBRID_PARENT']))
     role = os.environ['MXHYBRID_ROLE']
     host, port = os.environ['MXHYBRID_MONITOR'].rsplit(':', 1)
     name = handler.server_name() if role == 'server' else 'the scheduler (pid %d)' % os.getpid()
@@ -90,6 +77,8 @@ def main() -> None:
     store = mx.kv.create('dist')
     controller = _CONTROLLER(Controller(Opener(secret), store.set_optimizer))
     check_call(_LIB.MXKVStoreRunServer(store.handle, controller, None))
+    handler.process_lifeline.bye()
+    os._exit(0)  # nothing is left to do, and native code that crashes at exit would look like a death
 
 
 if __name__ == '__main__':

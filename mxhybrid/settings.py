@@ -10,12 +10,19 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from .errors import SettingError
+from .heartbeat import Limits
 
 #: Ways of a table: measured, or forced to one of both.
 WAYS = ('auto', 'servers', 'allreduce')
 
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
+
+#: Seconds that a worker may do something else while all others wait for it.
+DEFAULT_STALL_S = 600.0
+
+#: Seconds of silence that mean something: three beats.
+SHORTEST_SILENCE_S = 3.0
 
 #: Instead of a partition count: find the best one while training.
 AUTO = 'auto'
@@ -53,6 +60,10 @@ class Settings:
         What values of float32 parameters travel as: 'float32' or 'float16'.
     own_rows : bool
         Whether servers update dense weights that only ``nn.Embedding`` reads, so that workers pull their own rows.
+    silence_timeout : float, optional
+        Seconds after which a process from which nothing is heard ends the job; None for half of `timeout`.
+    stall_timeout : float
+        Seconds after which a worker for which the others wait ends the job; 0 for never.
     """
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = ()
@@ -67,6 +78,14 @@ class Settings:
     plan_file: str = ''
     wire_dtype: str = 'float32'
     own_rows: bool = True
+    silence_timeout: Optional[float] = None
+    stall_timeout: float = DEFAULT_STALL_S
+
+    @property
+    def limits(self) -> Limits:
+        """When the monitor acts on a process that does not come, is silent, or does not go on."""
+        silence = self.timeout / 2 if self.silence_timeout is None else self.silence_timeout
+        return Limits(self.timeout, max(SHORTEST_SILENCE_S, silence), self.stall_timeout)
 
     @property
     def halves(self) -> bool:
@@ -174,6 +193,19 @@ def _seconds(setting: str, value: Any) -> float:
     return seconds
 
 
+def _silence(setting: str, value: Any) -> float:
+    seconds = _seconds(setting, value)
+    if seconds < SHORTEST_SILENCE_S:
+        raise SettingError('%s=%r is too short: processes say once a second that they live, so give at least %g'
+                           % (setting, value, SHORTEST_SILENCE_S))
+    return seconds
+
+
+def _seconds_or_never(setting: str, value: Any) -> float:
+    never = not isinstance(value, bool) and str(value).strip() in ('0', '0.0')
+    return 0.0 if never else _seconds(setting, value)
+
+
 def _path(setting: str, value: Any) -> str:
     try:
         path = os.fspath(value)
@@ -209,7 +241,8 @@ def _wire_dtype(setting: str, value: Any) -> str:
 
 _CHECKS: Dict[str, Callable[[str, Any], Any]] = {
     'partitions': _partitions, 'servers_per_host': _count, 'local_aggregation': _switch,
-    'timeout': _seconds, 'log_level': _level, 'trace': _path, 'metrics': _path, 'tensorboard': _path,
+    'timeout': _seconds, 'silence_timeout': _silence, 'stall_timeout': _seconds_or_never, 'log_level': _level,
+    'trace': _path, 'metrics': _path, 'tensorboard': _path,
     'routes': _routes, 'plan_file': _file, 'wire_dtype': _wire_dtype, 'own_rows': _switch}
 
 

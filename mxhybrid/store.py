@@ -49,6 +49,9 @@ class Hybrid(KVStore):
         all workers there, see :mod:`mxhybrid.aggregation` and :mod:`mxhybrid.reduction`.
     timeout : float, optional
         Seconds to wait for the other processes while the job starts.
+    silence_timeout, stall_timeout : float, optional
+        Seconds after which a silent process, or a worker for which all others wait, ends the job, see
+        :mod:`mxhybrid.heartbeat`.
     log_level : str, optional
         Level of the ``mxhybrid`` logger.
     trace : str, optional

@@ -365,6 +365,10 @@ class Job:
         """list of Process: those running now; with `role`, of that role only."""
         return [p for p in find_processes(self.marker, self.body) if role in (None, p.role)]
 
+    def poll(self):
+        """int or None: the launcher's exit status, None while it runs."""
+        return self._launcher.poll()
+
     def kill(self, pid, sig=signal.SIGKILL):
         """Send a signal to one process of this job, and to no other."""
         if read_environ(pid).get(MARKER) != self.marker:

@@ -14,8 +14,10 @@ import time
 import pytest
 from obedient import Obedient, run_python
 
+from mxhybrid import heartbeat
 from mxhybrid.admission import introduction
 from mxhybrid.errors import JobError
+from mxhybrid.heartbeat import Limits
 from mxhybrid.lifeline import ABORT_STATUS, Lifeline, send
 from mxhybrid.monitor import Monitor
 from mxhybrid.sealed import prove
@@ -46,7 +48,7 @@ for command in sys.stdin:
     word, _, rest = command.strip().partition(' ')
     if word == 'call':
         try:
-            line.count_call()
+            line.count_call('a push')
             say('ok')
         except JobError as error:
             say('JobError: %s' % error)
@@ -62,10 +64,22 @@ for command in sys.stdin:
     elif word == 'echo':
         line.fail(rest, echo=True)
         say('ok')
+    elif word == 'started':
+        line.send({'children': [['server', int(rest)]]})
+        say('ok')
+    elif word == 'child_died':
+        line.send({'child_died': rest})
+    elif word == 'part':
+        line.part()
+        say('parted')
+    elif word == 'leave':
+        line.bye()
+        say('ok')
 """
 
 MONITOR = PACKAGE + """
-monitor = Monitor('127.0.0.1', 2, 0, 'open sesame')
+from mxhybrid.heartbeat import Limits
+monitor = Monitor('127.0.0.1', 2, 0, 'open sesame', Limits(silence=4))
 print('%s %d' % monitor.address, flush=True)
 sys.stdin.read()
 """
@@ -204,15 +218,98 @@ def test_workers_leave_when_worker_0_dies_with_the_monitor(job):
 
 
 def test_a_dead_scheduler_is_noticed(job, monkeypatch):
-    monkeypatch.setattr('mxhybrid.monitor.SCHEDULER_POLL_S', 0.05)
+    monkeypatch.setattr('mxhybrid.scheduler.POLL_S', 0.05)
     monitor, first = job(1)
     with socket.create_server(('127.0.0.1', 0)) as scheduler:
         address = scheduler.getsockname()
-        monitor.watch_scheduler(address)
+        monitor.watch_scheduler(address, 60)
         scheduler.settimeout(LIMIT_S)
         scheduler.accept()[0].close()
         assert monitor._first_failure is None
     assert aborted(first, 'because the scheduler at 127.0.0.1:%d died' % address[1])
+
+
+# ------------------------------------------------------------------------------------------ silence
+
+#: Short enough for a test, and still more than a process that waits for a busy machine needs.
+LIMITS = Limits(start=20, silence=4, stall=0)
+
+
+def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(job, monkeypatch):
+    monkeypatch.setattr('mxhybrid.heartbeat.GATHER_S', 0.5)
+    monitor = Monitor('127.0.0.1', 3, 0, SECRET, LIMITS)
+    first, second, third = job(3, address=monitor.address)
+    os.kill(second.process.pid, signal.SIGSTOP)
+    for member in (first, third):
+        assert aborted(member, 'because worker 1 has said nothing for')
+    assert 'it is stopped, by a signal or a debugger' in monitor.failure
+    second.process.wait(LIMIT_S)
+    assert second.process.returncode == -signal.SIGKILL
+
+
+def test_a_process_that_was_stopped_for_a_moment_goes_on(job):
+    monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
+    first, second = job(2, address=monitor.address)
+    os.kill(second.process.pid, signal.SIGSTOP)
+    assert first.silent(2.5)
+    os.kill(second.process.pid, signal.SIGCONT)
+    assert first.silent(LIMITS.silence)
+    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    assert monitor.failure is None
+
+
+def test_a_stopped_monitor_ends_all_and_is_ended(job):
+    root = run_python(MONITOR)
+    try:
+        host, port = root.stdout.readline().split()
+        first, second = job(2, address=(host, int(port)))
+        os.kill(root.pid, signal.SIGSTOP)
+        for member in (first, second):
+            assert aborted(member, 'because worker 0, which watches the job, has said nothing for')
+        assert root.wait(LIMIT_S) == -signal.SIGKILL
+    finally:
+        root.kill()
+        root.communicate()
+
+
+def test_a_monitor_that_was_stopped_for_long_blames_the_stop_and_not_the_others(job, monkeypatch):
+    monkeypatch.setattr(heartbeat.time, 'monotonic', Skipping())
+    monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
+    first, second = job(2, address=monitor.address)
+    heartbeat.time.monotonic.skip(1000)
+    assert first.silent(LIMITS.silence)
+    assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
+    assert monitor.failure is None
+
+
+class Skipping:
+    """The clock of a process that lost time."""
+
+    def __init__(self):
+        self._clock, self._skipped = time.monotonic, 0.0
+
+    def __call__(self):
+        return self._clock() + self._skipped
+
+    def skip(self, seconds):
+        """Lose some."""
+        self._skipped += seconds
+
+
+def test_how_a_child_died_is_said_by_its_parent(job):
+    monitor, parent, child = job(1, 1)
+    parent.say('started %d' % child.process.pid)
+    assert parent.answer() == 'ok'
+    child.process.kill()
+    parent.say('child_died the server was killed by SIGKILL')
+    assert aborted(parent, 'because the server was killed by SIGKILL')
+
+
+def test_a_child_whose_parent_says_nothing_died_all_the_same(job):
+    _, parent, child = job(1, 1)
+    assert parent.ask('started %d' % child.process.pid) == 'ok'
+    child.process.kill()
+    assert aborted(parent, 'because server 0 died without a word')
 
 
 # ------------------------------------------------------------------------------------------ the orderly end
@@ -226,18 +323,66 @@ def test_all_are_released_when_the_last_worker_has_finished(job):
     assert second.ask('finish') == 'True'
     assert first.answer() == 'True'
     for member in (first, second, server):
+        assert member.ask('leave') == 'ok'
+    for member in (first, second, server):
         assert member.end() == (0, '')
-    assert monitor._first_failure is None
+    assert monitor.failure is None
 
 
-def test_a_death_after_the_release_is_no_failure(job):
+def test_a_death_after_the_release_still_counts_for_those_that_have_not_left(job):
     monitor, first, second = job(2)
     first.say('finish')
     assert second.ask('finish') == 'True' and first.answer() == 'True'
     first.process.kill()
+    assert aborted(second, 'because worker 0 died')
+
+
+def test_a_death_of_who_has_left_is_no_failure(job):
+    monitor, first, second = job(2)
+    first.say('finish')
+    assert second.ask('finish') == 'True' and first.answer() == 'True'
+    assert first.ask('leave') == 'ok'
+    first.process.kill()
     first.process.wait()
+    assert second.ask('leave') == 'ok'
     assert second.end() == (0, '')
-    assert monitor._first_failure is None
+    assert monitor.failure is None
+
+
+def test_nobody_misses_a_monitor_after_all_workers_have_left(job):
+    root = run_python(MONITOR)
+    try:
+        host, port = root.stdout.readline().split()
+        first, second, server = job(2, 1, address=(host, int(port)))
+        first.say('finish')
+        assert second.ask('finish') == 'True' and first.answer() == 'True'
+        first.say('part')
+        assert first.silent(1)
+        assert second.ask('part') == 'parted' and first.answer() == 'parted'
+        root.communicate(timeout=LIMIT_S)
+        for member in (first, second, server):
+            assert member.end() == (0, '')
+    finally:
+        root.kill()
+        root.communicate()
+
+
+def test_who_has_left_waits_for_the_others_and_learns_that_one_died(job):
+    _, first, second = job(2)
+    first.say('finish')
+    assert second.ask('finish') == 'True' and first.answer() == 'True'
+    first.say('part')
+    assert first.silent(0.2)
+    second.process.kill()
+    assert aborted(first, 'because worker 1 died')
+
+
+def test_who_fails_does_not_take_the_end_of_its_connection_for_a_death(job):
+    monitor, first, second = job(2)
+    assert first.ask('fail no memory left') == 'ok'
+    assert aborted(second, 'because worker 0 failed: no memory left')
+    status, text = first.end()
+    assert 'died' not in text
 
 
 def test_who_waits_for_the_others_learns_that_one_died(job):
@@ -289,6 +434,7 @@ def test_equal_numbers_of_calls_end_in_any_order(job):
     for member in (members[2], members[0], members[1]):
         member.say('finish')
     assert [member.answer() for member in members] == ['True'] * 3
+    assert [member.ask('leave') for member in members] == ['ok'] * 3
     assert [member.end() for member in members] == [(0, '')] * 3
 
 
@@ -329,9 +475,9 @@ def test_strangers_and_garbage_do_not_disturb_the_monitor(job):
                  b''):
         with socket.create_connection(monitor.address) as stranger:
             stranger.sendall(data)
-    assert first.ask('finish') == 'True'
+    assert first.ask('finish') == 'True' and first.ask('leave') == 'ok'
     assert first.end() == (0, '')
-    assert monitor._first_failure is None and monitor._thread.is_alive()
+    assert monitor.failure is None and monitor._thread.is_alive()
 
 
 def test_messages_may_arrive_in_pieces():

@@ -29,7 +29,8 @@ def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
         'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
         'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
-        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE', 'MXHYBRID_OWN_ROWS']
+        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SILENCE_TIMEOUT',
+        'MXHYBRID_STALL_TIMEOUT']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
@@ -37,6 +38,8 @@ def test_variables_carry_the_projects_prefix():
     ('servers_per_host', '2', 2, 4, 4),
     ('local_aggregation', 'off', False, True, True),
     ('timeout', '7.5', 7.5, 9, 9.0),
+    ('silence_timeout', '7.5', 7.5, 9, 9.0),
+    ('stall_timeout', '0', 0.0, 9, 9.0),
     ('log_level', 'debug', 'DEBUG', 'warning', 'WARNING'),
     ('trace', 'a.json', 'a.json', pathlib.Path('b.json'), 'b.json'),
     ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
@@ -76,6 +79,22 @@ def test_setting_errors_are_value_errors_of_the_project():
         resolve({'timeout': -1}, {})
     with pytest.raises(HybridError):
         resolve({'timeout': -1}, {})
+
+
+@pytest.mark.parametrize('keywords, limits', [
+    ({}, (DEFAULT_TIMEOUT_S, DEFAULT_TIMEOUT_S / 2, 600)),
+    ({'timeout': 20}, (20, 10, 600)),
+    ({'timeout': 2}, (2, 3, 600)),  # three beats at least
+    ({'timeout': 20, 'silence_timeout': 50, 'stall_timeout': 0}, (20, 50, 0)),
+])
+def test_when_the_job_monitor_acts(keywords, limits):
+    assert tuple(resolve(keywords, {}).limits) == limits
+
+
+def test_silence_shorter_than_some_beats_is_refused():
+    assert problem({'silence_timeout': 2}).startswith('silence_timeout=2 is too short')
+    assert problem({}, {'MXHYBRID_STALL_TIMEOUT': '-1'}).startswith("MXHYBRID_STALL_TIMEOUT='-1' is not a number")
+    assert problem({'stall_timeout': False}).startswith('stall_timeout=False is not a number')
 
 
 # ------------------------------------------------------------------------------------------ counts

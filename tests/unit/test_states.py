@@ -1,4 +1,7 @@
 """State files: written whole or not at all; state arrays brought to the shape that tables take."""
+import signal
+import subprocess
+import sys
 import types
 
 import mxnet as mx
@@ -38,6 +41,22 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
         files.write_atomically(str(path), b'new')
     assert path.read_bytes() == b'old'
     assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_no_part(tmp_path):
+    program = ('import os, signal, sys\nfrom mxhybrid import states\n'
+               'states.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n'
+               'states.write_atomically(sys.argv[1], b"new")\n')
+    path = tmp_path / 'trainer.states'
+    path.write_bytes(b'old')
+    assert subprocess.run([sys.executable, '-c', program, str(path)], timeout=60).returncode == -signal.SIGKILL
+    assert path.read_bytes() == b'old'
+    assert [entry.name for entry in tmp_path.iterdir()] == ['trainer.states']
+
+
+def test_a_file_system_without_nameless_files_will_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(states, '_nameless', lambda directory: None)
+    test_a_file_is_written_and_replaced(tmp_path)
 
 
 def test_a_target_that_cannot_be_replaced_leaves_no_part(tmp_path):

@@ -1,0 +1,65 @@
+"""Whether a scheduler that mxhybrid did not start, so that it has no lifeline, still lives.
+
+ps-lite talks by ZeroMQ, which greets everybody who connects (ZMTP, RFC 23): a process that is stopped accepts a
+connection, the kernel does so for it, but greets nobody.
+"""
+import socket
+import threading
+import time
+from typing import Callable, Tuple
+
+from .heartbeat import AwakeClock
+
+#: Seconds between two looks.
+POLL_S = 2.0
+
+#: Seconds for an answer; one that comes later counts as silence until the next look.
+_ANSWER_S = 2.0
+
+
+def _greets(address: Tuple[str, int]) -> bool:
+    """Whether it greets in time; ConnectionRefusedError if nobody listens there any more."""
+    try:
+        with socket.create_connection(address, timeout=_ANSWER_S) as connection:
+            return connection.recv(1) != b''
+    except ConnectionRefusedError:
+        raise
+    except OSError:
+        return False
+
+
+def watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None], ended: Callable[[], bool]) -> None:
+    """Look at a scheduler from a thread, until `ended` says that it may go.
+
+    Parameters
+    ----------
+    address : (str, int)
+    limit : float
+        Seconds of silence, while this process runs, that end the job.
+    on_failure : callable
+        Called with a sentence, once.
+    ended : callable
+    """
+    threading.Thread(target=_watch, args=(address, limit, on_failure, ended), name='mxhybrid-scheduler',
+                     daemon=True).start()
+
+
+def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
+           ended: Callable[[], bool]) -> None:
+    clock = AwakeClock()
+    heard = 0.0
+    while not ended():
+        try:
+            greets = _greets(address)
+        except ConnectionRefusedError:
+            if not ended():
+                on_failure('the scheduler at %s:%d died' % address)
+            return
+        now = clock.look()
+        if greets:
+            heard = now
+        elif now - heard > limit and not ended():
+            on_failure('the scheduler at %s:%d has said nothing for %.0f s: it is stopped, its host hangs, or the '
+                       'network to it is cut' % (address[0], address[1], now - heard))
+            return
+        time.sleep(POLL_S)
