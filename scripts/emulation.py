@@ -119,6 +119,8 @@ class Network:
     Attributes
     ----------
     hosts : list of Host
+    switch : str
+        Namespace of the bridge that joins them; host i is at its port ``port<i>``.
 
     Raises
     ------
@@ -132,7 +134,7 @@ class Network:
         if mbit_per_s is not None and not mbit_per_s > 0:
             raise ValueError('mbit_per_s=%g is not above 0' % mbit_per_s)
         self.token = 'mxhybrid-%d-%s' % (os.getpid(), uuid.uuid4().hex[:6])
-        self._switch = self.token + '-switch'
+        self.switch = self.token + '-switch'
         self._mbit_per_s = mbit_per_s
         self._loopback_names = tuple(loopback_names)
         self._undo = contextlib.ExitStack()
@@ -154,21 +156,21 @@ class Network:
     def open(self) -> None:
         """Make the namespaces and their links; call `close` also where this fails."""
         find_tools(PACKAGES, 'an emulated network')
-        self._add_namespace(self._switch)
-        run('ip', '-n', self._switch, 'link', 'add', 'bridge', 'type', 'bridge')
-        run('ip', '-n', self._switch, 'link', 'set', 'bridge', 'up')
+        self._add_namespace(self.switch)
+        run('ip', '-n', self.switch, 'link', 'add', 'bridge', 'type', 'bridge')
+        run('ip', '-n', self.switch, 'link', 'set', 'bridge', 'up')
         self._no_firewall()
         for i, host in enumerate(self.hosts):
             self._add_namespace(host.namespace)
             # Both ends are made where they belong and never appear among the machine's own interfaces.
-            run('ip', '-n', self._switch, 'link', 'add', 'port%d' % i, 'type', 'veth',
+            run('ip', '-n', self.switch, 'link', 'add', 'port%d' % i, 'type', 'veth',
                 'peer', 'name', INTERFACE, 'netns', host.namespace)
-            run('ip', '-n', self._switch, 'link', 'set', 'port%d' % i, 'master', 'bridge', 'up')
+            run('ip', '-n', self.switch, 'link', 'set', 'port%d' % i, 'master', 'bridge', 'up')
             run('ip', '-n', host.namespace, 'address', 'add', host.address + '/24', 'dev', INTERFACE)
             run('ip', '-n', host.namespace, 'link', 'set', INTERFACE, 'up')
             run('ip', '-n', host.namespace, 'link', 'set', 'lo', 'up')
             self._limit(host.namespace, INTERFACE)
-            self._limit(self._switch, 'port%d' % i)
+            self._limit(self.switch, 'port%d' % i)
             self._write_etc(i)
 
     def close(self) -> None:
@@ -177,7 +179,7 @@ class Network:
 
     def _no_firewall(self) -> None:
         """Spare frames on the bridge the way through this machine's packet filter, where the kernel has one there."""
-        run('ip', 'netns', 'exec', self._switch, 'sh', '-c',
+        run('ip', 'netns', 'exec', self.switch, 'sh', '-c',
             'for setting in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e "$setting" ] || echo 0 >"$setting"; done')
 
     def _limit(self, namespace: str, interface: str) -> None:

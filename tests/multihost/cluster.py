@@ -128,6 +128,11 @@ class EmulatedCluster(Network):
 
     # ------------------------------------------------------------------------------------------- using
 
+    @property
+    def daemons(self):
+        """set of int: process ids of every host's sshd."""
+        return {daemon.pid for daemon in self._daemons}
+
     def start(self, host_index, argv, env=None, body=None):
         """Start a command on a host.
 
@@ -176,11 +181,10 @@ class EmulatedCluster(Network):
 
     def assert_idle(self, grace=jobs.GRACE_S):
         """Assert that, after a grace in seconds, no process but its sshd runs on any host."""
-        daemons = {daemon.pid for daemon in self._daemons}
         deadline = time.monotonic() + grace
         while True:
             left = [(host.name, pid) for host in self.hosts
-                    for pid in self.pids(host.namespace) if pid not in daemons]
+                    for pid in self.pids(host.namespace) if pid not in self.daemons]
             if not left:
                 return
             if time.monotonic() > deadline:

@@ -1,0 +1,131 @@
+"""All cases: a fault, who it hits, when, and what the job should make of it."""
+import fnmatch
+import itertools
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+#: Seconds after which silence ends a job of the suite; such a job gets a second more to notice, and then to end.
+SILENCE_S = 6.0
+
+#: Seconds that all may wait for a worker which is alive, where that must end the job.
+STALL_S = 9.0
+
+#: Seconds that a job may take to start, where somebody does not come.
+START_S = 25.0
+
+#: Seconds until the other processes have come to where they wait for it, all importing MXNet at the same time.
+IMPORT_S = 30.0
+
+#: Seconds in which a job must be over after a death.
+DEATH_S = 10.0
+
+#: In which order a job passes its moments.
+MOMENTS = ('start', 'first', 'mid', 'saving', 'exit')
+
+#: Two workers on each of two hosts; by place, as the suite calls them.
+WORKERS = {'worker0': 0, 'worker1': 1, 'worker2': 2, 'worker3': 3}
+HOSTS = {'a': 0, 'b': 1}
+
+
+class Case(NamedTuple):
+    """One case.
+
+    Attributes
+    ----------
+    fault : str
+        'kill', 'stop', 'raise', 'cut', 'slow', 'full', 'term', 'int', 'none'; 'away', a worker that comes late, 'lost',
+        one that never comes.
+    target : str
+        'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
+        'host-a', 'host-b' or 'disk'.
+    moment : str
+    """
+
+    fault: str
+    target: str
+    moment: str
+
+    @property
+    def name(self) -> str:
+        """As given to ``--only``."""
+        return '%s/%s/%s' % self
+
+    @property
+    def rank(self) -> Optional[int]:
+        """The worker that is hit, None for other targets."""
+        return WORKERS.get(self.target)
+
+    @property
+    def host(self) -> Optional[int]:
+        """Index of the host that is hit, where the target's name says so."""
+        return HOSTS.get(self.target[-1]) if self.target[-2:-1] == '-' else None
+
+    @property
+    def must_end_well(self) -> bool:
+        """Whether the job has to finish, with the right weights, in spite of the fault."""
+        return self.fault in ('slow', 'none', 'away') or self.target == 'metrics'
+
+    @property
+    def silent(self) -> bool:
+        """Whether no connection tells of the fault."""
+        return self.fault in ('stop', 'cut')
+
+    @property
+    def limit(self) -> float:
+        """Seconds in which the job must be over after the fault."""
+        if self.must_end_well:
+            return 120.0
+        if self.fault == 'lost':
+            return STALL_S + DEATH_S
+        seconds = DEATH_S + (IMPORT_S if self.moment == 'start' else 0.0)
+        if self.silent:
+            seconds += START_S if self.moment == 'start' else SILENCE_S
+        return seconds
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        """Settings of the job."""
+        values = {'MXHYBRID_SERVERS_PER_HOST': '2', 'MXHYBRID_TIMEOUT': '60'}
+        if self.silent or self.fault in ('away', 'lost', 'slow'):
+            values.update(MXHYBRID_SILENCE_TIMEOUT='%g' % SILENCE_S)
+        if self.silent and self.moment == 'start':
+            values.update(MXHYBRID_TIMEOUT='%g' % START_S)
+        if self.fault == 'lost':
+            values.update(MXHYBRID_STALL_TIMEOUT='%g' % STALL_S)
+        return values
+
+    @property
+    def announcers(self) -> Tuple[int, ...]:
+        """Workers that say when they are there."""
+        if self.moment == 'saving':
+            return (0,)
+        if self.rank is not None:
+            return (self.rank,)
+        return (0, 1, 2, 3) if self.moment == 'exit' or (self.moment, self.target) == ('start', 'launcher') else (0,)
+
+    @property
+    def holds(self) -> bool:
+        """Whether announcers wait until the fault has happened; if not, training goes on while it does."""
+        return self.rank is not None or self.moment != 'mid'
+
+
+def _all() -> List[Case]:
+    processes = list(WORKERS) + ['server-a', 'server-b', 'scheduler']
+    cases = [Case('none', 'host-a', 'mid')]
+    cases += [Case(*words) for words in itertools.product(('kill', 'stop'), processes, MOMENTS)]
+    cases += [Case('raise', target, moment) for target in WORKERS for moment in MOMENTS]
+    cases += [Case('raise', 'server-a', moment) for moment in ('first', 'mid', 'saving')]
+    cases += [Case(fault, 'launcher', moment) for fault in ('kill', 'term', 'int') for moment in MOMENTS]
+    cases += [Case('cut', link, moment) for link in ('link-a', 'link-b') for moment in MOMENTS]
+    cases += [Case('slow', host, 'first') for host in ('host-a', 'host-b')]
+    cases += [Case('full', 'parameters', 'saving'), Case('full', 'states', 'saving'), Case('full', 'metrics', 'mid'),
+              Case('full', 'trace', 'mid')]
+    cases += [Case(fault, target, 'mid') for fault in ('away', 'lost') for target in ('worker0', 'worker2')]
+    return cases
+
+
+CASES = _all()
+
+
+def select(patterns: List[str]) -> List[Case]:
+    """The cases whose names match any of the shell patterns; all without patterns."""
+    return [case for case in CASES if not patterns or any(fnmatch.fnmatchcase(case.name, one) for one in patterns)]

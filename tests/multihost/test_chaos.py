@@ -1,0 +1,30 @@
+"""A sample of the chaos suite (scripts/chaos): one fault of each kind, and what the job makes of it."""
+import pytest
+from chaoslib.cases import CASES, select
+from chaoslib.runner import run_case, train_alone
+
+#: Kinds of faults that differ in how they are noticed: a closed connection, silence of a process, of a host, an error
+#: told, a child's status, a worker that is elsewhere.
+SAMPLE = ['kill/worker2/exit', 'stop/worker3/first', 'cut/link-b/mid', 'raise/worker1/saving', 'kill/server-b/mid',
+          'away/worker2/mid']
+
+
+@pytest.fixture(scope='module')
+def reference():
+    """Weights of one process."""
+    return train_alone()
+
+
+@pytest.mark.parametrize('name', SAMPLE)
+def test_case(cluster, reference, name):
+    (case,) = select([name])
+    outcome = run_case(case, cluster, reference)
+    assert not outcome.problems, '%s\n%s\n%s' % (outcome.problems, outcome.named, outcome.output)
+
+
+def test_the_suite_covers_each_fault_at_each_moment():
+    assert len(CASES) == len({case.name for case in CASES}) > 100
+    hit = {(case.fault, case.target, case.moment) for case in CASES}
+    for target in ('worker0', 'worker1', 'worker2', 'worker3', 'server-a', 'server-b', 'scheduler'):
+        for moment in ('start', 'first', 'mid', 'saving', 'exit'):
+            assert ('kill', target, moment) in hit and ('stop', target, moment) in hit
