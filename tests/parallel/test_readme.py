@@ -183,6 +183,19 @@ def check_bench(env, words, folder):
     assert set(words[1:]) >= set(test_bench.SMALL[:7]) or '--no-network' not in words
 
 
+def check_chaos(env, words, folder):
+    """scripts/chaos: tests/multihost runs some of its cases; its arguments are understood and choose some."""
+    paths = [str(REPOSITORY / 'scripts'), str(TESTS / 'multihost')]
+    sys.path[:0] = paths
+    try:
+        from chaoslib import cases, cli
+    finally:
+        for path in paths:
+            sys.path.remove(path)
+    assert not env
+    assert cases.select(cli.parse(words[1:]).only)
+
+
 def check_test(env, words, folder):
     """scripts/test: runs this test, and .ci/run calls it."""
     assert not env
@@ -259,6 +272,8 @@ def find_check(words):
         return check_demo if words[0].endswith('demo') else check_test
     if words[0] == 'scripts/bench':
         return check_bench
+    if words[0] == 'scripts/chaos':
+        return check_chaos
     if words[0] == 'source':
         return check_activate
     if words[0] == 'pip':
@@ -335,7 +350,7 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        words = {(): 'one per server', '': 'none', (('*', 'auto'),): 'auto'}
+        words = {(): 'one per server', '': 'none', None: 'half of `timeout`', (('*', 'auto'),): 'auto'}
         assert default == words.get(value, value if isinstance(value, str) else '%g' % value
                                     if isinstance(value, (int, float)) else None)
         assert meaning
