@@ -336,7 +336,7 @@ class Distributed:
 
     def spread(self, array: Any, what: str) -> None:
         """Overwrite a dense array with worker 0's (blocks)."""
-        self._lifeline.count_call()
+        self._lifeline.count_call(what)
         self._collective.broadcast_(array, '%s.%s' % (self._prefix, what))
         array.wait_to_read()
 

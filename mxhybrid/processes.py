@@ -81,15 +81,16 @@ def check_host_name() -> str:
     return address
 
 
-#: How a child starts: the kernel ends it when the one that started it dies (PR_SET_PDEATHSIG, linux/prctl.h).  Before
-#: anything else: importing MXNet takes seconds.
-_PROGRAM = """
-import ctypes, os, runpy, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(os.environ['MXHYBRID_PARENT']):
-    sys.exit('the process that started this server is gone')
-runpy.run_module('mxhybrid.server', run_name='__main__', alter_sys=True)
-"""
+def program_of_child(module: str) -> str:
+    """A program for ``python -c`` that runs a module, and dies with the process that ``MXHYBRID_PARENT`` names.
+
+    The kernel sees to that (PR_SET_PDEATHSIG of linux/prctl.h), from before MXNet is imported, which takes seconds.
+    """
+    return '\n'.join(['import ctypes, os, runpy, signal, sys',
+                      'ctypes.CDLL(None).prctl(1, signal.SIGKILL)',
+                      'if os.getppid() != int(os.environ["MXHYBRID_PARENT"]):',
+                      '    sys.exit("the process that started this one is gone")',
+                      'runpy.run_module(%r, run_name="__main__", alter_sys=True)' % module])
 
 
 class Children:
@@ -120,7 +121,8 @@ class Children:
         env['MXHYBRID_ROLE'] = role
         env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
-        process = subprocess.Popen([sys.executable, '-c', _PROGRAM], env=env, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, '-c', program_of_child('mxhybrid.server')], env=env,
+                                   stdin=subprocess.DEVNULL)
         self._processes.append((role, process))
 
     def pids(self) -> List[List[Any]]:

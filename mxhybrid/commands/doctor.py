@@ -21,7 +21,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__
-from ..processes import end_processes_of_job
+from ..processes import end_processes_of_job, program_of_child
 from ..settings import variable
 from . import console, host_checks, setting_checks, software
 from .board import Board
@@ -136,7 +136,8 @@ def meet(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], str]
     env.update({'MXHYBRID_PARENT': str(os.getpid()), variable('timeout'): '%g' % seconds,
                 variable('log_level'): 'WARNING'})
     limit = seconds + _LAST_WORDS_S
-    ended = call_process(interpreter() + ['-m', 'mxhybrid.commands.meeting'], limit, env, json.dumps(report.as_json()))
+    program = program_of_child('mxhybrid.commands.meeting')
+    ended = call_process(interpreter() + ['-c', program], limit, env, json.dumps(report.as_json()))
     marked = [line for line in ended.output.splitlines() if line.startswith('mxhybrid-answer ')]
     if ended.status != 0:
         problem = 'joining the job %s' % ended.how(limit)

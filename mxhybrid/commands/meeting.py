@@ -15,7 +15,6 @@ import mxnet as mx
 import mxhybrid
 
 from .. import job as jobs
-from ..server import die_with_parent
 from ..settings import resolve
 
 #: What a line of standard output begins with that is meant for the process that started this one.
@@ -60,7 +59,6 @@ def _sums_are_right(store: Any) -> bool:
 
 def main() -> None:
     """Join, exchange, write."""
-    die_with_parent(int(os.environ.pop('MXHYBRID_PARENT')))
     mine = json.load(sys.stdin)
     store = mxhybrid.create()
     job = jobs.join(resolve())

@@ -44,9 +44,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path, monkeypatch):
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_no_part(tmp_path):
-    program = ('import os, signal, sys\nfrom mxhybrid import states\n'
-               'states.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n'
-               'states.write_atomically(sys.argv[1], b"new")\n')
+    program = ('import os, signal, sys\nfrom mxhybrid import files\n'
+               'files.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n'
+               'files.write_atomically(sys.argv[1], b"new")\n')
     path = tmp_path / 'trainer.states'
     path.write_bytes(b'old')
     assert subprocess.run([sys.executable, '-c', program, str(path)], timeout=60).returncode == -signal.SIGKILL
@@ -55,7 +55,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_part(tmp_path):
 
 
 def test_a_file_system_without_nameless_files_will_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(states, '_nameless', lambda directory: None)
+    monkeypatch.setattr(files, '_nameless', lambda directory: None)
     test_a_file_is_written_and_replaced(tmp_path)
 
 
