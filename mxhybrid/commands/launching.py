@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from ..processes import describe_status, free_port
 from .findings import interpreter, package_environment
@@ -59,9 +59,19 @@ LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int], List[Part]], bool]] = {
     'python': (python_parts, False), 'horovodrun': (horovodrun_parts, True), 'launch.py': (launch_parts, True)}
 
 
-def _die_with_parent() -> None:
-    """In a new process: be told to end when the one that started it dies, even of SIGKILL."""
+def _begin() -> None:
+    """In a new process: be told to end when the one that started it dies, even of SIGKILL; take signals again."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+
+def _start(argv: List[str], **how: Any) -> Any:
+    """Start a process; signals wait meanwhile: Python drops what their handlers raise in the midst of a fork."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        return subprocess.Popen(argv, preexec_fn=_begin, **how)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 
 def members(token: str) -> List[int]:
@@ -162,9 +172,8 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     try:
         with open(log, 'wb') as output:
             for _, argv, own in parts:
-                started.append(subprocess.Popen(argv, env=dict(env, **own), stdin=subprocess.DEVNULL, stdout=output,
-                                                stderr=subprocess.STDOUT, start_new_session=True,
-                                                cwd=os.path.dirname(log), preexec_fn=_die_with_parent))
+                started.append(_start(argv, env=dict(env, **own), stdin=subprocess.DEVNULL, stdout=output,
+                                      stderr=subprocess.STDOUT, start_new_session=True, cwd=os.path.dirname(log)))
         problem = _watch([role for role, _, _ in parts], started, time.monotonic() + seconds)
         return problem if problem != _OUT_OF_TIME else 'not ended after %g s' % seconds
     finally:
