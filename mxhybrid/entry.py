@@ -35,7 +35,7 @@ def module_that_runs(words: List[str]) -> Optional[str]:
             continue
         for at, letter in enumerate(word[1:], 2):
             if letter == 'm':
-                return word[at:] or next(rest, None)
+                return word[at:] or next(rest, '') or None
             if letter == 'c':
                 return None
             if letter in _WITH_VALUE:
