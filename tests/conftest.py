@@ -5,7 +5,7 @@ import sys
 import pytest
 
 TESTS = __file__.rpartition('/')[0]
-for path in (TESTS, TESTS.rpartition('/')[0]):
+for path in (TESTS, TESTS.rpartition('/')[0], TESTS.rpartition('/')[0] + '/scripts'):
     if path not in sys.path:
         sys.path.insert(0, path)
 

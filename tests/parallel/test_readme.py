@@ -183,6 +183,13 @@ def check_bench(env, words, folder):
     assert set(words[1:]) >= set(test_bench.SMALL[:7]) or '--no-network' not in words
 
 
+def check_soak(env, words, folder):
+    """scripts/soak: test_soak runs a short one; its arguments are understood."""
+    from soaklib import cli
+
+    assert cli.parse(words[1:]).steps > 0
+
+
 def check_chaos(env, words, folder):
     """scripts/chaos: tests/multihost runs some of its cases; its arguments are understood and choose some."""
     paths = [str(REPOSITORY / 'scripts'), str(TESTS / 'multihost')]
@@ -272,6 +279,8 @@ def find_check(words):
         return check_demo if words[0].endswith('demo') else check_test
     if words[0] == 'scripts/bench':
         return check_bench
+    if words[0] == 'scripts/soak':
+        return check_soak
     if words[0] == 'scripts/chaos':
         return check_chaos
     if words[0] == 'source':

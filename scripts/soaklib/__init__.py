@@ -1,0 +1,11 @@
+"""The soak: a job of random steps that stays equal to NumPy and does not grow.
+
+=============  ==========================================================================================
+module         what is in it
+=============  ==========================================================================================
+`cli`          the command line: runs a job under a launcher, looks at its processes, judges
+`body`         what every worker of the job does
+`model`        MXNet's optimizers in NumPy
+`growth`       what processes hold, and whether it grows
+=============  ==========================================================================================
+"""

@@ -1,0 +1,11 @@
+"""A short soak (scripts/soak is the long one): every step equal to NumPy, and nothing that piles up."""
+from soaklib.cli import soak
+
+
+def test_a_job_of_random_steps_stays_equal_to_numpy():
+    outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=300, interval=0.3)
+    assert outcome['steps'] == 300
+    judged = {row['process'].split(' (')[0]: row['grew'] for row in outcome['judgement']}
+    assert {name.split()[0] for name in judged} == {'worker', 'server', 'scheduler'} and len(judged) >= 4
+    # Heaps have not found their size after so few steps; the rest has.
+    assert not any(set(grew) - {'memory'} for grew in judged.values()), outcome['judgement']
