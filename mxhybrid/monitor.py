@@ -125,7 +125,10 @@ class Monitor:
             if self._first_failure is not None:
                 return
             self._parted = True
-        self.tell({'farewell': True})
+            # Worker 0 last: its process ends, and the monitor with it, once it has heard.
+            peers = sorted(self._peers, key=lambda peer: self._peers[peer]['rank'] == 0)
+        for peer in peers:
+            self._try_send(peer, {'farewell': True})
 
     def _look_at_lives(self) -> None:
         """Report deaths that nobody explained, and processes that are silent; not after each single message."""
