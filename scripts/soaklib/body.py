@@ -3,7 +3,7 @@
 Every worker draws the gradients of all workers from one seed, so that each can say what the servers must hold: rows
 anywhere in a table or none at all, learning rates that change, partitions that move, rows asked for ahead, all rows
 every now and then.  Gradients are small whole numbers and learning rates powers of two: sgd without momentum must
-give the same bits as NumPy, the others work in float64 and may differ by rounding.
+give the same bits as NumPy, the others may differ by rounding.
 """
 import sys
 import time
@@ -19,8 +19,8 @@ ROWS, WIDTH = 3000, 12
 DENSE = (40, 50)
 MOST_ROWS = 400
 
-#: Relative difference from NumPy that rounding explains, where there is rounding.
-TOLERANCE = 1e-9
+#: Difference from NumPy, of values around 1, that rounding in another order explains after thousands of updates.
+TOLERANCE = 1e-5
 
 #: Steps between comparisons of whole tables; between moves; between changes of the learning rate; between progress.
 WHOLE, MOVE, RATE, TELL = 500, 90, 70, 100
@@ -86,9 +86,9 @@ def main():
     rate = 2.0 ** -10
     tested = [
         Tested('sgd', 'float32', mx.optimizer.SGD(learning_rate=rate, lazy_update=True), Sgd(shape, 'float32'), True),
-        Tested('momentum', 'float64', mx.optimizer.SGD(learning_rate=rate, momentum=0.9, lazy_update=True),
-               Sgd(shape, 'float64', 0.9), False),
-        Tested('adam', 'float64', mx.optimizer.Adam(learning_rate=rate, lazy_update=True), Adam(shape, 'float64'),
+        Tested('momentum', 'float32', mx.optimizer.SGD(learning_rate=rate, momentum=0.9, lazy_update=True),
+               Sgd(shape, 'float32', 0.9), False),
+        Tested('adam', 'float32', mx.optimizer.Adam(learning_rate=rate, lazy_update=True), Adam(shape, 'float32'),
                False)]
     store = tested[0].store
     rank, workers = store.rank, store.num_workers
