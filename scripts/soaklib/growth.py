@@ -7,7 +7,7 @@ import psutil
 MB = 1e6
 
 #: Growth that counts as none, of a median of samples over another: bytes that heaps take to find their size.
-_SLACK = {'memory': 3.0, 'shared': 0.1, 'descriptors': 0, 'threads': 0}
+_SLACK = {'memory': 3.0, 'shared': 1.0, 'descriptors': 0, 'threads': 0}
 
 
 class Sample(NamedTuple):

@@ -32,7 +32,7 @@ def test_models_are_mxnets_optimizers(name, options, model):
 def test_growth_is_seen():
     steady = [Sample(100 + 0.1 * (i % 3), 5, 20, 9) for i in range(40)]
     leaks = {'memory': [each._replace(memory=100 + 0.2 * i) for i, each in enumerate(steady)],
-             'shared': [each._replace(shared=5 + 0.1 * i) for i, each in enumerate(steady)],
+             'shared': [each._replace(shared=5 + 0.2 * i) for i, each in enumerate(steady)],
              'descriptors': [each._replace(descriptors=20 + i // 15) for i, each in enumerate(steady)],
              'threads': [each._replace(threads=9 + (i > 35) + (i > 15)) for i, each in enumerate(steady)]}
     found = judge(dict(leaks, steady=steady))
