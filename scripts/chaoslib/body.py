@@ -11,7 +11,7 @@ from pathlib import Path
 
 SPEC = json.loads(os.environ.get('MXHYBRID_CHAOS', '{}'))
 RANK = int(os.environ.get('HOROVOD_RANK', '0'))
-STEPS, MID, SAVING = 12, 5, 8
+STEPS, EARLIER, MID, SAVING = 12, 3, 5, 8
 ROWS, WIDTH, BATCH, LENGTH = 2000, 16, 32, 5
 
 
@@ -74,11 +74,10 @@ class Net(gluon.Block):
 
 
 def save(directory, net, trainer, step):
-    """Save a checkpoint on worker 0; all workers call it.
-
-    Seam: mxhybrid.checkpoint.save(directory, net, trainer, step, extra) will do all of it.
-    """
-    if RANK == 0:
+    """Save on worker 0; all workers call it."""
+    if not SPEC['plain']:
+        mxhybrid.checkpoint.save(directory, net, trainer, step)
+    elif RANK == 0:
         net.save_parameters(os.path.join(directory, 'net.params'))
         trainer.save_states(os.path.join(directory, 'net.states'))
 
@@ -131,6 +130,8 @@ def main():
                 happens()
                 store.backend._servers.command('mode', keys=[12345], mode='optimize')
         trainer.step(BATCH)
+        if step == EARLIER and 'saving' in SPEC and not SPEC['plain']:
+            save(SPEC['saving'], net, trainer, step)
         if step == SAVING and 'saving' in SPEC:
             if RANK == 0:
                 happens()

@@ -36,7 +36,8 @@ class Case(NamedTuple):
         one that never comes.
     target : str
         'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
-        'host-a', 'host-b' or 'disk'.
+        'host-a', 'host-b'; of a full disk what is written there: 'checkpoint', 'parameters', 'states', 'metrics' or
+        'trace'.
     moment : str
     """
 
@@ -117,8 +118,8 @@ def _all() -> List[Case]:
     cases += [Case(fault, 'launcher', moment) for fault in ('kill', 'term', 'int') for moment in MOMENTS]
     cases += [Case('cut', link, moment) for link in ('link-a', 'link-b') for moment in MOMENTS]
     cases += [Case('slow', host, 'first') for host in ('host-a', 'host-b')]
-    cases += [Case('full', 'parameters', 'saving'), Case('full', 'states', 'saving'), Case('full', 'metrics', 'mid'),
-              Case('full', 'trace', 'mid')]
+    cases += [Case('full', target, 'saving') for target in ('checkpoint', 'parameters', 'states')]
+    cases += [Case('full', target, 'mid') for target in ('metrics', 'trace')]
     cases += [Case(fault, target, 'mid') for fault in ('away', 'lost') for target in ('worker0', 'worker2')]
     return cases
 

@@ -14,6 +14,9 @@ from typing import NamedTuple
 import jobs
 import numpy as np
 
+from mxhybrid import checkpoint_files
+from mxhybrid.errors import CheckpointError
+
 from . import faults
 from .cases import IMPORT_S, SILENCE_S
 
@@ -28,8 +31,8 @@ _GRACE_S = 5.0
 _POLL_S = 0.02
 _TAIL_LINES = 40
 
-#: A disk that holds neither parameters nor state; one that holds the parameters only; a few lines of numbers.
-_DISKS = {'parameters': '64k', 'states': '300k', 'metrics': '8k', 'trace': '8k'}
+#: A disk that holds one checkpoint of two; no parameters; parameters, but no state; a few lines of numbers.
+_DISKS = {'checkpoint': '700k', 'parameters': '64k', 'states': '300k', 'metrics': '8k', 'trace': '8k'}
 
 
 class Outcome(NamedTuple):
@@ -130,8 +133,9 @@ class _Run:
         spec = {'directory': str(self.directory / 'job'), 'moment': case.moment, 'announcers': case.announcers,
                 'holds': case.holds, 'raises': case.rank if case.fault == 'raise' else None,
                 'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut'}
-        on_disk = case.fault == 'full' and case.target in ('parameters', 'states')
+        on_disk = case.fault == 'full' and case.moment == 'saving'
         if case.moment == 'saving':
+            spec['plain'] = case.target in ('parameters', 'states')
             spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
         if case.must_end_well:
             spec['weights'] = str(self.directory / 'job')
@@ -289,10 +293,24 @@ class _Run:
             problems.append('%.1f s, not %g' % (seconds, case.limit))
         if not right:
             problems.append('wrong or no cause named')
+        if case.moment == 'saving' and case.target not in ('parameters', 'states'):
+            problems += self._check_checkpoints()
         if left:
             problems.append('left behind: ' + ', '.join(left))
         return Outcome(case.name, status if ended else None, round(seconds, 1), causes + launcher, right, left,
                        problems, self._tail() if problems else '')
+
+    def _check_checkpoints(self):
+        """The one that was there before the fault must be, and all must be whole."""
+        found = []
+        for directory in (self.directory / 'saved', self.directory / 'disk'):
+            try:
+                for name in checkpoint_files.names(str(directory)):
+                    checkpoint_files.Reader(str(directory / name)).verify()
+                    found.append(name)
+            except CheckpointError as error:
+                return [str(error)]
+        return [] if found else ['no checkpoint is left']
 
     def _check_weights(self, reference):
         for rank in range(4):
@@ -331,6 +349,8 @@ class _Run:
         elif case.fault == 'raise':
             patterns = [r'worker %s \(host %s, pid \d+\) failed: RuntimeError: deliberately wrong' % (case.rank, host)
                         if case.rank is not None else r'a parameter server .* failed: KeyError: 12345']
+            if case.moment == 'saving' and case.rank == 0:
+                patterns = [r'failed: CheckpointError: checkpoint\.save failed on worker 0: RuntimeError: deliberately']
             if case.rank is not None and not causes:
                 return 'RuntimeError: deliberately wrong' in text
         elif case.fault == 'cut':
