@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 #: Seconds between two looks at who lives.
 LOOK_S = 0.5
 
-#: Seconds that the others have at most to hear of a failure.
+#: Seconds that the others have at most to hear of a failure, and servers to leave after the last worker.
 SETTLE_S = 2.0
 
 #: Seconds that a parent has to say how its child died.
@@ -55,6 +55,7 @@ class Monitor:
         self._released = False
         #: Ranks of workers that have left in order; then whether all have.
         self._left: Set[int] = set()
+        self._left_at = 0.0
         self._parted = False
         #: Deaths that a parent may still explain, and until when.
         self._deaths: List[Tuple[float, str]] = []
@@ -119,6 +120,15 @@ class Monitor:
         while time.monotonic() < deadline and any(who['rank'] and not who.get('bye') for who in self.peers()):
             time.sleep(0.01)
 
+    def _all_have_left(self) -> bool:
+        """Whether all workers have, and, in a moment more, all servers: what a server has not read yet is lost with
+        this process, and the end of its connection looks like a death."""
+        if not self._left.issuperset(range(self._workers)):
+            return False
+        now = time.monotonic()
+        self._left_at = self._left_at or now
+        return now - self._left_at > SETTLE_S or all(who.get('bye') for who in self.peers())
+
     def _take_leave(self) -> None:
         """All workers have left the job in order: the watch ends."""
         with self._lock:
@@ -168,7 +178,7 @@ class Monitor:
             self._look_at_lives()
             if len(self._finished) == self._workers and not self._released and self.may_end():
                 self._release()
-            if self._released and not self._parted and self._left.issuperset(range(self._workers)):
+            if self._released and not self._parted and self._all_have_left():
                 self._take_leave()
             if self._first_failure is not None:
                 self.after_failure()
