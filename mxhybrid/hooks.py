@@ -413,7 +413,7 @@ def _load_states(original: Any) -> Any:
 def _gist(text: str) -> str:
     """One line of an error's text: the first, but of a traceback, as in errors of MXNet's native code, the last."""
     lines = text.strip().split('\n')
-    return lines[-1].strip() if lines[0].startswith('Traceback') else lines[0]
+    return lines[-1].strip().replace('MXNetError: ', '', 1) if lines[0].startswith('Traceback') else lines[0]
 
 
 def _excepthook(original: Any) -> Any:
