@@ -88,11 +88,12 @@ class Follower:
         self._unmerged: set = set()
         self._arrived: set = set()
         self._asking: set = set()
+        #: Who reads what the leader says: the script's thread, or the one that delivers rows.
+        self._reading = threading.Lock()
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns before they are merged."""
-        while table.index in self._unmerged:
-            self._receive()
+        self._wait_until(lambda: table.index not in self._unmerged)
         partitioning, count = table.partitioning, len(ids)
         memory = self._segment('push', table.index, count * (_PLACE.itemsize + partitioning.width
                                                              * table.dtype.itemsize))
@@ -122,17 +123,15 @@ class Follower:
         self._send(['pull', table.index, table.pushes, ticket, len(ids), priority])
 
         def write(result: np.ndarray) -> None:
-            while question not in self._arrived:
-                self._receive()
+            self._wait_until(lambda: question in self._arrived)
+            gather(self._caches[table.index], slots, result)
             self._arrived.discard(question)
             self._asking.discard(question)
-            gather(self._caches[table.index], slots, result)
         return write
 
     def settle(self) -> None:
         """Wait until the leader has taken all pushes of this worker."""
-        while self._unmerged:
-            self._receive()
+        self._wait_until(lambda: not self._unmerged)
         if self._client is not None:
             mx.nd.waitall()
 
@@ -155,11 +154,22 @@ class Follower:
         """Send to the leader, and read what it has sent, which it must get rid of before it reads."""
         try:
             while not self._connection.try_send(message, descriptor):
-                if self._connection.readable(_RETRY_S):
-                    self._receive()
+                if self._connection.readable(_RETRY_S) and self._reading.acquire(blocking=False):
+                    try:
+                        if self._connection.readable(0):
+                            self._receive()
+                    finally:
+                        self._reading.release()
         except OSError as error:
             self._on_loss()
             raise JobError('the leader of this host has left its local aggregation') from error
+
+    def _wait_until(self, done: Callable[[], bool]) -> None:
+        """Hear the leader out until it has said what makes `done` true, perhaps to another thread."""
+        while not done():
+            with self._reading:
+                if not done():
+                    self._receive()
 
     def _receive(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """Rows of a table that are asked for before they are needed, so that they travel while other work is done."""
-from typing import Callable, Optional, Tuple
+import threading
+from typing import Callable, List, Optional, Tuple
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Ahead:
         self._wish: Optional[Tuple[np.ndarray, int]] = None
         self._asked: Optional[Tuple[np.ndarray, Callable[[np.ndarray], None]]] = None
         self._here: Optional[Tuple[np.ndarray, np.ndarray]] = None
+        #: Of pulls that another thread ends: set when it has.
+        self._unwritten: List[threading.Event] = []
 
     def want(self, ids: np.ndarray, priority: int, after_push: bool = False) -> None:
         """Rows that the next pull, or with `after_push` the one after the next push, will ask for.
@@ -52,34 +55,61 @@ class Ahead:
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int) -> None:
         """Write rows to `result`, see :meth:`mxhybrid.ps.Table.pull`."""
+        self._start(ids, priority)(result)
+
+    def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int) -> Callable[[], None]:
+        """Ask for rows; what it returns waits for them and writes them to `result`, in any thread.
+
+        It has to be called: the next push waits for that.
+        """
+        write, written = self._start(ids, priority), threading.Event()
+        self._unwritten = [event for event in self._unwritten if not event.is_set()] + [written]
+
+        def deliver() -> None:
+            write(result)
+            written.set()
+        return deliver
+
+    def _start(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         self._pulled = True
         if self._asked is not None and np.array_equal(self._asked[0], ids):
-            self._asked[1](result)
-            self._asked = None
-            return
-        self.collect()
+            (_, write), self._asked = self._asked, None
+            return write
+        self._keep()
         if self._here is None:
-            self._request(ids, priority)(result)
-            return
+            return self._request(ids, priority)
         held, rows = self._here
         at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
         found = held[at] == ids
-        result[found] = rows[at[found]]
-        if not found.all():
-            others = np.empty((np.count_nonzero(~found), self._width), self._dtype)
-            self._request(ids[~found], priority)(others)
-            result[~found] = others
+        write_others = None if found.all() else self._request(ids[~found], priority)
+
+        def write_all(result: np.ndarray) -> None:
+            result[found] = rows[at[found]]
+            if write_others is not None:
+                others = np.empty((np.count_nonzero(~found), self._width), self._dtype)
+                write_others(others)
+                result[~found] = others
+        return write_all
 
     def _ask(self) -> None:
         if self._wish is not None:
-            self.collect()
+            self._keep()
             ids, priority = self._wish
             self._wish = None
             if len(ids):
                 self._asked = (ids, self._request(ids, priority))
 
+    def settle(self) -> None:
+        """Wait until other threads have written what they are to."""
+        while self._unwritten:
+            self._unwritten.pop().wait()
+
     def collect(self) -> None:
-        """Wait for the rows that are under way, and keep them."""
+        """Wait for the rows that are under way, and keep those that were asked for early."""
+        self.settle()
+        self._keep()
+
+    def _keep(self) -> None:
         if self._asked is not None:
             ids, write = self._asked
             rows = np.empty((len(ids), self._width), self._dtype)

@@ -27,10 +27,16 @@ class Client:
     ----------
     native : mxnet.kvstore.KVStore
     trace : Recorder or Off
+
+    Attributes
+    ----------
+    requests : int
+        Partitions pushed and pulled so far.  ps-lite keeps 8 bytes for each, for ever (``Customer::NewRequest``).
     """
 
     def __init__(self, native: Any, trace: AnyRecorder = OFF):
         self.native = native
+        self.requests = 0
         self._trace: Any = trace
         self.lock = threading.Lock()
 
@@ -44,6 +50,7 @@ class Client:
         channel = table.channel
         with self._trace.span('hand over ' + table.name, 'servers'), self.lock:
             self.native.push(list(channel.push_keys), arrays, priority)
+            self.requests += len(arrays)
             if channel.order is not None and pulls:
                 channel.order.pushed(self.native, channel.push_keys, arrays)
 
@@ -65,6 +72,7 @@ class Client:
                 if channel.order is not None:
                     channel.order.hold(wanted)
                 self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
+                self.requests += len(keys)
         return Arrival(table.name, spans, outs, channel, self._trace)
 
 

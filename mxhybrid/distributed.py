@@ -349,7 +349,7 @@ def _stored(route: Dense) -> Any:
     if route.own is not None:
         whole = mx.nd.empty(route.shape, dtype=route.dtype)
         for ids in route.own.chunks():
-            host_view(whole)[ids] = route.own.pull(ids)
+            host_view(whole)[ids] = host_view(route.own.pull(ids))
         return whole
     if route.stored is None:
         raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast' % route.name)

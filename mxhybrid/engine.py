@@ -34,6 +34,21 @@ class _OnComplete(ctypes.Structure):
     _fields_ = [('callback', ctypes.c_void_p), ('engine', ctypes.c_void_p), ('parameter', ctypes.c_void_p)]
 
 
+#: The engine may call it at any time; kept for ever.
+_NOTHING = _SyncFunction(lambda *_: None)
+
+
+def _handles(arrays: List[Any]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*[array.handle.value for array in arrays])
+
+
+def write_after(arrays: List[Any], targets: List[Any]) -> None:
+    """Have the engine believe that `targets` were computed from `arrays`, without touching either."""
+    check_call(_LIB.MXEnginePushSyncND(
+        _NOTHING, None, None, ctypes.byref(_Context(1, 0)), _handles(arrays), ctypes.c_int(len(arrays)),
+        _handles(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
+
+
 class Notifier:
     """Calls back from an engine thread, once everything that writes an array has been done.
 
@@ -57,10 +72,9 @@ class Notifier:
         """
         self._count += 1
         self._waiting[self._count] = callback
-        handles = (ctypes.c_void_p * 1)(array.handle.value)
         check_call(_LIB.MXEnginePushSyncND(
-            self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), handles, 1, None, 0,
-            ctypes.byref(self._property), priority, b'mxhybrid_trace'))
+            self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), _handles([array]), 1,
+            None, 0, ctypes.byref(self._property), priority, b'mxhybrid_trace'))
 
 
 class Deferred:
@@ -86,10 +100,10 @@ class Deferred:
         """Have operation `what`, which reads and writes `arrays` on the CPU, each given once, take its turn."""
         number = next(self._numbers)
         self._waiting[number] = what
-        handles = (ctypes.c_void_p * len(arrays))(*[array.handle.value for array in arrays])
         check_call(_LIB.MXEnginePushAsyncND(
-            self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0, handles,
-            len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred', ctypes.c_bool(False)))
+            self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0,
+            _handles(arrays), len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred',
+            ctypes.c_bool(False)))
 
     def _begin(self, _: Any, on_complete: int, number: int) -> None:
         # The engine's object lives as long as this call: copy it.

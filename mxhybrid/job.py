@@ -27,6 +27,7 @@ from .client import Client
 from .collective import Collective, load
 from .costs import Network
 from .deadline import Deadline
+from .deliveries import Deliveries
 from .errors import SettingError
 from .host import find_leaders, join_host, spare_horovod
 from .lifeline import Lifeline, leave
@@ -330,12 +331,15 @@ class Job:
         self.num_servers = num_servers
         self.servers = ParameterServers(client, link, num_servers, self.rank, self.num_workers,
                                         native_ranks.index(0), BOOTSTRAP_KEY + 1, self._meet, self.telemetry.trace,
-                                        envelope)
+                                        envelope, Deliveries(self._delivery_failed))
         self.servers.install(dict(watch, timeout=self.settings.timeout, trace=self.telemetry.trace.enabled),
                              self.settings.halves)
 
     def _host_failed(self, error: BaseException) -> None:
         self.fail('local aggregation failed: %s: %s' % (type(error).__name__, error), echo=True)
+
+    def _delivery_failed(self, error: BaseException) -> None:
+        self.fail('%s: %s' % (type(error).__name__, error), echo=True)
 
     def _meet(self) -> None:
         assert self.collective is not None
@@ -378,6 +382,7 @@ class Job:
                 self._children.expect_end()
             with Deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go', self._cleanup, tell=self._tell):
                 self.servers.link.settle()
+                self.servers.deliveries.close()
                 self.servers.link.close()
                 if self.collective.reduction is not None:
                     self.collective.reduction.close()

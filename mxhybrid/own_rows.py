@@ -142,7 +142,9 @@ class Served:
     def complete(self) -> None:
         """Get all rows."""
         for ids in self._route.own.chunks():
-            self._get(range(len(self._current)), ids)
+            rows = self._get(range(len(self._current)), ids)
+            if rows is not None:
+                rows.wait_to_read()
 
     def hand_out(self) -> None:
         """Get all rows for somebody who may keep the arrays."""
@@ -153,25 +155,27 @@ class Served:
                            'from the next step on all workers pull the rows that anyone touched; %s=0 has them do so '
                            'always', self._route.name, variable('own_rows'))
 
-    def _get(self, devices: Iterable[int], ids: np.ndarray) -> None:
+    def _get(self, devices: Iterable[int], ids: np.ndarray) -> Any:
+        """Have the engine write rows that are not current on any of the devices; returns them, if there are any."""
         with self._lock:
             lacking = np.zeros(len(ids), bool)
             for device in devices:
                 lacking |= ~self._current[device][ids]
             missing = ids[lacking]
             if not len(missing):
-                return
+                return None
             rows = self._store.pull_own(self._key, missing, -self._key)
             for device in devices:
                 write_rows(self.arrays[device], missing, rows)
                 self._current[device][missing] = True
+            return rows
 
 
-def write_rows(array: Any, ids: np.ndarray, rows: np.ndarray) -> None:
+def write_rows(array: Any, ids: np.ndarray, rows: Any) -> None:
     """Overwrite rows of a dense array, on any device, after all that the engine has yet to do with it."""
     with mx.autograd.pause():
         where = mx.nd.from_numpy(ids.reshape(1, -1)).as_in_context(array.context)
-        values = mx.nd.from_numpy(rows).as_in_context(array.context)
+        values = rows.as_in_context(array.context)
         mx.nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=where, shape=array.shape, out=array)
 
 

@@ -19,6 +19,7 @@ from .aggregation import Direct, Follower, Leader
 from .ahead import Ahead
 from .arrays import allocate_rows, host_view
 from .client import Client
+from .deliveries import Deliveries
 from .errors import InputError
 from .handler import MAILBOX_ELEMENTS
 from .optimizers import build, name_of, scalars, state_arrays
@@ -56,13 +57,15 @@ class ParameterServers:
     trace : Recorder or Off
     envelope : callable
         Makes the text that the servers take for a command, of its name and arguments.
+    deliveries : Deliveries
     """
 
     def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
                  num_workers: int, initialiser: int, first_key: int, meet: Callable[[], None],
-                 trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str]):
+                 trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace = trace
         self._envelope = envelope
+        self.deliveries = deliveries
         self.client = client
         self.link = link
         self.rank = rank
@@ -338,6 +341,7 @@ class Table:
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
+        (self._wire or self)._ahead.settle()  # the host forgets the rows that it holds
         self.pushes += 1
         self.servers.link.push(self, ids, rows, priority)
 
@@ -352,6 +356,10 @@ class Table:
         priority : int
         """
         (self._wire or self)._ahead.pull(ids, result, priority)
+
+    def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
+        """As :meth:`pull`, but it only asks: what it returns waits, for a :class:`mxhybrid.deliveries.Deliveries`."""
+        return (self._wire or self)._ahead.pull_later(ids, result, priority)
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but rows are not rounded."""

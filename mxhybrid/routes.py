@@ -21,7 +21,7 @@ import mxnet as mx
 import numpy as np
 
 from . import checks
-from .arrays import allocate_rows, make_row_sparse, row_sparse_parts, sum_row_sparse
+from .arrays import allocate_rows, row_sparse_parts, sum_row_sparse
 from .collective import Collective
 from .costs import Choice, ring_bytes
 from .partition import ROW_OVERHEAD_BYTES, id_dtype
@@ -111,6 +111,34 @@ def deliver(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple, d
     fill(rows)
     for out in outs:
         array.copyto(out)
+
+
+def deliver_later(table: Table, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
+    """Copy a row_sparse array of a table's rows to `outs`; returns before they are there."""
+    array, rows = allocate_rows(ids, shape, table.dtype)
+    if len(ids):
+        table.servers.deliveries.put([array], table.pull_later(ids, rows, priority), priority)
+    for out in outs:
+        array.copyto(out)
+
+
+def deliver_each_later(table: Table, wanted: List[np.ndarray], shape: tuple, outs: List[Any], priority: int) -> int:
+    """Copy other rows of a table to each of `outs`, asking for each row once; returns how many these are."""
+    union = np.unique(np.concatenate(wanted))
+    rows = np.empty((len(union), table.partitioning.width), table.dtype)
+    made = [allocate_rows(ids, shape, table.dtype) for ids in wanted]
+
+    def write() -> None:
+        fill()
+        for ids, (_, view) in zip(wanted, made):
+            np.take(rows, np.searchsorted(union, ids), axis=0, out=view, mode='clip')
+
+    if len(union):
+        fill = table.pull_later(union, rows, priority)
+        table.servers.deliveries.put([array for ids, (array, _) in zip(wanted, made) if len(ids)], write, priority)
+    for (array, _), out in zip(made, outs):
+        array.copyto(out)
+    return len(union)
 
 
 class Dense(Route):
@@ -207,7 +235,7 @@ class Dense(Route):
             return outs[0]
         touched, sums = self._touched, self._sums
         assert touched is not None and sums is not None
-        deliver(touched, lambda rows: sums.pull(touched, rows, priority), self.shape, self.dtype, outs)
+        deliver_later(sums, touched, self.shape, outs, priority)
         self.traffic.add(steps=0, pulled=wire_bytes(len(touched), sums))
         return outs[0]
 
@@ -264,8 +292,11 @@ class Sparse(Route):
             self.traffic.add(steps=0, pulled=wire_bytes(count, self._table))
 
     def pull(self, ids: np.ndarray, outs: List[Any], priority: int) -> None:
-        """Write the rows `ids` (sorted, unique) into `outs`."""
-        deliver(ids, lambda rows: self._table.pull(ids, rows, priority), self.shape, self.dtype, outs)
+        """Write the rows `ids` (sorted, unique) into `outs`; may return before they are there."""
+        if isinstance(self._table, Replica):
+            deliver(ids, lambda rows: self._table.pull(ids, rows, priority), self.shape, self.dtype, outs)
+        else:
+            deliver_later(self._table, ids, self.shape, outs, priority)
         self._count_pull(len(ids))
 
     def pull_all(self, outs: List[Any], priority: int) -> None:
@@ -276,13 +307,12 @@ class Sparse(Route):
             self.traffic.add(steps=0, pulled=len(ids) * (self.width * self.dtype.itemsize + ROW_OVERHEAD_BYTES))
 
     def pull_each(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
-        """Write other rows into every output, pulling each row once."""
-        union = np.unique(np.concatenate(wanted))
-        rows = np.empty((len(union), self.width), self.dtype)
-        self._table.pull(union, rows, priority)
-        for ids, out in zip(wanted, outs):
-            make_row_sparse(ids, rows[np.searchsorted(union, ids)], self.shape).copyto(out)
-        self._count_pull(len(union))
+        """Write other rows into every output, pulling each row once; may return before they are there."""
+        if isinstance(self._table, Replica):
+            for ids, out in zip(wanted, outs):
+                self.pull(ids, [out], priority)
+        else:
+            self._count_pull(deliver_each_later(self._table, wanted, self.shape, outs, priority))
 
 
 def _starts_alike(array: Any, servers: ParameterServers, collective: Collective, tag: str) -> bool:

@@ -7,6 +7,7 @@ the same code as for a row_sparse weight (``src/operator/optimizer_op-inl.h``, `
 """
 from typing import Any, Iterator, List, Optional
 
+import mxnet as mx
 import numpy as np
 
 from . import states
@@ -102,12 +103,19 @@ class OwnRows:
         table.push(ids, rows, priority)
         route.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), table))
 
-    def pull(self, ids: np.ndarray, priority: int = 0) -> np.ndarray:
-        """Rows `ids` (sorted, unique) of the weight, after this worker's pushes (not collective)."""
+    def pull(self, ids: np.ndarray, priority: int = 0) -> Any:
+        """Rows `ids` (sorted, unique, not empty) of the weight, after this worker's pushes (not collective).
+
+        Returns
+        -------
+        NDArray, shape (len(ids), width)
+            On the host; its values arrive while the script goes on.
+        """
         rows = np.empty((len(ids), self._route.width), self._route.dtype)
-        self.table.pull(ids, rows, priority)
+        array = mx.nd.from_numpy(rows.view(), zero_copy=True)
+        self.table.servers.deliveries.put([array], self.table.pull_later(ids, rows, priority), priority)
         self._route.traffic.add(steps=0, pulled=wire_bytes(len(ids), self.table))
-        return rows
+        return array
 
     def forget(self) -> None:
         """Have the servers sum gradients again, and forget weights and optimizer state (on all workers)."""

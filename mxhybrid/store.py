@@ -362,8 +362,9 @@ class Hybrid(KVStore):
         self._maybe_report()
 
     @_unrecorded
-    def pull_own(self, key: Any, ids: np.ndarray, priority: int) -> np.ndarray:
-        """Rows `ids` (sorted, unique) of a dense weight that servers hold."""
+    def pull_own(self, key: Any, ids: np.ndarray, priority: int) -> Any:
+        """Rows `ids` (sorted, unique, not empty) of a dense weight that servers hold, as an array that is filled later.
+        """
         route = self._route('pull', key)
         with self._meter.call('row_sparse_pull', route):
             return route.own.pull(ids, priority)

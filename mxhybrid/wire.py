@@ -20,15 +20,14 @@ applies what was pushed elsewhere.  Rows that workers pull are float16 too, but 
 third key holds the weights themselves, float32, for all that must be exact; sums of gradients do without it.  The
 flag is set where `wire_dtype` is, so servers add in float32.
 """
-import ctypes
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import _LIB, check_call
 
 from .arrays import host_view, row_sparse_parts
 from .collective import Collective
+from .engine import write_after
 from .log import get_logger
 
 logger = get_logger(__name__)
@@ -185,26 +184,6 @@ class Order:
         rows = [row for group in self._rows.values() for row in group]
         if rows:
             write_after(rows, wanted)
-
-
-class _Context(ctypes.Structure):
-    """MXNet's ``Context``: the CPU."""
-
-    _fields_ = [('dev_type', ctypes.c_int), ('dev_id', ctypes.c_int32)]
-
-
-#: The engine calls it from threads of its own; kept for ever.
-_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: None)
-
-
-def write_after(arrays: List[Any], targets: List[Any]) -> None:
-    """Make MXNet's engine believe that `targets` were computed from `arrays`, without touching either."""
-    def handles(some: List[Any]) -> Any:
-        return (ctypes.c_void_p * len(some))(*[array.handle for array in some])
-
-    check_call(_LIB.MXEnginePushSyncND(_nothing, None, None, ctypes.byref(_Context(1, 0)), handles(arrays),
-                                       ctypes.c_int(len(arrays)), handles(targets), ctypes.c_int(len(targets)),
-                                       None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
 class HalfSum:

@@ -13,6 +13,7 @@ import numpy as np
 from jobs import report
 
 import mxhybrid
+from mxhybrid import job
 from soaklib.model import Adam, Sgd
 
 ROWS, WIDTH = 3000, 12
@@ -123,7 +124,9 @@ def main():
             going = done <= TELL or late.asscalar() < workers
     for each in tested:
         each.pull(np.arange(ROWS))
-    report(rank, steps=done, sums={each.name: float(np.abs(each.model.weights).sum()) for each in tested})
+    client = job.current().servers.client
+    report(rank, steps=done, requests=client.requests if client else 0,
+           sums={each.name: float(np.abs(each.model.weights).sum()) for each in tested})
 
 
 main()

@@ -75,7 +75,8 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
     made = {each['steps'] for each in result.results.values()}
     if len(made) != 1 or sorted(result.results) != list(range(workers)):
         raise RuntimeError('workers made different numbers of steps: %s' % result.results)
-    return {'steps': made.pop(), 'samples': samples, 'judgement': growth.judge(samples)}
+    requests = {name: result.results[int(name.split()[1])]['requests'] for name in samples if name.startswith('worker')}
+    return {'steps': made.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -1,4 +1,7 @@
 """Pulls answered from rows that were asked for earlier."""
+import threading
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +16,7 @@ class Server:
     """A table whose rows change with every push; counts what it is asked."""
 
     def __init__(self):
+        self.deliveries = []
         self.rows = np.arange(ROWS, dtype=np.float64)[:, None] * [1, 100]
         self.asked = []
         self.open = 0
@@ -39,6 +43,21 @@ class Server:
         result = np.full((len(ids), 2), np.nan)
         self.ahead.pull(ids, result, 0)
         np.testing.assert_array_equal(result, self.rows[ids])
+
+    def pull_later(self, ids):
+        """Have another thread write the rows, some time."""
+        ids = np.array(ids, np.int64)
+        result = np.full((len(ids), 2), np.nan)
+        deliver = self.ahead.pull_later(ids, result, 0)
+        thread = threading.Thread(target=lambda: (time.sleep(0.001), deliver()))
+        thread.start()
+        self.deliveries.append((thread, result, self.rows[ids]))
+
+    def check_deliveries(self):
+        """All rows were written, and are those of the moment of the call."""
+        for thread, result, expected in self.deliveries:
+            thread.join()
+            np.testing.assert_array_equal(result, expected)
 
 
 @pytest.fixture
@@ -90,10 +109,32 @@ def test_a_wish_for_nothing_sends_nothing(server):
     assert server.asked == [[1]]
 
 
+def test_a_push_waits_for_rows_that_another_thread_writes(server):
+    result = np.zeros((2, 2))
+    deliver = server.ahead.pull_later(np.array([2, 5]), result, 0)
+    pushing = threading.Thread(target=server.push)
+    pushing.start()
+    time.sleep(0.05)
+    assert pushing.is_alive() and not result.any()
+    before = server.rows
+    deliver()
+    pushing.join(10)
+    assert not pushing.is_alive()
+    np.testing.assert_array_equal(result, before[[2, 5]])
+    assert server.asked == [[2, 5]]
+
+
+def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
+    deliver = server.ahead.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
+    server.check_pull([3])
+    deliver()
+    server.push()
+
+
 ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
 
 
-@given(st.lists(st.tuples(st.sampled_from(['want', 'pull', 'push']), ids_lists), max_size=25))
+@given(st.lists(st.tuples(st.sampled_from(['want', 'pull', 'pull later', 'push']), ids_lists), max_size=25))
 @settings(deadline=None)
 def test_any_order_of_calls_gives_the_rows_of_now(calls):
     server = Server()
@@ -102,5 +143,8 @@ def test_any_order_of_calls_gives_the_rows_of_now(calls):
             server.ahead.want(np.array(ids, np.int64), 0)
         elif kind == 'pull':
             server.check_pull(ids)
+        elif kind == 'pull later':
+            server.pull_later(ids)
         else:
             server.push()
+    server.check_deliveries()

@@ -199,7 +199,7 @@ def test_rows_are_written_where_they_belong_and_nowhere_else(dtype):
     array = mx.nd.ones((ROWS, 3), dtype=dtype)
     expected = array.asnumpy()
     expected[[0, 5, 11]] = 7
-    own_rows.write_rows(array, np.array([0, 5, 11]), np.full((3, 3), 7, dtype))
+    own_rows.write_rows(array, np.array([0, 5, 11]), mx.nd.full((3, 3), 7, dtype=dtype))
     np.testing.assert_array_equal(array.asnumpy(), expected)
     assert array.dtype == np.dtype(dtype)
 

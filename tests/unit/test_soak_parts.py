@@ -35,9 +35,15 @@ def test_growth_is_seen():
              'shared': [each._replace(shared=5 + 0.2 * i) for i, each in enumerate(steady)],
              'descriptors': [each._replace(descriptors=20 + i // 15) for i, each in enumerate(steady)],
              'threads': [each._replace(threads=9 + (i > 35) + (i > 15)) for i, each in enumerate(steady)]}
-    found = judge(dict(leaks, steady=steady))
+    found = judge(dict(leaks, steady=steady), {'memory': 100000, 'steady': 100000})
     assert {row['process']: row['grew'] for row in found} == dict({name: [name] for name in leaks}, steady=[])
     assert table(found).count(' -\n') + table(found).endswith(' -') == 1
+
+
+def test_growth_that_requests_explain_is_none():
+    samples = {'worker 0': [Sample(100 + 0.2 * i, 5, 20, 9) for i in range(40)]}  # 8 MB, 5 of them between quarters
+    assert [row['grew'] for row in judge(samples, {'worker 0': 10 ** 6})] == [[]]
+    assert [row['grew'] for row in judge(samples, {'worker 0': 10 ** 5})] == [['memory']]
 
 
 def test_what_a_process_holds():
