@@ -125,7 +125,9 @@ def place_of_script() -> str:
     innermost = ''
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        text = '%s:%d%s' % (os.path.basename(file), frame.f_lineno, '' if name == '<module>' else ' in ' + name)
+        # Of code that no line of the source stands for, such as the clean-up behind a `with` block, the line is None.
+        line = '?' if frame.f_lineno is None else frame.f_lineno
+        text = '%s:%s%s' % (os.path.basename(file), line, '' if name == '<module>' else ' in ' + name)
         if not file.startswith(_LIBRARIES) and not file.startswith('<frozen'):
             return text
         innermost, frame = innermost or text, frame.f_back

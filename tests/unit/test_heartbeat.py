@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import types
 
 import pytest
 from hypothesis import given
@@ -254,6 +256,14 @@ def test_a_process_of_another_machine_or_time_is_spared(sleeper, change):
     process, known = sleeper
     heartbeat.end_processes([dict(known, **change), {}, None, {'pid': 'x', 'place': 1}])
     assert heartbeat.state_of(known) in ('S', 'R') and process.poll() is None
+
+
+@pytest.mark.parametrize('line, text', [(81, 'train.py:81 in main'), (None, 'train.py:? in main')])
+def test_the_place_of_a_script_may_have_no_line(monkeypatch, line, text):
+    code = types.SimpleNamespace(co_filename='/home/me/train.py', co_name='main')
+    frame = types.SimpleNamespace(f_code=code, f_lineno=line, f_back=None)
+    monkeypatch.setattr(sys, '_current_frames', lambda: {threading.main_thread().ident: frame})
+    assert heartbeat.place_of_script() == text
 
 
 def test_nobody_ends_itself():
