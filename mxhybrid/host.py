@@ -12,6 +12,7 @@ from .aggregation import Direct, Follower, Leader
 from .client import Client
 from .collective import Collective
 from .errors import JobError
+from .heartbeat import Limits
 from .lifeline import ECHO_DELAY_S
 from .mesh import Mesh
 from .reduction import FollowerReduction, LeaderReduction
@@ -22,13 +23,25 @@ from .settings import variable
 #: of them, work or not: with 12 on two cores that took more than half of the cores.
 _HOROVOD_CYCLE_MS = '25'
 
+#: Seconds that Horovod waits longer for a worker than this project does, which then can say who is missing.
+_AFTER_US_S = 30
+
 #: What a connection begins with: a secret, and the place of who connects; seconds that this may take.
 _TOKEN_BYTES, _PLACE, _GREETING_S = 16, struct.Struct('<I'), 5.0
 
 
-def spare_horovod() -> None:
-    """Before Horovod starts: have it look for work less often where it does not sum dense gradients, those on CPUs."""
-    if not mx.runtime.Features().is_enabled('CUDA'):
+def prepare_horovod(limits: Limits, aggregates: bool) -> None:
+    """Before Horovod starts: have it wait long enough, and look for work less often where it does not sum dense gradients.
+
+    Parameters
+    ----------
+    limits : Limits
+        How long mxhybrid waits itself; Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).
+    aggregates : bool
+        Whether local aggregation sums the dense gradients that are on CPUs.
+    """
+    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
+    if aggregates and not mx.runtime.Features().is_enabled('CUDA'):
         os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 

@@ -29,7 +29,7 @@ from .costs import Network
 from .deadline import Deadline
 from .deliveries import Deliveries
 from .errors import SettingError
-from .host import find_leaders, join_host, spare_horovod
+from .host import find_leaders, join_host, prepare_horovod
 from .lifeline import Lifeline, leave
 from .monitor import Monitor
 from .processes import (
@@ -162,8 +162,7 @@ class Job:
             check_host_name()
         roll_call = RollCall.of_horovodrun()
         if not hvd.is_initialized():
-            if self.settings.local_aggregation and local not in (None, '1'):
-                spare_horovod()
+            prepare_horovod(self.settings.limits, self.settings.local_aggregation and local not in (None, '1'))
             roll_call.answer()
             roll_call.watch()
             with Deadline(self.settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing):
@@ -282,8 +281,8 @@ class Job:
             check_host_name()
         if not hvd.is_initialized():
             configure_horovod(slots[self.rank], peers[0]['address'], peers[0]['rendezvous'], address)
-            if self.settings.local_aggregation and self.hosts.count(self.hosts[self.rank]) > 1:
-                spare_horovod()
+            prepare_horovod(self.settings.limits, self.settings.local_aggregation
+                            and self.hosts.count(self.hosts[self.rank]) > 1)
             with Deadline(self.settings.timeout, 'Horovod to connect its workers'):
                 hvd.init()
         self.collective = Collective(hvd)

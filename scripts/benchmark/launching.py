@@ -16,6 +16,8 @@ ROUNDED = ('hybrid_float16',)
 
 WORKER = ['-m', 'benchmark.worker']
 
+_GLOO_TIMEOUT_S = 300
+
 
 def start(job: Job, contender: str, argv: List[str], env: Dict[str, str], torch_python: Optional[str] = None) -> None:
     """Start all processes of a job.
@@ -54,7 +56,9 @@ def start(job: Job, contender: str, argv: List[str], env: Dict[str, str], torch_
         port = job.start_rendezvous()
         names = [place.name(host) for host in range(job.hosts)]
         slots = rendezvous.slots(names[:1], size) if on_one_host else rendezvous.slots(names, job.workers)
-        by_rank = [rendezvous.environment(slot, place.address(0), port, place.link) for slot in slots]
+        # Many workers on few cores may need more than Horovod's 30 s to find each other.
+        by_rank = [dict(rendezvous.environment(slot, place.address(0), port, place.link),
+                        HOROVOD_GLOO_TIMEOUT_SECONDS=_GLOO_TIMEOUT_S) for slot in slots]
         if contender.startswith('hybrid'):
             # As many servers as dist_sync gets: one for each host that there is or would be.
             servers = {'MXHYBRID_SERVERS_PER_HOST': job.hosts if on_one_host else 1}

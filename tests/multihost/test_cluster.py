@@ -24,6 +24,7 @@ def test_each_host_has_its_own_name_and_network(cluster):
         assert seen['name'] == host.name
         assert seen['addresses'] == {h.name: h.address for h in cluster.hosts}
         assert seen['interfaces'] == ['e0', 'lo']
+        assert seen['congestion_control'] == 'reno'
 
 
 def test_horovodrun_over_ssh(cluster):
