@@ -31,7 +31,7 @@ _TOKEN_BYTES, _PLACE, _GREETING_S = 16, struct.Struct('<I'), 5.0
 
 
 def prepare_horovod(limits: Limits, aggregates: bool) -> None:
-    """Before Horovod starts: have it wait long enough, and look for work less often where it does not sum dense gradients.
+    """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
 
     Parameters
     ----------

@@ -46,10 +46,9 @@ _MIN_BURST_BYTES = 81920
 _QUEUE = '50ms'
 
 # The same on all machines, or their readings could not be compared.  Every kernel has reno and lets a namespace choose
-# it; cubic, the usual default, grows no slower than it (RFC 9438, section 4.3), which decides at round trips as short as
-# these.  bbr, some machines' default, does not yield to losses: of many flows that meet, as here, it loses one packet in
-# twenty.
-_CONGESTION_CONTROL = 'reno'
+# it; cubic, the usual default, does as reno does at round trips as short as these (RFC 9438, section 4.3).  bbr, some
+# machines' default, does not yield to losses: of many flows that meet, as here, it loses one packet in twenty.
+CONGESTION_CONTROL = 'reno'
 
 
 class EmulationError(RuntimeError):
@@ -121,6 +120,8 @@ class Network:
     loopback_names : sequence of int
         Hosts whose own name leads them to 127.0.1.1, as Debian's installer writes it into /etc/hosts. The other hosts
         still find them.
+    congestion_control : str
+        TCP's on all hosts, see tcp(7).
 
     Attributes
     ----------
@@ -131,10 +132,12 @@ class Network:
     Raises
     ------
     EmulationError
-        On entry: not root, a missing package (named), a command that failed (with its message).
+        On entry: not root, a missing package (named), a congestion control that the kernel does not let namespaces
+        choose, a command that failed (with its message).
     """
 
-    def __init__(self, hosts: int, mbit_per_s: Optional[float] = None, loopback_names: Sequence[int] = ()):
+    def __init__(self, hosts: int, mbit_per_s: Optional[float] = None, loopback_names: Sequence[int] = (),
+                 congestion_control: str = CONGESTION_CONTROL):
         if not 1 <= hosts <= MAX_HOSTS:
             raise ValueError('hosts=%d is not between 1 and %d' % (hosts, MAX_HOSTS))
         if mbit_per_s is not None and not mbit_per_s > 0:
@@ -142,6 +145,7 @@ class Network:
         self.token = 'mxhybrid-%d-%s' % (os.getpid(), uuid.uuid4().hex[:6])
         self.switch = self.token + '-switch'
         self._mbit_per_s = mbit_per_s
+        self._congestion_control = congestion_control
         self._loopback_names = tuple(loopback_names)
         self._undo = contextlib.ExitStack()
         names = ['host' + letter for letter in 'abcdefghijklmnopqrstuvwxyz'[:hosts]]
@@ -190,8 +194,13 @@ class Network:
             'for setting in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e "$setting" ] || echo 0 >"$setting"; done')
 
     def _set_congestion_control(self, namespace: str) -> None:
-        run('ip', 'netns', 'exec', namespace, 'sh', '-c',
-            'echo %s >/proc/sys/net/ipv4/tcp_congestion_control' % _CONGESTION_CONTROL)
+        try:
+            run('ip', 'netns', 'exec', namespace, 'sh', '-c', 'echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control',
+                self._congestion_control)
+        except EmulationError as error:
+            raise EmulationError('TCP congestion control %r cannot be had in a network namespace: the kernel lets them '
+                                 'choose what sysctl net.ipv4.tcp_allowed_congestion_control shows, reno always'
+                                 % self._congestion_control) from error
 
     def _limit(self, namespace: str, interface: str) -> None:
         """Limit what leaves an interface; a link limited at both ends has its rate in each direction."""

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from emulation import MAX_HOSTS, EmulationError
+from emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
 
 from . import launching, report
 from .exchange import Exchange
@@ -85,6 +85,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
     add('--mbit', type=_rate, default=100.0, metavar='RATE', help='rate of every link, 10^6 bits per second')
+    add('--tcp', default=CONGESTION_CONTROL, metavar='NAME',
+        help="congestion control of the hosts' TCP, as in sysctl net.ipv4.tcp_allowed_congestion_control")
     add('--no-network', action='store_true',
         help='plain processes on this host, no limit, no byte counts; needs no root')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
@@ -113,7 +115,7 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, signals: Signals)
     """All contenders on one number of hosts, in turn, round after round."""
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
-    with signals.deferred(), Loopback() if args.no_network else Emulated(hosts, args.mbit) as place:
+    with signals.deferred(), Loopback() if args.no_network else Emulated(hosts, args.mbit, args.tcp) as place:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
@@ -172,7 +174,7 @@ def _write(result: Dict[str, Any], path: str) -> None:
 
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:
-    link = 'no network' if args.no_network else '%g Mbit/s' % args.mbit
+    link = 'no network' if args.no_network else '%g Mbit/s, TCP %s' % (args.mbit, args.tcp)
     print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
     print(report.table(run))
     for sentence in report.explain(run, settings):

@@ -18,8 +18,8 @@ class Emulated:
     link = INTERFACE
     counted: Optional[str] = INTERFACE
 
-    def __init__(self, hosts: int, mbit_per_s: Optional[float]):
-        self._network = Network(hosts, mbit_per_s)
+    def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
+        self._network = Network(hosts, mbit_per_s, congestion_control=congestion_control)
 
     def __enter__(self) -> 'Emulated':
         self._network.__enter__()

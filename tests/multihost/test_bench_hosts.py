@@ -24,6 +24,14 @@ def test_links_are_limited_at_both_ends():
             assert len(limits) == count and all('rate 25Mbit' in line for line in limits)
 
 
+def test_a_congestion_control_that_cannot_be_had():
+    with jobs.start_command(BENCH + SMALL + ['--tcp', 'nosuch', '--contenders', 'hybrid']) as job:
+        result = job.wait(timeout=60)
+    assert result.status == 1
+    assert "TCP congestion control 'nosuch' cannot be had" in result.output and 'reno always' in result.output
+    assert not traces('mxhybrid-%d-' % job.pid)
+
+
 def test_two_hosts(tmp_path):
     file = tmp_path / 'bench.json'
     with jobs.start_command(BENCH + SMALL + ['--contenders', ','.join(CONTENDERS), '--json', file]) as job:
