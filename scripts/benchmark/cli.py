@@ -22,6 +22,8 @@ from .places import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
+_OVERHEAD = 'overhead'
+
 
 def _counts(text: str) -> List[int]:
     counts = [int(part) for part in text.split(',')]
@@ -77,8 +79,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME], default='lm1b',
-        help='tensors and access patterns; word_lm is a real training run')
+    add('--workload', choices=list(WORKLOADS) + [NAME, _OVERHEAD], default='lm1b',
+        help='tensors and access patterns; word_lm is a real training run, overhead its step in one process')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
@@ -145,6 +147,13 @@ def main(argv: Optional[List[str]] = None) -> int:
             say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
             return 2
     settings = _settings(args)
+    if args.workload == _OVERHEAD:
+        from .overhead import run  # which trains in this very process
+
+        figures = run(args)
+        if args.json:
+            _write({'settings': settings, 'runs': figures}, args.json)
+        return 0
     runs: List[Dict[str, Any]] = []
     try:
         with Signals() as signals:

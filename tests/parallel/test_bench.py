@@ -26,6 +26,17 @@ def test_all_contenders_on_loopback(tmp_path):
     assert run['bound']['sent'] > 0 and run['bound']['step_s'] is None
 
 
+def test_overhead_in_one_process(tmp_path):
+    file = tmp_path / 'overhead.json'
+    with jobs.start_command(BENCH + ['--workload', 'overhead', '--steps', '1', '--rounds', '1', '--json', file]) as job:
+        output = job.wait(timeout=200).ok().output
+    figures = json.loads(file.read_text())['runs']
+    assert [each['other'] for each in figures] == ['local', None]
+    for each in figures:
+        assert 0 < each['low'] <= each['ratio'] <= each['high']
+        assert '%.3f x' % each['ratio'] in output
+
+
 def test_a_worker_that_fails_ends_the_benchmark():
     with jobs.start_command(BENCH + SMALL + ['--env', 'MXHYBRID_PARTITIONS=none']) as job:
         job.wait(timeout=100).failed('bench: worker ', "MXHYBRID_PARTITIONS='none' is not a whole number")
