@@ -4,6 +4,9 @@ from typing import Callable, List, Optional, Tuple
 
 import numpy as np
 
+#: Pulls of one table that may be under way: each takes memory, here and with the host's leader.
+MOST_UNDER_WAY = 4
+
 #: Asks for rows by ids (sorted, unique) and priority; what it returns waits for them and writes them to an array.
 Request = Callable[[np.ndarray, int], Callable[[np.ndarray], None]]
 
@@ -58,10 +61,12 @@ class Ahead:
         self._start(ids, priority)(result)
 
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int) -> Callable[[], None]:
-        """Ask for rows; what it returns waits for them and writes them to `result`, in any thread.
+        """Ask for rows; what it returns waits for them and writes them to `result`, in another thread.
 
-        It has to be called: the next push waits for that.
+        It has to be called: the next push waits for that, and so do pulls when there are too many under way.
         """
+        while len(self._unwritten) >= MOST_UNDER_WAY:
+            self._unwritten.pop(0).wait()
         write, written = self._start(ids, priority), threading.Event()
         self._unwritten = [event for event in self._unwritten if not event.is_set()] + [written]
 

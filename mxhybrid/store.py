@@ -232,7 +232,8 @@ class Hybrid(KVStore):
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Write the rows `row_ids` of row_sparse keys to `out`, after this worker's earlier pushes.
 
-        Row ids need not be unique or sorted.  With one array of row ids, all outputs of a key get those rows.
+        Row ids need not be unique or sorted.  With one array of row ids, all outputs of a key get those rows.  The
+        call may return before they are there; whatever reads `out` waits for them.
         """
         if isinstance(key, (list, tuple)):
             row_ids = [row_ids] if len(key) == 1 and isinstance(row_ids, mx.nd.NDArray) else row_ids

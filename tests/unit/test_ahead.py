@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxhybrid.ahead import Ahead
+from mxhybrid.ahead import MOST_UNDER_WAY, Ahead
 
 ROWS = 12
 
@@ -129,6 +129,28 @@ def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
     server.check_pull([3])
     deliver()
     server.push()
+
+
+def test_only_so_many_pulls_are_under_way(server):
+    results = [np.zeros((1, 2)) for _ in range(3 * MOST_UNDER_WAY)]
+    waiting, most = [], 0
+
+    def pull():
+        for result in results:
+            waiting.append(server.ahead.pull_later(np.array([1]), result, 0))
+
+    pulling = threading.Thread(target=pull)
+    pulling.start()
+    delivered = 0
+    while delivered < len(results):
+        time.sleep(0.01)
+        most = max(most, server.open)
+        if waiting:
+            waiting.pop(0)()
+            delivered += 1
+    pulling.join(10)
+    assert most == MOST_UNDER_WAY
+    assert all((result == server.rows[[1]]).all() for result in results)
 
 
 ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
