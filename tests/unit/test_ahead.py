@@ -1,4 +1,5 @@
 """Pulls answered from rows that were asked for earlier."""
+import queue
 import threading
 import time
 
@@ -133,23 +134,22 @@ def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
 
 def test_only_so_many_pulls_are_under_way(server):
     results = [np.zeros((1, 2)) for _ in range(3 * MOST_UNDER_WAY)]
-    waiting, most = [], 0
+    waiting = queue.Queue()
 
     def pull():
         for result in results:
-            waiting.append(server.ahead.pull_later(np.array([1]), result, 0))
+            waiting.put(server.ahead.pull_later(np.array([1]), result, 0))
 
     pulling = threading.Thread(target=pull)
     pulling.start()
-    delivered = 0
-    while delivered < len(results):
-        time.sleep(0.01)
-        most = max(most, server.open)
-        if waiting:
-            waiting.pop(0)()
-            delivered += 1
+    deliveries = [waiting.get(timeout=10) for _ in range(MOST_UNDER_WAY)]
+    time.sleep(0.05)
+    assert server.open == MOST_UNDER_WAY and pulling.is_alive()
+    for number in range(len(results)):
+        deliveries.pop(0)()
+        if number < len(results) - MOST_UNDER_WAY:
+            deliveries.append(waiting.get(timeout=10))
     pulling.join(10)
-    assert most == MOST_UNDER_WAY
     assert all((result == server.rows[[1]]).all() for result in results)
 
 
