@@ -88,8 +88,9 @@ class Follower:
         self._unmerged: set = set()
         self._arrived: set = set()
         self._asking: set = set()
-        #: Who reads what the leader says: the script's thread, or the one that delivers rows.
-        self._reading = threading.Lock()
+        #: Whether one of this worker's threads, the script's or the one that delivers rows, hears the leader.
+        self._hearing = False
+        self._heard = threading.Condition()
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns before they are merged."""
@@ -154,22 +155,33 @@ class Follower:
         """Send to the leader, and read what it has sent, which it must get rid of before it reads."""
         try:
             while not self._connection.try_send(message, descriptor):
-                if self._connection.readable(_RETRY_S) and self._reading.acquire(blocking=False):
-                    try:
-                        if self._connection.readable(0):
-                            self._receive()
-                    finally:
-                        self._reading.release()
+                if self._connection.readable(_RETRY_S):
+                    with self._heard:
+                        if not self._hearing and self._connection.readable(0):
+                            self._hear()
         except OSError as error:
             self._on_loss()
             raise JobError('the leader of this host has left its local aggregation') from error
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
         """Hear the leader out until it has said what makes `done` true, perhaps to another thread."""
-        while not done():
-            with self._reading:
-                if not done():
-                    self._receive()
+        with self._heard:
+            while not done():
+                if self._hearing:
+                    self._heard.wait()
+                else:
+                    self._hear()
+
+    def _hear(self) -> None:
+        """Receive a message, for whichever thread waits for it; called with the lock held, which is free meanwhile."""
+        self._hearing = True
+        self._heard.release()
+        try:
+            self._receive()
+        finally:
+            self._heard.acquire()
+            self._hearing = False
+            self._heard.notify_all()
 
     def _receive(self) -> None:
         try:

@@ -32,6 +32,10 @@ from .store import Hybrid
 logger = get_logger(__name__)
 
 
+#: In which launchers say how many workers there are.
+_SIZES = ('HOROVOD_SIZE', 'DMLC_NUM_WORKER', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
+
+
 class Checkpoint(NamedTuple):
     """What :func:`load` found, besides what it put back."""
 
@@ -56,6 +60,10 @@ class _Alone:
     def spread(self, array: Any, what: str) -> None:
         """Overwrite a dense array with worker 0's."""
 
+    def busy(self) -> Any:
+        """A context manager around what may take long while the others wait."""
+        return contextlib.nullcontext()
+
 
 class _Together:
     """A job of several workers."""
@@ -65,7 +73,7 @@ class _Together:
     def __init__(self, store: Hybrid):
         assert isinstance(store.backend, Distributed)
         self.rank = store.rank
-        self.exchange, self.spread = store.backend.exchange, store.backend.spread
+        self.exchange, self.spread, self.busy = store.backend.exchange, store.backend.spread, store.backend.busy
 
 
 def _workers_of(trainer: Any) -> Any:
@@ -76,7 +84,7 @@ def _workers_of(trainer: Any) -> Any:
     if isinstance(store, Hybrid):
         return _Together(store) if isinstance(store.backend, Distributed) else _Alone()
     name = store if isinstance(store, str) else getattr(store, 'type', None)
-    workers = max(int(os.environ.get(variable) or 1) for variable in ('HOROVOD_SIZE', 'DMLC_NUM_WORKER'))
+    workers = max(int(os.environ.get(variable) or 1) for variable in _SIZES)
     if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
         raise InputError("checkpoint: kvstore=%r does not say what the %d workers of this job have: use "
                          "kvstore='hybrid'" % (name, workers))
@@ -88,7 +96,8 @@ def _on_worker_0(workers: Any, what: str, work: Callable[[], Any]) -> Any:
     outcome: Dict[str, Any] = {}
     if workers.rank == 0:
         try:
-            outcome['value'] = work()
+            with workers.busy():
+                outcome['value'] = work()
         except InputError as error:
             outcome['refused'] = str(error)
         except Exception as error:  # a full disk, no permission, no memory: all workers have to know
@@ -194,14 +203,14 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
     items = trainer_state.items_of(net, trainer)
     workers = _workers_of(trainer)
     directory = os.path.abspath(os.fspath(directory))
-    reader: List[checkpoint_files.Reader] = []
+    held = contextlib.ExitStack()  # what keeps the checkpoint while it is read
+    reader: List[checkpoint_files.Reader] = []  # one, on worker 0
     source = trainer_restore.Source(None if workers.rank else lambda *piece: reader[0].read(*piece))
 
     def find() -> Any:
         if not checkpoint_files.names(directory):
             return None
-        held.enter_context(checkpoint_files.locked(directory))
-        found = checkpoint_files.newest(directory)
+        found = checkpoint_files.newest(directory, held.enter_context(checkpoint_files.kept(directory)))
         if found is None:
             return None
         reader.append(found)
@@ -217,7 +226,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         if source.problem:
             raise CheckpointError('%s on the way' % source.problem)
 
-    with contextlib.ExitStack() as held, mx.autograd.pause(), own_rows.quiet(trainer):
+    with held, mx.autograd.pause(), own_rows.quiet(trainer):
         outcome = _on_worker_0(workers, 'load', find)
         if outcome is None:
             return None

@@ -24,9 +24,9 @@ import re
 import shutil
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def _number(name: str) -> int:
 
 @contextmanager
 def locked(directory: str) -> Iterator[None]:
-    """Keep other processes from writing into a directory, or reading from it, at the same time.
+    """Keep other processes from writing into a directory, or looking for a checkpoint there, at the same time.
 
     The last worker of a job that failed may still be writing when the next one starts.
 
@@ -117,6 +117,29 @@ def locked(directory: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def kept(directory: str) -> Iterator[List[str]]:
+    """Keep writers from removing the checkpoints that a directory has now; gives their :func:`names`.
+
+    Raises
+    ------
+    CheckpointError
+        Another process has written there for :data:`LOCK_TIMEOUT_S`.
+    """
+    handles = []
+    try:
+        with locked(directory):
+            found = names(directory)
+            for name in found:
+                handles.append(os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC))
+                with suppress(OSError):  # not every file system has locks of directories
+                    fcntl.flock(handles[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield found
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def sync_directory(path: str) -> None:
@@ -179,7 +202,7 @@ class Writer:
         shape : tuple of int
         dtype : numpy dtype
         pieces : iterable of numpy.ndarray
-            Its elements in C order, cut anywhere.  A piece may be looked at until the next array is added.
+            Its elements in C order, cut anywhere.  A piece may be looked at until :meth:`commit`.
         """
         dtype = np.dtype(dtype)
         if dtype.name not in manifest.DTYPES:
@@ -225,19 +248,30 @@ class Writer:
         name = '%08d-step-%d' % (_number(others[0]) + 1 if others else 1, step)
         path = os.path.join(self._directory, name)
         os.rename(self._aside, path)
-        sync_directory(self._directory)
+        try:
+            sync_directory(self._directory)
+        except OSError:
+            os.rename(path, self._aside)  # it may not last: none is left
+            raise
         for old in others[keep - 1:]:
             self._remove(old)
         return path
 
     def _remove(self, name: str) -> None:
-        aside = os.path.join(self._directory, _REMOVING)
+        path, aside = os.path.join(self._directory, name), os.path.join(self._directory, _REMOVING)
         try:
-            # Renamed first: a checkpoint that is half removed is none.
-            os.rename(os.path.join(self._directory, name), aside)
-            shutil.rmtree(aside)
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _read_by_others(handle):
+                    logger.info('another process reads the old checkpoint %s: it is removed later', path)
+                    return
+                # Renamed first: a checkpoint that is half removed is none.
+                os.rename(path, aside)
+                shutil.rmtree(aside)
+            finally:
+                os.close(handle)
         except OSError as error:
-            logger.warning('cannot remove the old checkpoint %s: %s', os.path.join(self._directory, name), error)
+            logger.warning('cannot remove the old checkpoint %s: %s', path, error)
 
 
 class Reader:
@@ -354,8 +388,25 @@ class Reader:
         return result
 
 
-def newest(directory: str) -> Optional[Reader]:
+def _read_by_others(handle: int) -> bool:
+    """Whether another process keeps an open checkpoint, see :func:`kept`."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # not every file system has locks of directories
+    return False
+
+
+def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
     """The newest checkpoint of a directory that is whole; None where there is none at all.
+
+    Parameters
+    ----------
+    directory : str
+    among : sequence of str, optional
+        The :func:`names` that count, newest first; by default all.
 
     Raises
     ------
@@ -363,7 +414,7 @@ def newest(directory: str) -> Optional[Reader]:
         The directory cannot be read, or all its checkpoints are damaged.
     """
     problems = []
-    for name in names(directory):
+    for name in names(directory) if among is None else among:
         try:
             reader = Reader(os.path.join(directory, name))
             reader.verify()

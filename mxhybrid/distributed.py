@@ -1,7 +1,8 @@
 """A job of several processes: every key of a store takes its route through Horovod or the servers."""
+import contextlib
 import hashlib
 import itertools
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 import mxnet as mx
 import numpy as np
@@ -327,6 +328,15 @@ class Distributed:
         self._flags[:] = np.array(flags, np.float32)
         self._collective.allreduce_(self._flags, self._prefix + '.flags')
         return self._flags
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Around what may take this worker long while the others wait: it does not count as a stall."""
+        self._lifeline.busy = True
+        try:
+            yield
+        finally:
+            self._lifeline.busy = False
 
     def read_for_all(self, fname: str) -> bytes:
         """Contents of a file on worker 0, given to all workers."""

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .log import get_logger
 
@@ -164,11 +164,11 @@ class Pulse:
         self._beaten = now
         return True
 
-    def beat(self, calls: int, call: str, waiting: Optional[str]) -> Dict[str, Any]:
+    def beat(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
         """The message: what this process has done and where it is."""
         beat: Dict[str, Any] = {}
         if self._is_worker:
-            beat = {'calls': calls, 'call': call, 'waiting': waiting, 'at': place_of_script()}
+            beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'at': place_of_script()}
         if not self._introduced:
             beat['me'], self._introduced = introduction(), True
         return beat
@@ -208,6 +208,8 @@ class Life:
         self.process: Optional[Dict[str, Any]] = None
         self.calls = 0
         self.call = self.at = ''
+        #: Whether the others wait for it with good reason, while it writes a checkpoint, say.
+        self.busy = False
         #: Since when the others wait for this worker, and how long until the next warning.
         self.missed_since: Optional[float] = None
         self.patience = 0.0
@@ -246,6 +248,7 @@ class Vigil:
         #: Servers and scheduler by place and process id: names, and since when those that did not come are missed.
         self._children: Dict[Tuple[str, int], str] = {}
         self._awaited: Dict[Tuple[str, int], float] = {}
+        self._introduced: Set[Tuple[str, int]] = set()
 
     def joined(self, who: Dict[str, Any]) -> None:
         """A process has connected."""
@@ -263,13 +266,16 @@ class Vigil:
         answer: Dict[str, Any] = {'limit': self._limits.silence}
         if 'me' in beat:
             life.process = dict(beat['me'])
-            self._awaited.pop((str(life.process['place']), int(life.process['pid'])), None)
+            introduced = (str(life.process['place']), int(life.process['pid']))
+            self._introduced.add(introduced)
+            self._awaited.pop(introduced, None)
             answer['me'] = self._me
         if who['rank'] >= 0:
             calls = int(beat['calls'])
             if calls != life.calls:
                 life.missed_since = None
             life.calls, life.call, life.at = calls, str(beat['call']), str(beat['at'])
+            life.busy = bool(beat.get('busy'))
         return {'beat': answer}
 
     def expect(self, who: Dict[str, Any], children: List[List[Any]]) -> None:
@@ -278,7 +284,8 @@ class Vigil:
         for role, pid in children:
             child = (str(parent['place']), int(pid))
             self._children[child] = 'the %s with pid %d on host %s' % (role, pid, parent['host'])
-            self._awaited[child] = self._clock.seconds
+            if child not in self._introduced:  # it may be faster than its parent's message
+                self._awaited[child] = self._clock.seconds
 
     def has_parent(self, who: Dict[str, Any]) -> bool:
         """Whether a worker started this process and will learn how it ended."""
@@ -347,7 +354,7 @@ class Vigil:
         least = min(who['life'].calls for who in workers)
         for who in workers:
             life: Life = who['life']
-            if life.calls > least or least == last['life'].calls:
+            if life.calls > least or least == last['life'].calls or life.busy:
                 life.missed_since = None
                 continue
             if life.missed_since is None:

@@ -30,7 +30,7 @@ from .deadline import Deadline
 from .deliveries import Deliveries
 from .errors import SettingError
 from .host import find_leaders, join_host, prepare_horovod
-from .lifeline import Lifeline, leave
+from .lifeline import Lifeline, flush, leave
 from .monitor import Monitor
 from .processes import (
     Children,
@@ -363,8 +363,7 @@ class Job:
         if self._monitor is not None:
             # The monitor's thread ends with this process, perhaps before it reads what was sent.
             self._monitor.report_failure('%s failed: %s' % (self._name(socket.gethostname()), text))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         self.telemetry.wait()
         self._cleanup()
         os._exit(1)
@@ -426,7 +425,7 @@ def fail_current(text: str, echo: bool) -> None:
         end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
                              ('scheduler', 'server', 'worker'))
         # A native store that the script made by itself would wait for the others at exit.
-        sys.stdout.flush()
+        flush()
         os._exit(1)
 
 

@@ -15,6 +15,7 @@ when all workers wait in different ones, none of them can ever return.
 Messages are JSON objects, one a line.  Other parts may use the connections for messages of their own: see `listen`
 of either end.
 """
+import contextlib
 import json
 import os
 import select
@@ -61,14 +62,22 @@ def _plain(value: Any) -> Any:
 def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float = 0.0) -> None:
     """End this process with `text` on stderr, after `grace` seconds; native exit barriers would wait for the dead."""
     try:
-        sys.stdout.flush()
-        sys.stderr.write('[mxhybrid] %s\n' % text)
-        sys.stderr.flush()
+        flush()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write('[mxhybrid] %s\n' % text)
+        flush()
         time.sleep(grace)
         if cleanup is not None:
             cleanup()
     finally:
         os._exit(ABORT_STATUS)
+
+
+def flush() -> None:
+    """Have the script's output leave this process, where anybody takes it: its reader may have gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 class Lifeline:
@@ -114,6 +123,8 @@ class Lifeline:
         self.before_leaving: Callable[[], None] = lambda: None
         #: Name of the call that needs all workers in which this one is, set by the caller.
         self.waiting_for: Optional[str] = None
+        #: Whether this worker does something for all that may take long, set by the caller: no stall.
+        self.busy = False
         self._beat()
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
@@ -212,7 +223,7 @@ class Lifeline:
         """Say that this process lives, and end it if the monitor does not."""
         if not self._pulse.due():
             return
-        self.send({'beat': self._pulse.beat(self._calls, self._call, self.waiting_for)})
+        self.send({'beat': self._pulse.beat(self._calls, self._call, self.waiting_for, self.busy)})
         text = self._pulse.silence()
         if text is not None and not self._parted.is_set():
             self.fail(text)
@@ -227,7 +238,7 @@ class Lifeline:
 
     def _listen(self) -> None:
         buffer = b''
-        seen: Optional[str] = None
+        seen: Optional[Tuple[str, int]] = None
         since, said = 0.0, False
         readable = select.poll()
         readable.register(self._sock, select.POLLIN)
@@ -235,13 +246,14 @@ class Lifeline:
             self._beat()
             self.on_tick()
             if not readable.poll(1000):
-                now, waiting = time.monotonic(), self.waiting_for
+                now, name = time.monotonic(), self.waiting_for
+                waiting = None if name is None else (name, self._calls)  # names come again and again
                 if waiting != seen:
                     if said:
                         self.send({'waiting': None})
                     seen, since, said = waiting, now, False
                 elif seen is not None and not said and now - since > PATIENCE_S:
-                    self.send({'waiting': seen})
+                    self.send({'waiting': seen[0]})
                     said = True
                 continue
             try:

@@ -19,8 +19,10 @@ _ANSWER_S = 2.0
 
 def _greets(address: Tuple[str, int]) -> bool:
     """Whether it greets in time; ConnectionRefusedError if nobody listens there any more."""
+    deadline = time.monotonic() + _ANSWER_S
     try:
         with socket.create_connection(address, timeout=_ANSWER_S) as connection:
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
             return connection.recv(1) != b''
     except ConnectionRefusedError:
         raise
@@ -63,3 +65,4 @@ def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], N
                        'network to it is cut' % (address[0], address[1], now - heard))
             return
         time.sleep(POLL_S)
+        clock.look()  # it counts little more of the time between two looks than either wait here takes

@@ -58,6 +58,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 log = logging.getLogger('launch.py')
 
 
+#: How a SIGTERM to a process on another host looks here: as a shell there says it, and as ssh does.
+_SSH_ENDED = (128 + signal.SIGTERM, 255)
+
+
 class Task:
     """One process that the tracker started, and its status once it ended.
 
@@ -65,6 +69,8 @@ class Task:
     ----------
     role : str
         'worker', 'server', 'scheduler', or 'submission' for what only hands the job on.
+    over_ssh : bool
+        Whether the process is an ssh that runs it elsewhere.
     status : int or None
         Exit status, or -n for signal n. The process is not reaped before the job ends: until then nobody else can be
         given its process id, which is also that of its process group.
@@ -73,6 +79,7 @@ class Task:
     def __init__(self, process, role, label):
         self.process = process
         self.role = role
+        self.over_ssh = process.stdin is not None
         self.label = '%s, pid %d' % (label, process.pid)
         self.status: Optional[int] = None
         self.ended = threading.Event()
@@ -176,8 +183,9 @@ class Job:
                 task = self._ends.get(timeout=deadline and max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 lingering = [task.label for task in self._tasks if not task.ended.is_set()]
-                log.warning('all workers ended with 0, but %s still run %g s later: ending them',
-                            ', '.join(lingering), LINGER_S)
+                if lingering:
+                    log.warning('all workers ended with 0, but %s still run %g s later: ending them',
+                                ', '.join(lingering), LINGER_S)
                 return
             if task.status != 0:
                 self._fail(self._cause(task))
@@ -190,7 +198,7 @@ class Job:
         deadline = time.monotonic() + ECHO_S
         later = task
         with contextlib.suppress(queue.Empty):
-            while later.status in (0, -signal.SIGTERM):
+            while later.status in (0, -signal.SIGTERM) or later.over_ssh and later.status in _SSH_ENDED:
                 later = self._ends.get(timeout=max(0.0, deadline - time.monotonic()))
             return later
         return task

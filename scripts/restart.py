@@ -104,9 +104,9 @@ def main() -> int:
     options = parse_arguments()
     try:
         return run(options.command, options.restarts)
-    except FileNotFoundError as error:
+    except OSError as error:
         log.error('%s', error)
-        return 127
+        return 127 if isinstance(error, FileNotFoundError) else 126  # as shells have it
 
 
 if __name__ == '__main__':

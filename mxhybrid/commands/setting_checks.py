@@ -12,7 +12,7 @@ from .shape import Shape
 GROUP = 'Settings'
 
 #: Variables with mxhybrid's prefix that are no settings, but go from one process of a job to the other.
-_INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR')
+_INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_RESTART')
 
 #: Settings whose files worker 0 writes.
 _FILES = ('trace', 'metrics', 'plan_file', 'tensorboard')
@@ -36,8 +36,9 @@ def _settings(environ: Mapping[str, str]) -> Finding:
 
 def _unknown(environ: Mapping[str, str]) -> List[Finding]:
     known = known_variables()
-    # Markers and switches of the project's own scripts.
-    own = ('MXHYBRID_TEST_', 'MXHYBRID_VENV', 'MXHYBRID_PYTHON', 'MXHYBRID_REQUIRE_', 'MXHYBRID_SELFTEST')
+    # Markers and switches of the project's own scripts and examples.
+    own = ('MXHYBRID_TEST_', 'MXHYBRID_VENV', 'MXHYBRID_PYTHON', 'MXHYBRID_REQUIRE_', 'MXHYBRID_SELFTEST',
+           'MXHYBRID_DATA')
     found = []
     for name in sorted(environ):
         if name.startswith('MXHYBRID_') and name not in known + list(_INTERNAL) and not name.startswith(own):

@@ -57,6 +57,25 @@ def test_memory_for_a_whole_table_does_not_stay():
         assert (state.cache.view(0, (rows, WIDTH), np.dtype('f4'))[-1, 0] == 7) == stays, rows
 
 
+def test_two_threads_that_wait_for_the_leader_hear_what_the_other_received():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    leader = Connection(there)
+    follower = Follower(Connection(here), None, lambda: None)
+    for _ in range(200):
+        follower._unmerged.add(7)
+        threads = [threading.Thread(target=follower._wait_until, args=[done], daemon=True) for done in (
+            lambda: 7 not in follower._unmerged, lambda: (7, 0) in follower._arrived)]
+        for thread in threads:
+            thread.start()
+        leader.send(['rows', 7, 0])
+        threads[1].join(10)
+        assert not threads[1].is_alive() and threads[0].is_alive()
+        leader.send(['merged', 7])
+        threads[0].join(10)
+        assert not threads[0].is_alive()
+        follower._arrived.clear()
+
+
 MESSAGES = 2000  # more than fit into both directions of a connection
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxhybrid import checkpoint_files, checkpoint_manifest
-from mxhybrid.checkpoint_files import Damaged, Reader, Writer, locked, names, newest
+from mxhybrid.checkpoint_files import Damaged, Reader, Writer, kept, locked, names, newest
 from mxhybrid.checkpoint_manifest import plain
 from mxhybrid.errors import CheckpointError, InputError
 
@@ -470,6 +470,34 @@ def test_files_and_directories_are_flushed_before_the_name_is_there(tmp_path, mo
     assert sorted(calls[:-4]) == sorted(os.path.join(aside, name) for name in os.listdir(path)
                                         if name != 'manifest.json')
     assert calls[-4:] == [os.path.join(aside, 'manifest.json'), aside, 'rename', str(tmp_path)]
+
+
+def test_what_is_read_stays_and_what_was_read_goes_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_files, 'LOCK_TIMEOUT_S', 0.2)
+    write(tmp_path, 1)
+    with kept(str(tmp_path)) as found, kept(str(tmp_path)):  # of which there may be several
+        for step in (2, 3):
+            write(tmp_path, step, keep=1)
+        assert names(str(tmp_path)) == ['00000003-step-3', '00000001-step-1']
+        assert found == ['00000001-step-1']
+        assert_whole(newest(str(tmp_path), found), 1)
+    write(tmp_path, 4, keep=1)
+    assert names(str(tmp_path)) == ['00000004-step-4']
+
+
+def test_a_name_that_cannot_be_flushed_leaves_what_was(tmp_path, monkeypatch):
+    write(tmp_path, 1)
+    sync = checkpoint_files.sync_directory
+
+    def failing(path):
+        if path == str(tmp_path):
+            raise OSError(errno.EIO, 'no disk')
+        sync(path)
+
+    monkeypatch.setattr(checkpoint_files, 'sync_directory', failing)
+    with pytest.raises(OSError, match='no disk'):
+        write(tmp_path, 2)
+    assert os.listdir(str(tmp_path)) == ['00000001-step-1']
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):

@@ -156,7 +156,23 @@ def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
     assert verdict.text == 'the scheduler with pid 72 on host a did not come within 30 s'
 
 
+def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
+    watch = Watch(1, worker0='a', server='a')
+    watch.beat(watch.peers[1], me={'pid': 71, 'host': 'a', 'place': 'a', 'started': '1'})
+    watch.vigil.expect(watch.peers[0], [['server', 71]])
+    assert watch.vigil.has_parent(watch.peers[1])
+    assert watch.wait(100, watch.peers) is None
+
+
 # ------------------------------------------------------------------------------------------ not going on
+
+
+def test_a_worker_that_is_busy_for_all_is_not_missed(caplog):
+    watch = Watch(2, worker0='a', worker1='a')
+    with caplog.at_level(logging.WARNING, 'mxhybrid.heartbeat'):
+        assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
+    assert not caplog.records
+    assert watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1}).text.startswith('worker0 has not')
 
 
 def test_a_worker_for_which_the_others_wait_is_named_with_its_place_at_doubled_intervals(caplog):

@@ -527,6 +527,16 @@ def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cle
     assert err == '[mxhybrid] the reason\n' + extra
 
 
+def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
+    done = run_python(PACKAGE + "sys.stdin.readline()\nsys.stdout.write('text')\n"
+                      "leave('the reason', lambda: sys.stderr.write('cleaned up\\n'))")
+    done.stdout.close()
+    done.stdin.write('go\n')
+    done.stdin.close()
+    assert done.stderr.read() == '[mxhybrid] the reason\ncleaned up\n'
+    assert done.wait(LIMIT_S) == ABORT_STATUS
+
+
 def test_any_thread_can_make_the_process_leave():
     done = run_python(PACKAGE + "import threading, time\nthreading.Thread(target=leave, args=('thread',)).start()\n"
                       'time.sleep(60)')
