@@ -172,7 +172,8 @@ def test_a_worker_that_is_busy_for_all_is_not_missed(caplog):
     with caplog.at_level(logging.WARNING, 'mxhybrid.heartbeat'):
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
     assert not caplog.records
-    assert watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1}).text.startswith('worker0 has not')
+    verdict = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
+    assert verdict.text.startswith('worker0 has not come')
 
 
 def test_a_worker_for_which_the_others_wait_is_named_with_its_place_at_doubled_intervals(caplog):

@@ -528,7 +528,7 @@ def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cle
 
 
 def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
-    done = run_python(PACKAGE + "sys.stdin.readline()\nsys.stdout.write('text')\n"
+    done = run_python(PACKAGE + "sys.stdin.readline()\nsys.stdout = open(1, 'w')\nsys.stdout.write('text')\n"
                       "leave('the reason', lambda: sys.stderr.write('cleaned up\\n'))")
     done.stdout.close()
     done.stdin.write('go\n')
