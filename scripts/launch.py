@@ -207,7 +207,7 @@ class Job:
         status = task.status
         others = sum(not other.ended.is_set() for other in self._tasks)
         log.error('%s failed first: %s; ending the other %d', task.label,
-                  describe_status(status, by_ssh=task.process.stdin is not None), others)
+                  describe_status(status, by_ssh=task.over_ssh), others)
         sys.exit(exit_status(status))
 
     def end(self):
