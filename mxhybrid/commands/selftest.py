@@ -30,7 +30,7 @@ _JOB = ['-m', 'mxhybrid.commands.sanity']
 #: Lines of a failed job's output to show, and seconds that a job may take.
 _TAIL, _TIMEOUT_S = 25, 120.0
 
-#: How far off values may be that were added in another order: float32, weights below 1.
+#: See :mod:`mxhybrid.commands.sanity`, which needs MXNet to be imported.
 TOLERANCE = 2e-5
 
 
