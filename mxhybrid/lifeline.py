@@ -69,6 +69,7 @@ def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float 
         time.sleep(grace)
         if cleanup is not None:
             cleanup()
+        flush()
     finally:
         os._exit(ABORT_STATUS)
 

@@ -22,7 +22,7 @@ from .places import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
-_OVERHEAD = 'overhead'
+OVERHEAD = 'overhead'
 
 
 def _counts(text: str) -> List[int]:
@@ -79,7 +79,7 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, _OVERHEAD], default='lm1b',
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD], default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
@@ -147,7 +147,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
             return 2
     settings = _settings(args)
-    if args.workload == _OVERHEAD:
+    if args.workload == OVERHEAD:
         from .overhead import run  # which trains in this very process
 
         figures = run(args)

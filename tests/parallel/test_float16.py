@@ -144,8 +144,9 @@ def test_resumed_training_changes_no_bit_and_a_loss_scaler_skips_overflow(tmp_pa
     scaled = ('overflow/weight', 'overflow/gradient')
     cases = ['%s/%s' % (what, kind) for kind in kinds for what in ('save', 'resume')]
     cases += ['restore/weight', 'restore/gradient']
-    result = run_job(BODIES / 'promises.py', 'horovodrun', workers=2, env=HALF, timeout=120,
-                     args=['--directory', tmp_path, '--cases', ','.join(cases) + ',' + ','.join(scaled)]).ok()
+    # Step 10 may take a table to allreduce, which rounds otherwise; that is measured, so it would come and go.
+    result = run_job(BODIES / 'promises.py', 'horovodrun', workers=2, env=dict(HALF, MXHYBRID_ROUTES='servers'),
+                     timeout=120, args=['--directory', tmp_path, '--cases', ','.join(cases + list(scaled))]).ok()
     for values in result.results.values():
         for kind in kinds:
             comparing.assert_same_bits(values['save/' + kind], values['resume/' + kind], kind)

@@ -398,12 +398,12 @@ def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
     sys.path.insert(0, str(REPOSITORY / 'scripts'))
     try:
-        from benchmark import launching, training, workloads
+        from benchmark import cli, launching, training, workloads
     finally:
         sys.path.remove(str(REPOSITORY / 'scripts'))
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
-    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME]
+    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD]
     for name, workload in workloads.WORKLOADS.items():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:
