@@ -103,9 +103,9 @@ def compare(weights: str, other: Any, steps: int, blocks: int) -> Dict[str, Any]
 
 def run(args: argparse.Namespace) -> List[Dict[str, Any]]:
     """Compare both kinds of weights, and print it; of `args`, `steps` are those of a block."""
+    sys.path[:0] = [str(SCRIPTS.parent), str(SCRIPTS.parent / 'examples')]
     import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
 
-    sys.path.insert(0, str(SCRIPTS.parent / 'examples'))
     print('one process, %d blocks of %d steps of word_lm with each store in turn' % (BLOCKS * args.rounds, args.steps))
     found = []
     for weights, other in PAIRS:
