@@ -27,6 +27,8 @@ _PACKAGES = {'sshd': 'openssh-server', 'ssh': 'openssh-client', 'ssh-keygen': 'o
 _START_S = 20.0  # for every sshd to answer
 _CONNECT_S = 5
 
+# HOME is an empty directory: bash reads ~/.bashrc for commands over ssh, and what the user has there may be slow, or
+# wait for a lock that a login of before was killed with (pyenv's rehash does, for a minute).
 _SSHD_CONFIG = '''\
 ListenAddress {address}
 HostKey {directory}/host_key
@@ -38,6 +40,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 MaxStartups 100
+SetEnv HOME={directory}/home
 '''
 
 _SSH_CONFIG = '''\

@@ -190,7 +190,8 @@ def ssh_host(tmp_path):
         port = probe.getsockname()[1]
     (tmp_path / 'sshd_config').write_text(
         f'Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host_key\nPidFile none\nStrictModes no\n'
-        f'AuthorizedKeysFile {tmp_path}/user_key.pub\nPermitRootLogin yes\nUsePAM no\nMaxStartups 100\n')
+        f'AuthorizedKeysFile {tmp_path}/user_key.pub\nPermitRootLogin yes\nUsePAM no\nMaxStartups 100\n'
+        f'SetEnv HOME={tmp_path}/home\n')  # empty, so that the user's ~/.bashrc is not run at every login
     (tmp_path / 'ssh_config').write_text(
         f'IdentityFile {tmp_path}/user_key\nIdentitiesOnly yes\nBatchMode yes\nUserKnownHostsFile {tmp_path}/known\n'
         'LogLevel ERROR\n')
@@ -198,6 +199,7 @@ def ssh_host(tmp_path):
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/ssh_config "$@"\n')
     wrapper.chmod(0o755)
+    (tmp_path / 'home').mkdir()
     hostfile = tmp_path / 'hosts'
     hostfile.write_text(f'127.0.0.1:{port}\n')
     server = subprocess.Popen([SSHD, '-D', '-e', '-f', str(tmp_path / 'sshd_config')], stdin=subprocess.DEVNULL)
