@@ -1,8 +1,10 @@
 """The one file with the events of all processes, a JSON array in Chrome's trace format.
 
 Events are appended aside, to ``FILE.PID.part``, as they come in, so that neither memory nor a kill loses them; the
-whole file takes its place at the end.  Chrome's format lets a file that was cut off lack its last bracket.
+whole file takes its place at the end, or, when a disk is full, what came before.  Chrome's format lets a file that was
+cut off lack its last bracket.
 """
+import contextlib
 import json
 import os
 import threading
@@ -11,6 +13,8 @@ from typing import Any, Dict, List, Tuple
 from .log import get_logger
 
 logger = get_logger(__name__)
+
+_END = '\n]\n'
 
 
 class TraceFile:
@@ -41,6 +45,7 @@ class TraceFile:
         self._file: Any = open(self._aside, 'w')
         self._file.write('[')
         self._file.flush()  # or a forked child would write it again
+        self._size = 1  # of what is whole
         self._separator = '\n'
         self._names: Dict[int, Tuple[str, int]] = {}
         self._lock = threading.Lock()
@@ -81,13 +86,21 @@ class TraceFile:
             try:
                 self._file.write(text)
                 self._file.flush()
+                self._size += len(text)  # JSON as Python writes it is ASCII
                 self._separator = separator
             except OSError as error:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         logger.warning('trace=%r ends here, the job goes on: %s', self.path, error)
+        with contextlib.suppress(OSError):
+            self._file.close()  # it tries once more to write all
         self._file = None
+        with contextlib.suppress(OSError):
+            os.truncate(self._aside, self._size)
+            os.replace(self._aside, self.path)
+            with open(self.path, 'a') as file:
+                file.write(_END)
 
     def close(self) -> bool:
         """Complete the file and move it into place; returns whether this call did."""
@@ -95,7 +108,7 @@ class TraceFile:
             if self._file is None:
                 return False
             try:
-                self._file.write('\n]\n')
+                self._file.write(_END)
                 self._file.close()
                 os.replace(self._aside, self.path)
             except OSError as error:

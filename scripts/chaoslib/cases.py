@@ -63,7 +63,7 @@ class Case(NamedTuple):
     @property
     def must_end_well(self) -> bool:
         """Whether the job has to finish, with the right weights, in spite of the fault."""
-        return self.fault in ('slow', 'none', 'away') or self.target == 'metrics'
+        return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace')
 
     @property
     def silent(self) -> bool:

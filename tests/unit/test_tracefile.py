@@ -89,10 +89,12 @@ def test_a_full_disk_ends_the_trace_but_nothing_else(path, caplog):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
     try:
+        file.add(0, [dict(EVENT)])
         file.add(0, [dict(EVENT) for _ in range(100)])
         file.add(0, [dict(EVENT)])
         assert not file.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [record.getMessage().startswith('trace=%r ends here' % str(path)) for record in caplog.records] == [True]
-    assert not path.exists()
+    assert json.loads(path.read_text()) == [dict(EVENT, pid=0)]
+    assert os.listdir(str(path.parent)) == [path.name]
