@@ -49,6 +49,13 @@ LAST_WORDS_S = 0.5
 SEND_TIMEOUT_S = 5
 
 
+#: Seconds after which a process that is to leave has left.
+LEAVE_S = 10.0
+
+#: Held by the thread that ends this process.
+_leaving = threading.Lock()
+
+
 def send(sock: socket.socket, message: Dict[str, Any]) -> None:
     """Send a message over a connection."""
     sock.sendall(json.dumps(message).encode() + b'\n')
@@ -60,8 +67,14 @@ def _plain(value: Any) -> Any:
 
 
 def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float = 0.0) -> None:
-    """End this process with `text` on stderr, after `grace` seconds; native exit barriers would wait for the dead."""
+    """End this process with `text` on stderr, after `grace` seconds; native exit barriers would wait for the dead.
+
+    The first reason is the cause: another thread that calls this later waits for the end, and says nothing.
+    """
     try:
+        if not _leaving.acquire(blocking=False):
+            time.sleep(LEAVE_S)
+            return
         flush()
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write('[mxhybrid] %s\n' % text)

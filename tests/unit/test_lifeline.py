@@ -542,3 +542,11 @@ def test_any_thread_can_make_the_process_leave():
                       'time.sleep(60)')
     assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] thread\n')
     assert done.returncode == ABORT_STATUS
+
+
+def test_the_first_reason_to_leave_is_the_only_one_said():
+    done = run_python(PACKAGE + "import threading, time\n"
+                      "threading.Thread(target=leave, args=('the cause', None, 0.5)).start()\n"
+                      "time.sleep(0.1)\nleave('its echo')")
+    assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] the cause\n')
+    assert done.returncode == ABORT_STATUS
