@@ -8,8 +8,8 @@ A :class:`Direct` link serves a worker that is alone on its host, or all of them
 ``launch.py`` every worker is a client of the servers, which wait for all their clients; there the followers
 push empties.
 
-Messages of a follower: ``push`` (table, rows, priority), ``pull`` (table, number of pushes to
-be in it, ticket, rows, priority) and ``segment`` (purpose, table, bytes).  Those of the leader: ``merged`` (table),
+Messages of a follower: ``push`` (table, rows, priority), ``pull`` (table, number of pushes to be in it and in its
+family, ticket, rows, priority) and ``segment`` (purpose, table, bytes).  Those of the leader: ``merged`` (table),
 ``rows`` (table, ticket) and ``segment``.
 """
 import collections
@@ -121,7 +121,7 @@ class Follower:
         places, slots = pull_views(memory, len(ids))
         places[:] = table.partitioning.places(ids)
         self._asking.add(question)
-        self._send(['pull', table.index, table.pushes, ticket, len(ids), priority])
+        self._send(['pull', table.index, _pushes(table), ticket, len(ids), priority])
 
         def write(result: np.ndarray) -> None:
             self._wait_until(lambda: question in self._arrived)
@@ -195,6 +195,11 @@ class Follower:
             self._arrived.add((message[1], message[2]))
         elif message[0] == 'segment' and descriptor is not None:
             self._caches[message[1]] = Segment(descriptor, message[2])
+
+
+def _pushes(table: Any) -> int:
+    """Pushes of this worker that the rows of a table must show; when they do, no merge is left to move the rows."""
+    return sum(each.pushes for each in table.family)
 
 
 def push_views(memory: Segment, count: int, width: int, dtype: Any) -> Tuple[np.ndarray, np.ndarray]:
@@ -298,7 +303,7 @@ class Leader(Service):
     def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         """Ask for rows; the function returned waits for them and writes them to an array."""
         arrived = threading.Event()
-        question = _Question(table.pushes, table.partitioning.places(ids), priority, lambda _: arrived.set())
+        question = _Question(_pushes(table), table.partitioning.places(ids), priority, lambda _: arrived.set())
         self._post('pull', table, question)
 
         def write(result: np.ndarray) -> None:
@@ -373,7 +378,7 @@ class Leader(Service):
         for state in sorted(ready, key=lambda state: -state.contributions[-1][1]):
             self._merge(state)
         asked = [state for state in list(self._shared.values())
-                 if any(question.pushes <= self._merged[state.index] for question in state.questions)]
+                 if any(question.pushes <= self._merged_into(state) for question in state.questions)]
         for state in sorted(asked, key=lambda state: -max(question.priority for question in state.questions)):
             self._pull(state)
 
@@ -390,15 +395,19 @@ class Leader(Service):
         self._client.push(table, [part for part in parts if len(part[0])] or parts[:1], priority)
         state.contributions = {}
         for changed in table.family:
-            self._state(changed).forget_rows()
+            self._state(changed.index).forget_rows()
         with self._progress:
             self._merged[state.index] += 1
             self._progress.notify_all()
         for connection in self._followers.values():
             connection.tell(['merged', state.index])
 
+    def _merged_into(self, state: _Shared) -> int:
+        """How many pushes the rows of a table show."""
+        return 0 if state.table is None else sum(self._merged[each.index] for each in state.table.family)
+
     def _pull(self, state: _Shared) -> None:
-        merged = self._merged[state.index]
+        merged = self._merged_into(state)
         now = [question for question in state.questions if question.pushes <= merged]
         state.questions = [question for question in state.questions if question.pushes > merged]
         table = state.table

@@ -180,19 +180,18 @@ class ParameterServers:
         self.command('table', table=name, keys=partitioning.keys, width=width,
                      rows=[partitioning.shape(part)[0] for part in range(count)],
                      push_keys=further[0] if halves else (), pair_keys=pairs)
-        table = wire = order = None
-        if halves:
-            order = Order()
-            wire = self.new_table(name, replace(partitioning, keys=pairs), dtype, further[0], order)
+        order = Order() if halves else None
+        wire = self.new_table(name, replace(partitioning, keys=pairs), dtype, further[0], order) if halves else None
+        table = self.new_table(name, partitioning, dtype, None, order) if exact or not halves else None
+        if table is not None and wire is not None:
+            table.travels_through(wire)
+        if wire is not None:
             self._fill(wire, wire.channel.push_keys, wire.channel.pushed_as, width, None, everything=False)
             self._fill(wire, pairs, dtype, packed_width(width), values and pairs_of(values, width))
             self._announce(wire)
-        if exact or not halves:
-            table = self.new_table(name, partitioning, dtype, None, order)
+        if table is not None:
             self._fill(table, partitioning.keys, dtype, width, values)
             table.touch()
-        if table is not None and wire is not None:
-            table.travels_through(wire)
         result = table or wire
         assert result is not None
         result.set_mode(mode)
@@ -245,8 +244,8 @@ class Table:
         How long it took, the transfer of all rows from one worker included.
     channel : Channel
         How its rows travel.
-    family : list of int
-        Numbers of this table and of the one that shows its changes, or whose changes it shows.
+    family : list of Table
+        This table and the one that shows its changes, or whose changes it shows.
     """
 
     def __init__(self, servers: ParameterServers, index: int, name: str, partitioning: Partitioning, dtype: np.dtype,
@@ -260,7 +259,7 @@ class Table:
         self.partitioning = partitioning
         self.dtype = dtype
         self.channel = channel
-        self.family = [index]
+        self.family = [self]
         #: The table through which rows that may be rounded travel, if it is not this one.
         self._wire: Optional[Table] = None
         self._empty: List[Any] = [None] * partitioning.count
@@ -317,7 +316,7 @@ class Table:
     def travels_through(self, wire: 'Table') -> None:
         """Have rows that may be rounded take another table, which shows what this one holds."""
         self._wire = wire
-        self.family = wire.family = [self.index, wire.index]
+        self.family = wire.family = [self, wire]
 
     @property
     def row_bytes(self) -> int:
@@ -365,11 +364,8 @@ class Table:
         """As :meth:`pull`, but rows are not rounded."""
         if self._wire is None:
             self.pull(ids, result, priority)
-            return
-        # An answer from there means that all pushes of this worker have been taken.
-        some = np.zeros(1, np.int64)
-        self.servers.link.request(self._wire, some, priority)(np.empty((1, self.partitioning.width), self.dtype))
-        self.servers.link.request(self, ids, priority)(result)
+        else:
+            self.servers.link.request(self, ids, priority)(result)
 
     def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
         """As :meth:`pull_exactly`, but nobody keeps the rows: the cache of the host would grow to a whole table.

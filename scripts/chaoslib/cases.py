@@ -101,9 +101,9 @@ class Case(NamedTuple):
             return (0,)
         if self.rank is not None:
             return (self.rank,)
-        # At the start the launcher, or the ssh that it started, might fail by itself before a worker on hostb is there.
-        everybody = self.moment == 'exit' or self.moment == 'start' and (self.target == 'launcher' or self.fault == 'cut')
-        return (0, 1, 2, 3) if everybody else (0,)
+        # At the start the launcher, or an ssh of its own, might fail by itself before there is a worker on hostb.
+        early = self.moment == 'start' and (self.target == 'launcher' or self.fault == 'cut')
+        return (0, 1, 2, 3) if early or self.moment == 'exit' else (0,)
 
     @property
     def holds(self) -> bool:

@@ -1,6 +1,7 @@
 """What the leader of a host and its followers keep and send, at the limits of both."""
 import socket
 import threading
+import time
 import types
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from mxhybrid.aggregation import Follower, Leader, _Shared
 from mxhybrid.errors import JobError
+from mxhybrid.partition import Partitioning
 from mxhybrid.segments import Connection
 
 WIDTH = 3
@@ -74,6 +76,55 @@ def test_two_threads_that_wait_for_the_leader_hear_what_the_other_received():
         threads[0].join(10)
         assert not threads[0].is_alive()
         follower._arrived.clear()
+
+
+class Servers:
+    """In place of a client: the row with id i of table t holds 1000 t + i, whatever is pushed."""
+
+    def push(self, table, parts, priority):
+        """Nothing is kept."""
+
+    def pull(self, table, places, priority):
+        """What arrives is there at once."""
+        values = (1000 * table.index + places).astype('f4')
+        return types.SimpleNamespace(write=lambda result: result.__setitem__(slice(None), values[:, None]))
+
+
+def related_tables():
+    """Two tables of which one shows the other's changes, as one worker sees them."""
+    tables = [types.SimpleNamespace(index=index, pushes=0, dtype=np.dtype('f4'),
+                                    partitioning=Partitioning(100, WIDTH, (index,), (0,))) for index in range(2)]
+    for table in tables:
+        table.family = tables
+    return tables
+
+
+def touch(link, table):
+    """Push no rows."""
+    table.pushes += 1
+    link.push(table, np.empty(0, np.int64), np.empty((0, WIDTH), 'f4'), 0)
+
+
+def test_a_merge_into_a_related_table_moves_no_rows_that_are_being_read():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    failures = []
+    leader = Leader(Servers(), {1: Connection(there)}, failures.append)
+    follower = Follower(Connection(here), None, lambda: None)
+    of_leader, of_follower = related_tables(), related_tables()
+    for table in of_follower:
+        touch(follower, table)
+    touch(leader, of_leader[0])
+    wanted = np.array([5, 6, 7])
+    write = follower.request(of_follower[0], wanted, 0)
+    time.sleep(0.3)  # for a leader that would answer without waiting for the other push
+    touch(leader, of_leader[1])
+    for ids, read in ((wanted + 10, leader.request(of_leader[0], wanted + 10, 0)), (wanted, write)):
+        result = np.zeros((3, WIDTH), 'f4')
+        read(result)
+        np.testing.assert_array_equal(result, np.repeat(ids[:, None], WIDTH, axis=1))
+    follower.close()
+    leader.close()
+    assert not failures
 
 
 MESSAGES = 2000  # more than fit into both directions of a connection
