@@ -22,7 +22,7 @@ import numpy as np
 
 from .client import Arrival, Client
 from .errors import JobError
-from .segments import Connection, Segment
+from .segments import Connection, Left, Segment
 from .service import Service
 
 _PLACE = np.dtype(np.int64)
@@ -30,9 +30,6 @@ _SLOT = np.dtype(np.int32)
 
 #: Times as many rows as in the step before after which the leader gives the memory back: a whole table, say.
 _UNUSUAL = 4
-
-#: Seconds between two tries to send to a leader that has too many messages to read.
-_RETRY_S = 0.01
 
 
 class Direct:
@@ -88,9 +85,12 @@ class Follower:
         self._unmerged: set = set()
         self._arrived: set = set()
         self._asking: set = set()
-        #: Whether one of this worker's threads, the script's or the one that delivers rows, hears the leader.
-        self._hearing = False
+        #: Why nothing is heard of the leader any more.
+        self._lost: Optional[BaseException] = None
         self._heard = threading.Condition()
+        # Wherever the script is: the leader waits while too much is unread.
+        self._thread = threading.Thread(target=self._listen, name='mxhybrid-follower', daemon=True)
+        self._thread.start()
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns before they are merged."""
@@ -138,6 +138,8 @@ class Follower:
 
     def close(self) -> None:
         """Leave the host's aggregation."""
+        self._connection.hang_up()
+        self._thread.join()
         self._connection.close()
 
     def _segment(self, purpose: str, table: int, nbytes: int) -> Segment:
@@ -152,43 +154,35 @@ class Follower:
         return memory
 
     def _send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
-        """Send to the leader, and read what it has sent, which it must get rid of before it reads."""
         try:
-            while not self._connection.try_send(message, descriptor):
-                if self._connection.readable(_RETRY_S):
-                    with self._heard:
-                        if not self._hearing and self._connection.readable(0):
-                            self._hear()
+            self._connection.send(message, descriptor)
         except OSError as error:
             self._on_loss()
             raise JobError('the leader of this host has left its local aggregation') from error
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
-        """Hear the leader out until it has said what makes `done` true, perhaps to another thread."""
+        """Wait until the leader has said what makes `done` true."""
         with self._heard:
-            while not done():
-                if self._hearing:
-                    self._heard.wait()
-                else:
-                    self._hear()
+            self._heard.wait_for(lambda: done() or self._lost is not None)
+            if done():
+                return
+        self._on_loss()
+        assert self._lost is not None
+        raise self._lost
 
-    def _hear(self) -> None:
-        """Receive a message, for whichever thread waits for it; called with the lock held, which is free meanwhile."""
-        self._hearing = True
-        self._heard.release()
+    def _listen(self) -> None:
         try:
-            self._receive()
-        finally:
-            self._heard.acquire()
-            self._hearing = False
-            self._heard.notify_all()
+            while True:
+                message, descriptor = self._connection.receive()
+                with self._heard:
+                    self._take(message, descriptor)
+                    self._heard.notify_all()
+        except BaseException as error:
+            with self._heard:
+                self._lost = error
+                self._heard.notify_all()
 
-    def _receive(self) -> None:
-        try:
-            message, descriptor = self._connection.receive()
-        except JobError:
-            self._on_loss()
-            raise
+    def _take(self, message: List[Any], descriptor: Optional[int]) -> None:
         if message[0] == 'merged':
             self._unmerged.discard(message[1])
         elif message[0] == 'rows':
@@ -352,7 +346,7 @@ class Leader(Service):
     def _hear(self, rank: int, connection: Any, ready: int) -> None:
         try:
             message, descriptor = connection.receive()
-        except JobError:
+        except Left:
             self._selector.unregister(connection)  # its death is the job monitor's business
             return
         kind = message[0]

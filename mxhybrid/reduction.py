@@ -23,7 +23,7 @@ import numpy as np
 from .engine import Deferred
 from .errors import JobError
 from .mesh import Mesh, add_up
-from .segments import Bell, Connection, Segment
+from .segments import Bell, Connection, Left, Segment
 from .service import Service
 
 #: Types that are summed here; gradients have no others.
@@ -209,7 +209,7 @@ class HostReduction(Service):
     def _hear(self, rank: int, connection: Any, ready: int) -> None:
         try:
             message, descriptor = connection.receive()
-        except JobError:
+        except Left:
             self._selector.unregister(connection)  # its death is the job monitor's business
             return
         if message[0] == 'bell' and descriptor is not None:

@@ -4,6 +4,7 @@ A segment is an anonymous file (``memfd_create``) whose descriptor travels over 
 so nothing is left behind however its owners end, and no limit of ``/dev/shm`` applies to it.
 """
 import array
+import contextlib
 import json
 import mmap
 import os
@@ -65,6 +66,10 @@ class Segment:
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
 
 
+class Left(JobError):
+    """The process at the other end of a connection is not there any more."""
+
+
 class Connection:
     """Messages, each a list of JSON values, between two processes of one host; any thread may send.
 
@@ -85,22 +90,11 @@ class Connection:
 
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send a message, with a descriptor if given; waits while the other side has too many to read."""
-        self._send(message, descriptor, 0)
-
-    def try_send(self, message: List[Any], descriptor: Optional[int] = None) -> bool:
-        """Send a message, with a descriptor if given, unless the other side has too many to read; whether it went."""
-        try:
-            self._send(message, descriptor, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _send(self, message: List[Any], descriptor: Optional[int], flags: int) -> None:
         ancillary = []
         if descriptor is not None:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [descriptor]))]
         with self._lock:
-            self._sock.sendmsg([json.dumps(message).encode()], ancillary, flags)
+            self._sock.sendmsg([json.dumps(message).encode()], ancillary)
 
     def tell(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send to a process that may have left, or died, which the job monitor notices."""
@@ -125,8 +119,10 @@ class Connection:
 
         Raises
         ------
+        Left
+            The other process has closed the connection, or died.
         JobError
-            The other process has closed the connection, or died; or a descriptor was lost.
+            A descriptor was lost.
         socket.timeout
         """
         if timeout is not None and not self.readable(timeout):
@@ -137,7 +133,7 @@ class Connection:
         except ConnectionError:
             data, ancillary, flags = b'', [], 0
         if not data:
-            raise JobError('a worker of this host has left its local aggregation')
+            raise Left('a worker of this host has left its local aggregation')
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             raise JobError('this process has too many open files to take another one from a worker of its host: raise '
                            'their number with ulimit -n (it is %d now)' % resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -147,8 +143,13 @@ class Connection:
                 descriptor = array.array('i', content[:array.array('i').itemsize])[0]
         return json.loads(data.decode()), descriptor
 
+    def hang_up(self) -> None:
+        """End the connection for both sides: threads that wait for a message learn that, too."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """End the connection."""
+        """End the connection for this process."""
         self._sock.close()
 
 

@@ -90,10 +90,10 @@ class Servers:
         return types.SimpleNamespace(write=lambda result: result.__setitem__(slice(None), values[:, None]))
 
 
-def related_tables():
-    """Two tables of which one shows the other's changes, as one worker sees them."""
+def related_tables(indices=(0, 1)):
+    """Tables of which one shows the other's changes, as one worker sees them."""
     tables = [types.SimpleNamespace(index=index, pushes=0, dtype=np.dtype('f4'),
-                                    partitioning=Partitioning(100, WIDTH, (index,), (0,))) for index in range(2)]
+                                    partitioning=Partitioning(100, WIDTH, (index,), (0,))) for index in indices]
     for table in tables:
         table.family = tables
     return tables
@@ -125,6 +125,41 @@ def test_a_merge_into_a_related_table_moves_no_rows_that_are_being_read():
     follower.close()
     leader.close()
     assert not failures
+
+
+def test_a_follower_that_waits_elsewhere_keeps_no_leader_from_merging():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    failures = []
+    leader = Leader(Servers(), {1: Connection(there)}, failures.append)
+    follower = Follower(Connection(here), None, lambda: None)
+    for index in range(1000):  # more than a connection holds
+        for link in (follower, leader):
+            (table,) = related_tables([index])
+            touch(link, table)
+    settling = threading.Thread(target=leader.settle, daemon=True)
+    settling.start()
+    settling.join(30)
+    assert not settling.is_alive() and not failures
+    follower.settle()
+    follower.close()
+    leader.close()
+
+
+def test_a_leader_without_descriptors_says_so(monkeypatch):
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    failures, told = [], threading.Event()
+    connection = Connection(there)
+
+    def lost(timeout=None):
+        raise JobError('this process has too many open files')
+
+    monkeypatch.setattr(connection, 'receive', lost)
+    leader = Leader(Servers(), {1: connection}, lambda error: (failures.append(error), told.set()))
+    follower = Follower(Connection(here), None, lambda: None)
+    follower._send(['segment', 'push', 0, 8])
+    assert told.wait(10) and 'too many open files' in str(failures[0])
+    follower.close()
+    leader.close()
 
 
 MESSAGES = 2000  # more than fit into both directions of a connection
