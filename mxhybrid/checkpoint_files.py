@@ -45,7 +45,7 @@ SHARD_BYTES = 32 << 20
 #: Bytes that a reader accepts at most of a manifest.
 MAX_MANIFEST_BYTES = 256 << 20
 
-#: Seconds to wait for another process that writes into or reads from the directory, the last of an earlier job.
+#: Seconds to wait for another process that writes into the directory, the last of an earlier job.
 LOCK_TIMEOUT_S = 60.0
 
 _MANIFEST = 'manifest.json'
@@ -133,8 +133,8 @@ def kept(directory: str) -> Iterator[List[str]]:
         with locked(directory):
             found = names(directory)
             for name in found:
-                handles.append(os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC))
-                with suppress(OSError):  # not every file system has locks of directories
+                with suppress(OSError):  # a damaged one is found out later; not every file system has such locks
+                    handles.append(_open(os.path.join(directory, name)))
                     fcntl.flock(handles[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield found
     finally:
@@ -260,14 +260,17 @@ class Writer:
     def _remove(self, name: str) -> None:
         path, aside = os.path.join(self._directory, name), os.path.join(self._directory, _REMOVING)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = _open(path)
             try:
                 if _read_by_others(handle):
                     logger.info('another process reads the old checkpoint %s: it is removed later', path)
                     return
                 # Renamed first: a checkpoint that is half removed is none.
                 os.rename(path, aside)
-                shutil.rmtree(aside)
+                if stat.S_ISDIR(os.fstat(handle).st_mode):
+                    shutil.rmtree(aside)
+                else:
+                    os.remove(aside)
             finally:
                 os.close(handle)
         except OSError as error:
@@ -386,6 +389,11 @@ class Reader:
                     raise self._damaged(_shard(shard), 'lacks elements of %s' % name)
                 result[low - start:high - start] = found[low - first:high - first]
         return result
+
+
+def _open(path: str) -> int:
+    # Whatever it is: a pipe, say, would be waited for.
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _read_by_others(handle: int) -> bool:

@@ -271,11 +271,10 @@ class Vigil:
             self._awaited.pop(introduced, None)
             answer['me'] = self._me
         if who['rank'] >= 0:
-            calls = int(beat['calls'])
-            if calls != life.calls:
+            calls, busy = int(beat['calls']), bool(beat.get('busy'))
+            if (calls, busy) != (life.calls, life.busy):
                 life.missed_since = None
-            life.calls, life.call, life.at = calls, str(beat['call']), str(beat['at'])
-            life.busy = bool(beat.get('busy'))
+            life.calls, life.call, life.at, life.busy = calls, str(beat['call']), str(beat['at']), busy
         return {'beat': answer}
 
     def expect(self, who: Dict[str, Any], children: List[List[Any]]) -> None:
@@ -354,7 +353,7 @@ class Vigil:
         least = min(who['life'].calls for who in workers)
         for who in workers:
             life: Life = who['life']
-            if life.calls > least or least == last['life'].calls or life.busy:
+            if life.calls > least or least == last['life'].calls:
                 life.missed_since = None
                 continue
             if life.missed_since is None:
@@ -363,7 +362,7 @@ class Vigil:
             text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
                     'at %s' % (who['name'], last['life'].call, last['life'].calls, life.calls, missed,
                                      life.at or 'an unknown place'))
-            if 0 < self._limits.stall < missed:
+            if 0 < self._limits.stall < missed and not life.busy:
                 return Verdict(text, [])
             if missed > life.patience:
                 life.patience *= 2

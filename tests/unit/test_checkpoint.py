@@ -1,4 +1,5 @@
 """Checkpoints in one process: training that is resumed equals training that went on, bit for bit."""
+import contextlib
 import logging
 import os
 import sys
@@ -380,7 +381,7 @@ def test_a_trainer_of_parameters_that_the_net_lacks(tmp_path):
 
 
 @pytest.mark.parametrize('kvstore', [None, 'device'])
-@pytest.mark.parametrize('variable', ['HOROVOD_SIZE', 'DMLC_NUM_WORKER'])
+@pytest.mark.parametrize('variable', ['HOROVOD_SIZE', 'DMLC_NUM_WORKER', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE'])
 def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, kvstore, variable):
     training = Training('dense', kvstore=kvstore)
     training.fit(end=1)
@@ -389,6 +390,33 @@ def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, 
         training.save(tmp_path)
     with pytest.raises(InputError, match="use kvstore='hybrid'"):
         training.load(tmp_path)
+
+
+def test_the_others_are_told_that_worker_0_is_busy():
+    seen, busy = [], []
+
+    class Workers:
+        rank = 0
+
+        def exchange(self, value, _):
+            return [value]
+
+        @contextlib.contextmanager
+        def busy(self):
+            busy.append(True)
+            try:
+                yield
+            finally:
+                busy.pop()
+
+    def fail():
+        seen.append(list(busy))
+        raise InputError('no')
+
+    assert checkpoint._on_worker_0(Workers(), 'save', lambda: seen.append(list(busy))) is None
+    with pytest.raises(InputError, match='no'):
+        checkpoint._on_worker_0(Workers(), 'save', fail)
+    assert seen == [[True], [True]] and not busy
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):

@@ -507,3 +507,14 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
             pass
     with locked(str(tmp_path)):
         pass
+
+
+def test_what_is_no_checkpoint_keeps_nobody_from_reading_those_that_are(tmp_path, messages):
+    write(tmp_path, 1)
+    os.mkfifo(str(tmp_path / '00000002-step-2'))
+    (tmp_path / '00000003-step-3').symlink_to(tmp_path / 'nowhere')
+    with kept(str(tmp_path)) as found:
+        assert found == ['00000003-step-3', '00000002-step-2', '00000001-step-1']
+        assert_whole(newest(str(tmp_path), found), 1)
+    write(tmp_path, 4, keep=1)
+    assert names(str(tmp_path))[0] == '00000004-step-4' and '00000001-step-1' not in names(str(tmp_path))
