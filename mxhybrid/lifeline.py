@@ -49,7 +49,7 @@ LAST_WORDS_S = 0.5
 SEND_TIMEOUT_S = 5
 
 
-#: Seconds after which a process that is to leave has left.
+#: Seconds after which a process that is to leave has left, whatever holds it up.
 LEAVE_S = 10.0
 
 #: Held by the thread that ends this process.
@@ -75,8 +75,8 @@ def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float 
         if not _leaving.acquire(blocking=False):
             time.sleep(LEAVE_S)
             return
-        flush()
-        with contextlib.suppress(OSError, ValueError):
+        end_in_time()
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             sys.stderr.write('[mxhybrid] %s\n' % text)
         flush()
         time.sleep(grace)
@@ -87,9 +87,17 @@ def leave(text: str, cleanup: Optional[Callable[[], None]] = None, grace: float 
         os._exit(ABORT_STATUS)
 
 
+def end_in_time() -> None:
+    """Have this process end in :data:`LEAVE_S` at the latest: output that nobody reads, say, could hold it up."""
+    timer = threading.Timer(LEAVE_S, os._exit, [ABORT_STATUS])
+    timer.daemon = True
+    with contextlib.suppress(RuntimeError):  # an interpreter that ends starts no threads
+        timer.start()
+
+
 def flush() -> None:
     """Have the script's output leave this process, where anybody takes it: its reader may have gone."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stderr, sys.stdout):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
 

@@ -53,9 +53,10 @@ class Monitor:
         self._first_failure: Optional[str] = None
         self._finished: Dict[int, int] = {}
         self._released = False
-        #: Ranks of workers that have left in order; then whether all have.
+        #: Ranks that have left in order, and when the last worker had.
         self._left: Set[int] = set()
         self._left_at = 0.0
+        #: Whether the watch has ended, since all have left.
         self._parted = False
         #: Deaths that a parent may still explain, and until when.
         self._deaths: List[Tuple[float, str]] = []

@@ -552,3 +552,22 @@ def test_the_first_reason_to_leave_is_the_only_one_said():
                       "time.sleep(0.1)\nleave('its echo')")
     assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] the cause\n')
     assert done.returncode == ABORT_STATUS
+
+
+def test_output_that_is_never_read_holds_nobody_up():
+    done = run_python(PACKAGE + "import os\nlifeline.LEAVE_S = 1.0\nsys.stdin.readline()\n"
+                      "os.set_blocking(1, False)\n"
+                      "try:\n    while True:\n        os.write(1, b'x' * 4096)\n"
+                      "except BlockingIOError:\n    os.set_blocking(1, True)\n"
+                      "sys.stdout = open(1, 'w')\nsys.stdout.write('y' * 10)\nleave('the reason')")
+    done.stdin.write('go\n')
+    done.stdin.close()
+    assert done.wait(LIMIT_S) == ABORT_STATUS
+    assert done.stderr.read() == '[mxhybrid] the reason\n'
+
+
+def test_without_standard_error_the_clean_up_is_done():
+    done = run_python(PACKAGE + "import os\nsys.stderr = None\n"
+                      "leave('the reason', lambda: os.write(1, b'cleaned up'))")
+    assert done.communicate(timeout=LIMIT_S) == ('cleaned up', '')
+    assert done.returncode == ABORT_STATUS
