@@ -82,7 +82,8 @@ def allocate_rows(ids, shape, dtype):
     -------
     array : mxnet.ndarray.sparse.RowSparseNDArray
     rows : numpy.ndarray, shape (n, width)
-        Writable view of the stored rows.  Fill it before handing `array` to the engine.
+        Writable view of the stored rows.  Fill it before handing `array` to the engine, or in an operation of the
+        engine's that writes `array`, see :mod:`mxhybrid.deliveries`.
     """
     width = int(np.prod(shape[1:]))
     if len(ids) == 0:

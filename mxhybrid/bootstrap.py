@@ -1,4 +1,7 @@
-"""How workers under launch.py find each other for Horovod: they have a native store, which carries their addresses."""
+"""What Horovod needs before it starts.
+
+Workers under launch.py have a native store already, which carries their addresses.
+"""
 import json
 import os
 from typing import Any, Dict, List
@@ -8,12 +11,20 @@ import numpy as np
 
 from .arrays import host_view
 from .errors import JobError
+from .heartbeat import Limits
 from .processes import interface_of
 
 #: Native key over which they exchange; tables use keys above it.
 BOOTSTRAP_KEY = 1
 
 _BYTES = 2048
+
+#: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
+#: of them, work or not: with 12 on two cores that took more than half of the cores.
+_HOROVOD_CYCLE_MS = '25'
+
+#: Seconds that Horovod waits longer for a worker than this project does, which then can say who is missing.
+_AFTER_US_S = 30
 
 
 def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -29,6 +40,21 @@ def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]
     native.push(BOOTSTRAP_KEY, array)
     native.pull(BOOTSTRAP_KEY, out=array)
     return [json.loads(row.astype(np.uint8).tobytes().decode()) for row in host_view(array)]
+
+
+def prepare_horovod(limits: Limits, aggregates: bool) -> None:
+    """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
+
+    Parameters
+    ----------
+    limits : Limits
+        How long mxhybrid waits itself; Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).
+    aggregates : bool
+        Whether local aggregation sums the dense gradients that are on CPUs.
+    """
+    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
+    if aggregates and not mx.runtime.Features().is_enabled('CUDA'):
+        os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 
 def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, address: str) -> None:

@@ -204,7 +204,7 @@ class Chooser:
 
         def weights(ids: np.ndarray) -> np.ndarray:
             rows = np.empty((len(ids), route.width), route.dtype)
-            old.pull_exactly(ids, rows)
+            old.pull_aside(ids, rows)
             return rows
 
         if optimizer is not None and old.has_optimizer:

@@ -27,6 +27,7 @@ hooked                            why
 import contextlib
 import functools
 import os
+import re
 import sys
 import tempfile
 from typing import Any, Callable, Dict, List
@@ -413,7 +414,7 @@ def _load_states(original: Any) -> Any:
 def _gist(text: str) -> str:
     """One line of an error's text: the first, but of a traceback, as in errors of MXNet's native code, the last."""
     lines = text.strip().split('\n')
-    return lines[-1].strip().replace('MXNetError: ', '', 1) if lines[0].startswith('Traceback') else lines[0]
+    return re.sub(r'^(\w+\.)*MXNetError: ', '', lines[-1].strip()) if lines[0].startswith('Traceback') else lines[0]
 
 
 def _excepthook(original: Any) -> Any:

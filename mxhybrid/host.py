@@ -1,48 +1,22 @@
 """Which workers share a host, and the connections between them: they reach servers and other hosts by a leader."""
-import os
 import secrets
 import socket
 import struct
 import time
 from typing import Any, Callable, Dict, List, Optional, Union
 
-import mxnet as mx
-
 from .aggregation import Direct, Follower, Leader
 from .client import Client
 from .collective import Collective
 from .errors import JobError
-from .heartbeat import Limits
 from .lifeline import ECHO_DELAY_S
 from .mesh import Mesh
 from .reduction import FollowerReduction, LeaderReduction
 from .segments import Connection, Listener, connect
 from .settings import variable
 
-#: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
-#: of them, work or not: with 12 on two cores that took more than half of the cores.
-_HOROVOD_CYCLE_MS = '25'
-
-#: Seconds that Horovod waits longer for a worker than this project does, which then can say who is missing.
-_AFTER_US_S = 30
-
 #: What a connection begins with: a secret, and the place of who connects; seconds that this may take.
 _TOKEN_BYTES, _PLACE, _GREETING_S = 16, struct.Struct('<I'), 5.0
-
-
-def prepare_horovod(limits: Limits, aggregates: bool) -> None:
-    """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
-
-    Parameters
-    ----------
-    limits : Limits
-        How long mxhybrid waits itself; Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).
-    aggregates : bool
-        Whether local aggregation sums the dense gradients that are on CPUs.
-    """
-    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
-    if aggregates and not mx.runtime.Features().is_enabled('CUDA'):
-        os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 
 def find_leaders(places: List[str], aggregate: bool) -> List[int]:

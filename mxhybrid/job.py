@@ -22,15 +22,15 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 
 from . import log
-from .bootstrap import BOOTSTRAP_KEY, configure_horovod, exchange_natively, slots_of
+from .bootstrap import BOOTSTRAP_KEY, configure_horovod, exchange_natively, prepare_horovod, slots_of
 from .client import Client
 from .collective import Collective, load
 from .costs import Network
 from .deadline import Deadline
 from .deliveries import Deliveries
 from .errors import SettingError
-from .host import find_leaders, join_host, prepare_horovod
-from .lifeline import Lifeline, flush, leave
+from .host import find_leaders, join_host
+from .lifeline import Lifeline, end_in_time, flush, leave
 from .monitor import Monitor
 from .processes import (
     Children,
@@ -363,6 +363,7 @@ class Job:
         if self._monitor is not None:
             # The monitor's thread ends with this process, perhaps before it reads what was sent.
             self._monitor.report_failure('%s failed: %s' % (self._name(socket.gethostname()), text))
+        end_in_time()
         flush()
         self.telemetry.wait()
         self._cleanup()
@@ -425,6 +426,7 @@ def fail_current(text: str, echo: bool) -> None:
         end_processes_of_job(os.environ['DMLC_PS_ROOT_URI'], os.environ['DMLC_PS_ROOT_PORT'],
                              ('scheduler', 'server', 'worker'))
         # A native store that the script made by itself would wait for the others at exit.
+        end_in_time()
         flush()
         os._exit(1)
 

@@ -290,11 +290,11 @@ class Table:
         self._empty = [None] * partitioning.count
 
     def collect(self) -> None:
-        """Wait for rows that were asked for early."""
+        """Wait for rows that were asked for, early or to be written by another thread."""
         self._ahead.collect()
 
     def touch(self) -> None:
-        """Push no rows (collective), which frees the servers' buffers, but keep those that were asked for early."""
+        """Push no rows (collective), which frees the servers' buffers; to be called after :meth:`collect`."""
         self.push_exactly(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
 
     @property
@@ -340,7 +340,7 @@ class Table:
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
-        (self._wire or self)._ahead.settle()  # the host forgets the rows that it holds
+        (self._wire or self)._ahead.settle()  # for callers that did not: the host forgets the rows that it holds
         self.pushes += 1
         self.servers.link.push(self, ids, rows, priority)
 

@@ -16,6 +16,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from .jobs import SCRIPTS
+from .training import EXAMPLES
 
 VOCAB, WIDTH, COLUMNS, WORDS, SAMPLES = 20000, 128, 64, 35, 512
 
@@ -103,7 +104,7 @@ def compare(weights: str, other: Any, steps: int, blocks: int) -> Dict[str, Any]
 
 def run(args: argparse.Namespace) -> List[Dict[str, Any]]:
     """Compare both kinds of weights, and print it; of `args`, `steps` are those of a block."""
-    sys.path[:0] = [str(SCRIPTS.parent), str(SCRIPTS.parent / 'examples')]
+    sys.path[:0] = [str(SCRIPTS.parent), str(EXAMPLES)]
     import mxhybrid  # noqa: F401 (makes kvstore='hybrid' known)
 
     print('one process, %d blocks of %d steps of word_lm with each store in turn' % (BLOCKS * args.rounds, args.steps))

@@ -5,6 +5,7 @@ anywhere in a table or none at all, learning rates that change, partitions that 
 every now and then.  Gradients are small whole numbers and learning rates powers of two: sgd without momentum must
 give the same bits as NumPy, the others may differ by rounding.
 """
+import os
 import sys
 import time
 
@@ -125,7 +126,7 @@ def main():
     for each in tested:
         each.pull(np.arange(ROWS))
     client = job.current().servers.client
-    report(rank, steps=done, requests=client.requests if client else 0,
+    report(rank, steps=done, pid=os.getpid(), requests=client.requests if client else 0,
            sums={each.name: float(np.abs(each.model.weights).sum()) for each in tested})
 
 

@@ -75,7 +75,8 @@ def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, 
     made = {each['steps'] for each in result.results.values()}
     if len(made) != 1 or sorted(result.results) != list(range(workers)):
         raise RuntimeError('workers made different numbers of steps: %s' % result.results)
-    requests = {name: result.results[int(name.split()[1])]['requests'] for name in samples if name.startswith('worker')}
+    by_pid = {each['pid']: each['requests'] for each in result.results.values()}
+    requests = {name: by_pid[pid] for name in samples for pid in by_pid if name.endswith('(%d)' % pid)}
     return {'steps': made.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
 
 

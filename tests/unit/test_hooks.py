@@ -277,6 +277,7 @@ def test_a_saved_table_has_the_type_and_all_bits_of_the_parameter(tmp_path, dtyp
 @pytest.mark.parametrize('text, gist', [
     ('plain', 'plain'), ('first\nsecond', 'first'), ('', ''),
     ('Traceback (most recent call last):\n  File "x.cc", line 3\nMXNetError: Check failed: disk full\n',
-     'Check failed: disk full')])
+     'Check failed: disk full'),
+    ('Traceback (most recent call last):\nmxnet.base.MXNetError: no MXNetError: here', 'no MXNetError: here')])
 def test_the_line_of_an_error_that_travels_says_what_happened(text, gist):
     assert hooks._gist(text) == gist

@@ -3,8 +3,8 @@ import os
 
 import pytest
 
+from mxhybrid.bootstrap import prepare_horovod
 from mxhybrid.heartbeat import Limits
-from mxhybrid.host import prepare_horovod
 
 TIMEOUT, CYCLE = 'HOROVOD_GLOO_TIMEOUT_SECONDS', 'HOROVOD_CYCLE_TIME'
 
