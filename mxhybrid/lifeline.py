@@ -48,7 +48,6 @@ LAST_WORDS_S = 0.5
 #: Seconds after which a process gives up sending to a monitor that does not read.
 SEND_TIMEOUT_S = 5
 
-
 #: Seconds after which a process that is to leave has left, whatever holds it up.
 LEAVE_S = 10.0
 

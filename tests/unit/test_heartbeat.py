@@ -172,6 +172,7 @@ def test_a_worker_that_is_busy_for_all_is_told_of_but_ends_no_job(caplog):
     with caplog.at_level(logging.WARNING, 'mxhybrid.heartbeat'):
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
     assert caplog.records and all('worker0 has not come' in record.getMessage() for record in caplog.records)
+    assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts anew
     verdict = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
     assert verdict.text.startswith('worker0 has not come')
 

@@ -516,17 +516,21 @@ def test_failures_from_many_threads_are_told_once():
 # ------------------------------------------------------------------------------------------ leaving
 
 
+def last_words(program):
+    """Output and errors of a process that leaves."""
+    done = run_python(PACKAGE + program)
+    said = done.communicate(timeout=LIMIT_S)
+    assert done.returncode == ABORT_STATUS
+    return said
+
+
 @pytest.mark.parametrize('cleanup, extra', [
     ('None', ''), ("lambda: sys.stderr.write('cleaned up\\n')", 'cleaned up\n'), ('lambda: 1 / 0', '')],
     ids=['plain', 'with cleanup', 'with a cleanup that fails'])
 def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cleanup, extra):
-    program = PACKAGE + ("import atexit\natexit.register(print, 'exit handler', flush=True)\n"
-                         "sys.stdout.write('last words')\nleave('the reason', %s)" % cleanup)
-    done = run_python(program)
-    out, err = done.communicate(timeout=LIMIT_S)
-    assert done.returncode == ABORT_STATUS
-    assert out == 'last words'
-    assert err == '[mxhybrid] the reason\n' + extra
+    said = last_words("import atexit\natexit.register(print, 'exit handler', flush=True)\n"
+                      "sys.stdout.write('last words')\nleave('the reason', %s)" % cleanup)
+    assert said == ('last words', '[mxhybrid] the reason\n' + extra)
 
 
 def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
@@ -540,18 +544,16 @@ def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
 
 
 def test_any_thread_can_make_the_process_leave():
-    done = run_python(PACKAGE + "import threading, time\nthreading.Thread(target=leave, args=('thread',)).start()\n"
+    said = last_words("import threading, time\nthreading.Thread(target=leave, args=('thread',)).start()\n"
                       'time.sleep(60)')
-    assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] thread\n')
-    assert done.returncode == ABORT_STATUS
+    assert said == ('', '[mxhybrid] thread\n')
 
 
 def test_the_first_reason_to_leave_is_the_only_one_said():
-    done = run_python(PACKAGE + "import threading, time\n"
+    said = last_words("import threading, time\n"
                       "threading.Thread(target=leave, args=('the cause', None, 0.5)).start()\n"
                       "time.sleep(0.1)\nleave('its echo')")
-    assert done.communicate(timeout=LIMIT_S) == ('', '[mxhybrid] the cause\n')
-    assert done.returncode == ABORT_STATUS
+    assert said == ('', '[mxhybrid] the cause\n')
 
 
 def test_output_that_is_never_read_holds_nobody_up():
@@ -567,7 +569,5 @@ def test_output_that_is_never_read_holds_nobody_up():
 
 
 def test_without_standard_error_the_clean_up_is_done():
-    done = run_python(PACKAGE + "import os\nsys.stderr = None\n"
-                      "leave('the reason', lambda: os.write(1, b'cleaned up'))")
-    assert done.communicate(timeout=LIMIT_S) == ('cleaned up', '')
-    assert done.returncode == ABORT_STATUS
+    said = last_words("import os\nsys.stderr = None\nleave('the reason', lambda: os.write(1, b'cleaned up'))")
+    assert said == ('cleaned up', '')
