@@ -52,6 +52,14 @@ def run(*args, **keywords):
     return result.returncode, starts, result
 
 
+@pytest.mark.parametrize('name, status', [('nowhere', 127), ('.', 126)])
+def test_a_command_that_cannot_be_started_has_the_status_that_shells_give_it(tmp_path, name, status):
+    command = str(tmp_path / name)
+    with start_command(RESTART + ['-n', '3', '--', command]) as job:
+        result = job.wait(timeout=30)
+    assert result.returncode == status and result.output.count(command) == 1
+
+
 @pytest.mark.parametrize('by', [RESTART, LAUNCH], ids=['restart.py', 'launch.py'])
 def test_a_command_is_started_until_it_succeeds(tmp_path, by):
     assert run(tmp_path, 3, '5', good=2, by=by)[:2] == (0, ['0', '1', '2'])
