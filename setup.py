@@ -12,7 +12,8 @@ setup(
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
     # (see scripts/install): neither can be a requirement here.
     install_requires=['numpy<1.24', 'tqdm', 'safetensors'],
-    extras_require={'test': ['pytest', 'pytest-timeout', 'hypothesis', 'psutil', 'ruff', 'mypy'],
+    extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'ruff',
+                             'mypy', 'import-linter'],
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid plot
     classifiers=[
         'License :: OSI Approved :: Apache Software License',

@@ -99,9 +99,3 @@ class Checkpoints:
         if self._losses is not None and store.rank == 0:
             with open(self._losses, 'a') as handle:
                 handle.write(json.dumps({'step': step, 'loss': loss.asscalar().item()}) + '\n')
-
-
-def print_report(store):
-    """Print on rank 0 what the store has moved so far and which way, where the store can tell."""
-    if store.rank == 0 and store.num_workers > 1 and hasattr(store, 'report'):
-        print(store.report(), flush=True)

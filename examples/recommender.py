@@ -8,7 +8,8 @@ dense (Horovod's allreduce). Run it with any of ::
     horovodrun -np 2 --gloo python examples/recommender.py                      # servers start by themselves
     scripts/launch.py -n 2 -s 1 --launcher local python examples/recommender.py # MXNet's way
 
-With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. To compare::
+With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores;
+docs/launching.md has several hosts, docs/observing.md what worker 0 logs. To compare::
 
     python examples/recommender.py --kvstore local
     scripts/launch.py -n 2 -s 1 --launcher local python examples/recommender.py --kvstore dist_sync
@@ -30,7 +31,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import Checkpoints, add_common_arguments, make_store, positive, print_report, share
+from _cli import Checkpoints, add_common_arguments, make_store, positive, share
 from _data import load_ratings
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -180,8 +181,6 @@ def main():
                   disable=None if first else True) as bar:  # None: silent when not a terminal
             error = train_epoch(model, trainer, ratings, batches, mine, args, bar, store, checkpoints, epoch * steps)
         speed = (steps - done) * args.batch_size / (time.time() - started)
-        if epoch == 0:
-            print_report(store)
         rmse = evaluate(model, ratings, valid)
         if first:
             print('epoch {}: train RMSE {:.4f}, validation RMSE {:.4f}, {:,.0f} ratings/s'.format(

@@ -8,7 +8,8 @@ goes through Horovod's allreduce. Run it with any of ::
     horovodrun -np 2 --gloo python examples/word_lm.py                      # servers start by themselves
     scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py # MXNet's way
 
-With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. To compare::
+With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores;
+docs/launching.md has several hosts, docs/observing.md what worker 0 logs. To compare::
 
     python examples/word_lm.py --kvstore local
     scripts/launch.py -n 2 -s 1 --launcher local python examples/word_lm.py --kvstore dist_sync
@@ -38,7 +39,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import Checkpoints, add_common_arguments, make_store, positive, print_report, share
+from _cli import Checkpoints, add_common_arguments, make_store, positive, share
 from _data import load_corpus
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -323,8 +324,6 @@ def main():
             train_epoch(model, trainer, sampler, mine, args, bar, store, progress, checkpoints, (epoch + 1) * steps)
         loss = progress.total.asscalar() / steps
         speed = (steps - done) * args.bptt * args.batch_size / (time.time() - started)
-        if epoch == 0:
-            print_report(store)
         perplexity = evaluate(model, corpus.valid, args.bptt)
         if first:
             print('epoch {}: train loss {:.3f} (sampled), validation perplexity {:.1f}, {:,.0f} words/s'.format(

@@ -4,25 +4,27 @@
 ``horovodrun``, MXNet's ``launch.py`` or plain ``python``.  row_sparse parameters then live in partitions on
 parameter servers, dense parameters are summed by Horovod allreduce, as in Parallax (Kim et al., EuroSys 2019).
 """
-import os as _os
-
-from .entry import is_command as _is_command
+from .base.launcher import is_worker as _is_worker
+from .base.program import is_command as _is_command
+from .native.row_wise import row_wise
 
 __version__ = '0.1.0'
 
 # The command `mxhybrid` also looks at installations where importing MXNet fails, crashes or hangs.  For everybody else:
 # under launch.py the same script also runs as server and scheduler, where importing MXNet serves until the job
-# ends and nothing of ours is needed (mxhybrid.handler, which MXNet's server loads, imports what it uses).
+# ends and nothing of ours is needed (mxhybrid.servers.pickled, which MXNet's server loads, imports what it uses) but
+# row_wise, which stands above for modules of the user's that such a server imports.
 _is_tool = _is_command()
 if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
-if not _is_tool and _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
+if not _is_tool and _is_worker():
     from . import checkpoint
-    from . import hooks as _hooks
-    from .errors import CheckpointError, HybridError, InputError, JobError, SettingError
-    from .prefetching import prefetch, prefetching
-    from .store import Hybrid
+    from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
+    from .base.settings import in_words as _in_words
+    from .kvstore import hooks as _hooks
+    from .kvstore.hybrid import Hybrid
+    from .kvstore.prefetching import prefetch, prefetching
 
     _hooks.install()
 
@@ -32,13 +34,22 @@ if not _is_tool and _os.environ.get('DMLC_ROLE', 'worker') == 'worker':
         Parameters
         ----------
         **settings
-            See :class:`Hybrid`.
+            By name, see below; one that is None counts as not given.
 
         Returns
         -------
         Hybrid
+
+        Raises
+        ------
+        SettingError
+            A setting that cannot work, on any worker, or that is not the same on all of them.
+        JobError
+            The other processes did not arrive in time.
         """
         return Hybrid(**settings)
 
+    create.__doc__ = (create.__doc__ or '') + _in_words()
+
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'prefetch', 'prefetching']
+               'create', 'prefetch', 'prefetching', 'row_wise']

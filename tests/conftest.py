@@ -1,18 +1,35 @@
-"""What every test gets: import paths, a time limit, cheap tests first, and a last look for processes left behind."""
+"""What every test gets: import paths, a time limit, cheap tests first, and a last look for processes left behind.
+
+Where several processes of pytest share the tests (pytest-xdist, which scripts/test asks for), a test with the marker
+`alone` runs while none of the others does: it is about time, or about who computes. Tests with the marker `slow` run
+with ``--slow`` only: what is rare and takes long, of which others have one case of each kind.
+"""
+import contextlib
+import fcntl
 import logging
+import os
 import sys
 
+import hypothesis
 import pytest
 
 TESTS = __file__.rpartition('/')[0]
-for path in (TESTS, TESTS.rpartition('/')[0], TESTS.rpartition('/')[0] + '/scripts'):
+ROOT = TESTS.rpartition('/')[0]
+for path in (ROOT, ROOT + '/scripts'):
     if path not in sys.path:
         sys.path.insert(0, path)
 
-import jobs  # noqa: E402  (found by the lines above)
+from lab import processes  # noqa: E402  (found by the lines above)
 
 # Directory of tests: seconds that one test may take, in the order in which they run.
 TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300}
+
+#: How many tests are left out, by process of pytest.
+LEFT_OUT = {}
+
+# The machine may be busy.
+hypothesis.settings.register_profile('untimed', deadline=None)
+hypothesis.settings.load_profile('untimed')
 
 
 @pytest.fixture
@@ -29,23 +46,81 @@ def _directory(item):
         return ''
 
 
+def pytest_addoption(parser):
+    parser.addoption('--slow', action='store_true', help='run the tests with the marker slow, too')
+
+
 def pytest_configure(config):
     if not config.pluginmanager.hasplugin('timeout'):
         raise pytest.UsageError('the tests need pytest-timeout: without it a hanging job would hang for ever')
+    # Further processes of pytest inherit it: their jobs are found, too.
+    os.environ[processes.MARKER] = processes.SESSION
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     order = list(TIME_LIMITS)
     items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
     for item in items:
         if item.get_closest_marker('timeout') is None:
             item.add_marker(pytest.mark.timeout(TIME_LIMITS.get(_directory(item), 60)))
+    if not config.getoption('slow'):
+        slow = [item for item in items if item.get_closest_marker('slow')]
+        items[:] = [item for item in items if not item.get_closest_marker('slow')]
+        config.hook.pytest_deselected(items=slow)
+        LEFT_OUT['here'] = len(slow)
+
+
+# ------------------------------------------------------------------------------------------ beside each other
+
+@contextlib.contextmanager
+def locked(path, how):
+    """Hold a lock on a file while a block runs."""
+    with open(path) as file:
+        fcntl.flock(file, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # by name: a process that a test has forked may have the file, too
+
+
+@contextlib.contextmanager
+def room_for(item):
+    """A block in which a test runs: beside those of other processes of pytest, or alone."""
+    how = fcntl.LOCK_EX if item.get_closest_marker('alone') else fcntl.LOCK_SH
+    with contextlib.ExitStack() as inside:
+        # Who waits for the room waits in its door, and nobody overtakes.
+        with locked(TESTS + '/__init__.py', fcntl.LOCK_EX):
+            inside.enter_context(locked(__file__, how))
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the test's time begins to run
+def pytest_runtest_protocol(item):
+    with room_for(item):
+        yield
+
+
+# ----------------------------------------------------------------------------------------------- in the end
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    LEFT_OUT[node.gateway.id] = getattr(node, 'workeroutput', {}).get('left out', 0)
 
 
 def pytest_sessionfinish(session):
-    left = jobs.find_processes(jobs.SESSION)
+    if hasattr(session.config, 'workeroutput'):
+        session.config.workeroutput['left out'] = LEFT_OUT.get('here', 0)
+        return
+    # Jobs have longer markers than the processes of pytest have.
+    left = processes.find_processes(processes.SESSION + '/')
     if left:
-        table = jobs.format_processes(left)
-        jobs.kill_processes(jobs.SESSION)
+        table = processes.format_processes(left)
+        processes.kill_processes(processes.SESSION + '/')
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         sys.stderr.write(f'\nprocesses of test jobs outlived the tests:\n{table}\n')
+
+
+def pytest_terminal_summary(terminalreporter):
+    if any(LEFT_OUT.values()):
+        terminalreporter.write_line('left out: %d slow tests, which scripts/test --slow runs, too'
+                                    % max(LEFT_OUT.values()))

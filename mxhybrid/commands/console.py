@@ -32,16 +32,8 @@ def columns() -> int:
 
 
 def curve(values: Sequence[float], width: int, plain: bool = False) -> str:
-    """Values as a line of characters, from 0 at the bottom to the largest at the top.
-
-    Parameters
-    ----------
-    values : sequence of float
-        None of them negative.
-    width : int
-        Characters at most; more values than that are taken together by their mean.
-    plain : bool
-        ASCII only.
+    """Values, none negative, as a line of characters, from 0 to the largest; more than `width` are taken together by
+    their mean, and `plain` is ASCII only.
     """
     levels = _PLAIN_CURVE if plain else _CURVE
     if len(values) > width:
@@ -54,15 +46,7 @@ def curve(values: Sequence[float], width: int, plain: bool = False) -> str:
 
 
 def bar(share: float, width: int, plain: bool = False) -> str:
-    """A bar of `share`, 0 to 1, of `width` characters; whatever is not nothing can be seen.
-
-    Parameters
-    ----------
-    share : float
-    width : int
-    plain : bool
-        ASCII only.
-    """
+    """A bar of `share`, 0 to 1, of `width` characters; whatever is not nothing can be seen.  `plain` is ASCII only."""
     share = min(1.0, max(0.0, share))
     if plain:
         return _PLAIN_BAR * max(int(share > 0), int(round(share * width)))

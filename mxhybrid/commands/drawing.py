@@ -1,26 +1,15 @@
 """Pictures: what a run moved and took, as an image file."""
 from typing import Any, List, Tuple
 
-from ..errors import InputError
-from .steps import Run
+from ..base.errors import InputError
+from .metrics_file import Run
 
 #: Part of all steps from which on the name of a route fits into its stretch.
 _NAMED_PART = 0.25
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure that needs no display.
-
-    Parameters
-    ----------
-    width, height : float
-        Inches.
-
-    Raises
-    ------
-    InputError
-        matplotlib is not installed.
-    """
+    """An empty figure, in inches, that needs no display; InputError where matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -31,14 +20,8 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def save(figure: Any, picture: str) -> None:
-    """Write a figure to an image file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written, or its ending is not that of an image.
-    """
+def save_figure(figure: Any, picture: str) -> None:
+    """Write a figure to an image file; InputError where it cannot be, or its ending is not that of an image."""
     try:
         figure.tight_layout()
         figure.savefig(picture)
@@ -46,14 +29,8 @@ def save(figure: Any, picture: str) -> None:
         raise InputError('%s cannot be written: %s' % (picture, error)) from error
 
 
-def draw(run: Run, picture: str) -> None:
-    """Draw step time, bytes by route, bytes by table, and the routes of tables, over steps.
-
-    Raises
-    ------
-    InputError
-        matplotlib is not installed, or the file cannot be written.
-    """
+def draw_run(run: Run, picture: str) -> None:
+    """Draw step time, bytes by route, bytes by table, and the routes of tables, over steps."""
     numbers = [step['step'] for step in run.steps]
     tables = run.tables()
     kinds = list(run.bytes_by_route())
@@ -86,7 +63,7 @@ def draw(run: Run, picture: str) -> None:
             axes.set_ylim(bottom=0)
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize='small', loc='best', framealpha=0.5)
-    save(figure, picture)
+    save_figure(figure, picture)
 
 
 def _stretches(routes: List[Tuple[int, str]], end: int) -> List[Tuple[int, int, str]]:

@@ -7,10 +7,10 @@ import sys
 from typing import List
 
 from .. import __version__
-from ..memory import available_bytes
-from ..report import size
+from ..base.machine import available_bytes
+from ..base.text import size_text
 from . import console
-from .software import look_at_all
+from .checks.software import look_at_all
 
 #: Variables that matter, and those among them that nobody should publish.
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
@@ -20,7 +20,6 @@ _IMPORT_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say which arguments there are."""
     parser.add_argument('--timeout', type=float, default=_IMPORT_S, metavar='S',
                         help='seconds that each import may take, %(default)g by default')
 
@@ -40,7 +39,7 @@ def lines_of(seconds: float) -> List[str]:
                 '%s %s' % (part, 'yes' if known[part] else 'no') for part in ('gloo', 'mpi', 'nccl'))
         lines.append('- %s: %s%s' % (name, known.get('version', known.get('problem')), more))
     lines.append('- cores: %d of %s, memory free: %s' % (len(os.sched_getaffinity(0)), os.cpu_count(),
-                                                          size(available_bytes())))
+                                                          size_text(available_bytes())))
     for name, value in sorted(os.environ.items()):
         if _SHOWN.match(name.lstrip('_')):
             lines.append('- %s=%s' % (name, '(not shown)' if _SECRET.search(name) else value))

@@ -1,31 +1,29 @@
 """Starts small jobs through each launcher on this host, watches them, and leaves nothing of them behind."""
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
-from ..processes import describe_status, free_port
-from .findings import interpreter, package_environment
-from .setting_checks import known_variables
+from ..base.addresses import free_port
+from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY
+from ..base.machine import describe_status
+from .checks.processes import interpreter, package_environment
+from .checks.settings import known_variables
 
 #: Environment variable by which the processes of a job are known, whoever started them.
 MARKER = 'MXHYBRID_SELFTEST'
-
-#: Variables of the caller's job that one of our own must not inherit; mxhybrid's settings come on top.
-_NOT_INHERITED = ('HOROVOD_', 'DMLC_', 'PS_', 'OMPI_', 'PMI_', 'PMIX_')
-
 #: Seconds from SIGTERM to SIGKILL, from there to giving up, and for the others to say why after one process failed.
 _TERM_S, _KILL_S, _ECHO_S = 6.0, 10.0, 3.0
 _LOOK_S = 0.05
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
 #: What is started: role, command line, variables of its own.
 Part = Tuple[str, List[str], Dict[str, str]]
 
@@ -42,9 +40,8 @@ def horovodrun_parts(job: List[str], workers: int) -> List[Part]:
 
 
 def launch_parts(job: List[str], workers: int) -> List[Part]:
-    """The processes that MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables.
-
-    launch.py itself is in no package that works on CPython 3.9 or newer.
+    """The processes that MXNet's ``launch.py -n workers -s 1 --launcher local`` starts, with its variables; launch.py
+    itself is in no package that works on CPython 3.9 or newer.
     """
     shared = {'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_PS_ROOT_PORT': str(free_port('127.0.0.1')),
               'DMLC_NODE_HOST': '127.0.0.1', 'DMLC_NUM_WORKER': str(workers), 'DMLC_NUM_SERVER': '1',
@@ -59,9 +56,11 @@ LAUNCHERS: Dict[str, Tuple[Callable[[List[str], int], List[Part]], bool]] = {
     'python': (python_parts, False), 'horovodrun': (horovodrun_parts, True), 'launch.py': (launch_parts, True)}
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """In a new process: be told to end when the one that started it dies, even of SIGKILL; take signals again."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has died before it could be asked for that
+        os._exit(128 + signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 
@@ -69,7 +68,7 @@ def _start(argv: List[str], **how: Any) -> Any:
     """Start a process; signals wait meanwhile: Python drops what their handlers raise in the midst of a fork."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
-        return subprocess.Popen(argv, preexec_fn=_begin, **how)
+        return subprocess.Popen(argv, preexec_fn=functools.partial(_begin, os.getpid()), **how)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
@@ -92,6 +91,12 @@ def members(token: str) -> List[int]:
     return found
 
 
+def _left(token: str, started: List['subprocess.Popen[bytes]']) -> List[int]:
+    """`members`, and of `started` those that show no variables yet, as a process does for a moment."""
+    running = [process.pid for process in started if process.poll() is None]
+    return sorted(set(running + members(token)))
+
+
 def _signal(pids: List[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -100,12 +105,10 @@ def _signal(pids: List[int], number: int) -> None:
 
 def end(token: str, started: List['subprocess.Popen[bytes]']) -> None:
     """End every process of a job: SIGTERM, then SIGKILL until none is left."""
-    _signal(members(token), signal.SIGTERM)
+    _signal(_left(token, started), signal.SIGTERM)
     deadline = time.monotonic() + _TERM_S
     while True:
-        for process in started:
-            process.poll()
-        left = members(token)
+        left = _left(token, started)
         if not left:
             break
         if time.monotonic() > deadline + _KILL_S:
@@ -117,55 +120,31 @@ def end(token: str, started: List['subprocess.Popen[bytes]']) -> None:
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
+def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+    """Have signals handled so within the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def stopped_by_signals() -> ContextManager[None]:
     """Have SIGTERM and SIGHUP leave the block as Ctrl-C does."""
-    def leave(number, frame):
-        sys.exit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS[1:]}
-    for number in before:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handled(_STOP_SIGNALS[1:], lambda number, frame: sys.exit(128 + number))
 
 
 def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: str) -> str:
-    """Run a job to its end; whatever happens, no process of it is left.
+    """Run a job to its end, in `seconds` at most; whatever happens, no process of it is left.
 
-    Parameters
-    ----------
-    launcher : str
-        One of `LAUNCHERS`.
-    job : list of str
-        Arguments of the Python interpreter.
-    workers : int
-    seconds : float
-        Deadline.
-    log : str
-        File for the output of all processes, which run in its directory.
-
-    Returns
-    -------
-    str
-        What went wrong, empty if nothing did.
+    `launcher` is one of `LAUNCHERS`, `job` the arguments of the Python interpreter, and `log` a file for the output of
+    all processes, which run in its directory.  Returns what went wrong, empty if nothing did.
     """
     parts = LAUNCHERS[launcher][0](interpreter() + job, workers)
     token = uuid.uuid4().hex
     env = {name: value for name, value in package_environment().items()
-           if not name.startswith(_NOT_INHERITED) and name not in known_variables()}
+           if not name.startswith(OF_HOROVODRUN + OF_LAUNCH_PY) and name not in known_variables()}
     env.update({MARKER: token, 'PYTHONUNBUFFERED': '1', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'})
     env.setdefault('OMP_NUM_THREADS', '1')
     started: List['subprocess.Popen[bytes]'] = []
@@ -177,7 +156,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
         problem = _watch([role for role, _, _ in parts], started, time.monotonic() + seconds)
         return problem if problem != _OUT_OF_TIME else 'not ended after %g s' % seconds
     finally:
-        with _undisturbed():
+        with _handled(_STOP_SIGNALS, signal.SIG_IGN):
             end(token, started)
 
 

@@ -1,4 +1,8 @@
-"""The command ``mxhybrid``, which finds the subcommand that was asked for."""
+"""Finds the subcommand of ``mxhybrid`` that was asked for: a module that has ``add_arguments`` and ``run``.
+
+``mxhybrid doctor`` and ``python -m mxhybrid.commands.doctor`` are the same.  Everything in this folder but the jobs
+:mod:`~mxhybrid.commands.sanity` and :mod:`~mxhybrid.commands.checks.try_joining` works without MXNet, Horovod or NumPy.
+"""
 import argparse
 import importlib
 import os
@@ -7,6 +11,7 @@ import sys
 from typing import Any, List, Optional
 
 from .. import __version__
+from ..base.launcher import is_worker
 
 #: Modules of subcommands, in the order in which help lists them.
 COMMANDS = ('doctor', 'selftest', 'report', 'plot', 'env')
@@ -28,19 +33,7 @@ def _new_parser(command: Any, make: Any, *args: Any, **kwargs: Any) -> argparse.
 
 
 def run_alone(name: str, arguments: Optional[List[str]] = None) -> int:
-    """Run one subcommand as ``python -m mxhybrid.commands.NAME`` does.
-
-    Parameters
-    ----------
-    name : str
-    arguments : list of str, optional
-        ``sys.argv`` without the program by default.
-
-    Returns
-    -------
-    int
-        Exit status.
-    """
+    """Run one subcommand as ``python -m mxhybrid.commands.NAME`` does; returns the exit status."""
     command = importlib.import_module('mxhybrid.commands.' + name)
     parser = _new_parser(command, argparse.ArgumentParser, prog='python -m ' + command.__name__)
     return _guarded(command.run, parser.parse_args(arguments))
@@ -60,17 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run a command line.
+    """Run a command line, by default this process's.
 
-    Parameters
-    ----------
-    arguments : list of str, optional
-        ``sys.argv`` without the program by default.
-
-    Returns
-    -------
-    int
-        Exit status: 0 all is well, 1 something is wrong, 2 the command line is, 128 + n after signal n.
+    Returns the exit status: 0 all is well, 1 something is wrong, 2 the command line is, 128 + n after signal n.
     """
     parser = make_parser()
     given = parser.parse_args(arguments)
@@ -81,7 +66,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _guarded(run: Any, given: argparse.Namespace) -> int:
-    if os.environ.get('DMLC_ROLE', 'worker') != 'worker':
+    if not is_worker():
         return _serve()
     try:
         return run(given)

@@ -8,17 +8,15 @@ import statistics
 import sys
 from typing import Any, List, Sequence
 
-from ..errors import InputError
-from ..report import size
-from ..report import table as aligned
+from ..base.errors import InputError
+from ..base.text import aligned, size_text
 from . import console
-from .steps import Run, TableSteps, read
+from .metrics_file import Run, TableSteps, read
 
 _BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say which arguments there are."""
     parser.add_argument('file', metavar='FILE', help='the metrics file')
     parser.add_argument('--png', metavar='PICTURE', help='also draw into this file; needs matplotlib')
     parser.add_argument('--run', type=int, metavar='N', help='of several runs in the file show the Nth, from 1')
@@ -56,7 +54,7 @@ def _routes(run: Run, plain: bool, width: int) -> List[str]:
         # Padded by hand: characters count, not bytes.
         drawn = console.bar(mean / largest, _BAR_COLUMNS, plain).ljust(_BAR_COLUMNS)
         space = max(10, width - _LABEL_COLUMNS - 16 - _BAR_COLUMNS - 14)
-        lines.append('%s%-16s %s %10s  %s' % (' ' * _LABEL_COLUMNS, kind, drawn, size(mean),
+        lines.append('%s%-16s %s %10s  %s' % (' ' * _LABEL_COLUMNS, kind, drawn, size_text(mean),
                                              console.curve(moved[kind], space, plain)))
     return lines
 
@@ -77,8 +75,8 @@ def _tables(run: Run, plain: bool) -> List[str]:
     for table in tables:
         known = any(table.counts)
         share = sum(table.moved) / total if total else 0.0
-        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', '%.3g%%' % (100 * table.alpha),
-                     size(table.mean('pushed')) if known else '-', size(table.mean('pulled')) if known else '-',
+        moved = [size_text(table.mean(what)) if known else '-' for what in ('pushed', 'pulled')]
+        rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', '%.3g%%' % (100 * table.alpha), *moved,
                      '%.0f%%' % (100 * share) if total else '-',
                      # The last column is not padded: the way of a table in words.
                      console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
@@ -89,32 +87,16 @@ def _tables(run: Run, plain: bool) -> List[str]:
 
 
 def lines_of(run: Run, plain: bool, width: int) -> List[str]:
-    """The report of a run, a line each.
-
-    Parameters
-    ----------
-    run : Run
-    plain : bool
-        ASCII only.
-    width : int
-        Columns that curves may fill.
-    """
+    """The report of a run, a line each; curves fill `width` columns, and `plain` is ASCII only."""
     spent = sum(run.seconds)
     first, last = run.steps[0], run.steps[-1]
     title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
                                                               _milliseconds(spent))
-    return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + ['']
-            + _tables(run, plain))
+    return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + [''] + _tables(run, plain))
 
 
 def choose(runs: List[Run], number: Any) -> Run:
-    """The run that was asked for, the last one by default.
-
-    Raises
-    ------
-    InputError
-        There is no such run.
-    """
+    """The run that was asked for, the last one by default; InputError where there is no such run."""
     if number is None:
         return runs[-1]
     if not 1 <= number <= len(runs):
@@ -137,9 +119,9 @@ def run(given: argparse.Namespace) -> int:
             console.write('\n%d line%s not whole, as when a job is writing or was killed: left out'
                           % (broken, ' is' if broken == 1 else 's are'))
         if given.png:
-            from .drawing import draw  # matplotlib takes its time
+            from .drawing import draw_run  # matplotlib takes its time
 
-            draw(chosen, given.png)
+            draw_run(chosen, given.png)
     except InputError as error:
         sys.stderr.write('mxhybrid report: %s\n' % error)
         return 1

@@ -19,16 +19,15 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 
-from ..job import current
+from ..job.join import current
+from ..native.trainers import is_row_sparse
 
 WORDS, BINS, WIDTH, INPUTS, OUTPUTS = 1000, 300, 16, 12, 5
 BATCH, STEPS, RATE = 48, 6, 0.05
 PARTITIONS = {'*words*': 5, '*': 2}
 OPTIMIZERS = ('sgd', 'adam')
-
 #: Values of float32 that were added in another order; weights are below 1.
 TOLERANCE = 2e-5  # also in mxhybrid.commands.selftest
-
 #: struct tcp_info (linux/tcp.h): where tcpi_bytes_acked and tcpi_bytes_received are, and how much to ask for.
 _BYTES_AT, _INFO_BYTES = 120, 256
 
@@ -125,7 +124,7 @@ def train(optimizer: str) -> Any:
         loss.backward()
         trainer.step(BATCH)
     return store, {name.replace('sanity_', ''): (parameter.row_sparse_data(mx.nd.arange(WORDS)).data
-                                                 if parameter._stype == 'row_sparse' else parameter.data()).asnumpy()
+                                                 if is_row_sparse(parameter) else parameter.data()).asnumpy()
                    for name, parameter in parameters.items()}
 
 
@@ -168,7 +167,7 @@ def main() -> None:
             errors['%s of %s' % (name, optimizer)] = error if np.isfinite(error) else 1e30
     job = current()
     assert job is not None
-    result = {'rank': store.rank, 'workers': store.num_workers, 'servers': job.num_servers, 'hosts': job.hosts,
+    result = {'rank': store.rank, 'workers': store.num_workers, 'servers': job.num_servers, 'hosts': job.topology.hosts,
               'errors': errors, 'bytes': counted_bytes(), 'fewest': fewest_bytes(store.num_workers)}
     if given.out:
         with open(os.path.join(given.out, 'rank%d.json' % store.rank), 'w') as handle:

@@ -21,21 +21,18 @@ import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
-from ..report import size
+from ..base.text import size_text
 from . import console
 from .launching import LAUNCHERS, run_job, stopped_by_signals
 
 _JOB = ['-m', 'mxhybrid.commands.sanity']
-
 #: Lines of a failed job's output to show, and seconds that a job may take.
 _TAIL, _TIMEOUT_S = 25, 120.0
-
 #: See :mod:`mxhybrid.commands.sanity`, which needs MXNet to be imported.
 TOLERANCE = 2e-5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say which arguments there are."""
     parser.add_argument('-np', '--num-proc', type=int, default=2, metavar='N', help='workers, %(default)s by default')
     parser.add_argument('--launcher', choices=['all'] + list(LAUNCHERS), default='all',
                         help='only this one; python is one process without any')
@@ -45,15 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
-    """Whether a job that ended well was right, and why.
-
-    Parameters
-    ----------
-    results : list of dict
-        What each worker wrote.
-    workers : int
-        How many there should be.
-    """
+    """Whether a job of `workers` that ended well was right, and why, by what each worker wrote."""
     ranks = sorted(result['rank'] for result in results)
     if ranks != list(range(workers)) or any(result['workers'] != workers for result in results):
         return False, '%d workers were started, but those that answered have the ranks %s of %s' % (
@@ -69,8 +58,8 @@ def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
     fewest = results[0]['fewest']
     if min(sent, received) < fewest:
         return False, ('%s, but the workers sent %s and received %s, less than the %s of the rows: they did not train '
-                       'together' % (compared, size(sent), size(received), size(fewest)))
-    return True, '%s; %s sent, %s received' % (compared, size(sent), size(received))
+                       'together' % (compared, size_text(sent), size_text(received), size_text(fewest)))
+    return True, '%s; %s sent, %s received' % (compared, size_text(sent), size_text(received))
 
 
 def _results(directory: str) -> List[Dict[str, Any]]:

@@ -4,12 +4,14 @@ import signal
 import sys
 import time
 
-import jobs
 import pytest
-from emulation import INTERFACE, Network, run
-from test_cluster import traces
+from lab import jobs, processes
+from lab.emulation import INTERFACE, Network, run
+from lab.launchers import SCRIPTS
 
-BENCH = [sys.executable, jobs.REPOSITORY / 'scripts' / 'bench']
+from .test_cluster import traces
+
+BENCH = [sys.executable, SCRIPTS / 'bench']
 SMALL = ['--hosts', '2', '--workers', '2', '--shrink', '20', '--warmup', '1', '--steps', '3', '--rounds', '1']
 CONTENDERS = ['hybrid', 'hybrid_float16', 'dist_sync', 'horovod_gather']
 
@@ -52,8 +54,8 @@ def test_two_hosts(tmp_path):
 def test_nothing_stays_after_a_signal(how):
     with jobs.start_command(BENCH + SMALL + ['--contenders', 'hybrid']) as job:
         deadline = time.monotonic() + 60
-        while sum('benchmark.worker' in process.cmdline for process in job.processes()) < 4:
-            assert time.monotonic() < deadline, jobs.format_processes(job.processes())
+        while sum('lab.benchmark.worker' in process.cmdline for process in job.processes()) < 4:
+            assert time.monotonic() < deadline, processes.format_processes(job.processes())
             time.sleep(0.05)
         assert len(traces('mxhybrid-%d-' % job.pid)) >= 3
         job.kill(job.pid, how)

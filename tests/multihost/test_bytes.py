@@ -1,20 +1,16 @@
 """Local aggregation: rows that several workers of a host touch cross its link once."""
-import sys
-from pathlib import Path
+from lab.launchers import over_hosts
 
-import jobs
+from . import BODIES
 
-BODY = Path(__file__).parent / 'body_bytes.py'
+BODY = BODIES / 'bytes.py'
 
 
 def sent_by_the_busiest(cluster, switch):
     """Bytes sent by the busier host, and the bytes of the rows that one worker pushes."""
     before = [cluster.traffic(i) for i in range(2)]
-    argv = [sys.executable, jobs.beside_python('horovodrun'), '-np', '6',
-            '-H', ','.join(host.name + ':3' for host in cluster.hosts),
-            '--gloo', '--network-interface', 'e0', sys.executable, str(BODY)]
     env = {'MXHYBRID_LOCAL_AGGREGATION': switch, 'MXHYBRID_ROUTES': 'servers'}
-    result = cluster.run(0, argv, env=env, body=BODY).ok()
+    result = cluster.run(0, over_hosts([('hosta', 3), ('hostb', 3)], [BODY]), env=env, body=BODY).ok()
     sent = max(cluster.traffic(i)[1] - before[i][1] for i in range(2))
     return sent, result.results[0]['payload']
 

@@ -1,7 +1,7 @@
 """A sample of the chaos suite (scripts/chaos): one fault of each kind, and what the job makes of it."""
 import pytest
-from chaoslib.cases import CASES, select
-from chaoslib.runner import run_case, train_alone
+from lab.chaos.cases import CASES, select
+from lab.chaos.runner import run_case, train_alone
 
 #: Kinds of faults that differ in how they are noticed: a closed connection, silence of a process, of a host, an error
 #: told, a child's status, a worker that is elsewhere.
@@ -15,6 +15,7 @@ def reference():
     return train_alone()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize('name', SAMPLE)
 def test_case(cluster, reference, name):
     (case,) = select([name])

@@ -2,25 +2,27 @@
 import os
 import signal
 import sys
-from pathlib import Path
+import tempfile
 
-import jobs
 import numpy as np
 import pytest
-from cluster import EmulatedCluster
+from lab import jobs
+from lab.chaos.runner import shared_memory
+from lab.cluster import EmulatedCluster
+from lab.launchers import over_hosts
 
-HERE = Path(__file__).parent
+from . import BODIES
 
 
 def traces(text):
     """Namespaces, host files and temporary directories whose name holds `text`."""
-    return [path for directory in ('/run/netns', '/etc/netns', '/tmp')
+    return [path for directory in ('/run/netns', '/etc/netns', '/tmp', '/dev/shm')
             if os.path.isdir(directory) for path in os.listdir(directory) if text in path]
 
 
 def test_each_host_has_its_own_name_and_network(cluster):
     for i, host in enumerate(cluster.hosts):
-        seen = cluster.run(i, [sys.executable, HERE / 'body_names.py']).ok().results[0]
+        seen = cluster.run(i, [sys.executable, BODIES / 'names.py']).ok().results[0]
         assert seen['name'] == host.name
         assert seen['addresses'] == {h.name: h.address for h in cluster.hosts}
         assert seen['interfaces'] == ['e0', 'lo']
@@ -28,15 +30,27 @@ def test_each_host_has_its_own_name_and_network(cluster):
 
 
 def test_horovodrun_over_ssh(cluster):
-    body = HERE / 'body_allreduce.py'
+    body = BODIES / 'allreduce.py'
     before = cluster.traffic(1)
-    result = cluster.run(0, [sys.executable, jobs.beside_python('horovodrun'), '-np', '2', '-H', 'hosta:1,hostb:1',
-                             '--gloo', '--network-interface', 'e0', sys.executable, body], body=body).ok()
+    result = cluster.run(0, over_hosts([('hosta', 1), ('hostb', 1)], [body]), body=body).ok()
     assert [result.results[rank]['host'] for rank in range(2)] == ['hosta', 'hostb']
     for rank in range(2):
         assert result.results[rank]['local_size'] == 1
         np.testing.assert_array_equal(result.results[rank]['total'], np.full(4, 3, np.float32))
     assert all(after > start for start, after in zip(before, cluster.traffic(1)))
+
+
+def test_shared_memory_left_on_a_host_is_found_and_that_of_other_programs_is_not(cluster):
+    assert shared_memory(cluster) == set()
+    with tempfile.NamedTemporaryFile(dir='/dev/shm') as other, open(other.name, 'wb') as stranger:
+        stranger.write(b'x')
+        cluster.run(0, ['sh', '-c', 'echo a > /dev/shm/segment && ! ls %s' % other.name]).ok()
+        cluster.run(0, ['ssh', 'hostb', 'ls /dev/shm && echo b > /dev/shm/sem.mp-x && ls /dev/shm']).ok()
+        assert shared_memory(cluster) == {'hosta:/dev/shm/segment', 'hostb:/dev/shm/sem.mp-x'}
+        assert cluster.run(0, ['cat', '/dev/shm/segment']).ok().output == 'a\n'  # of the host, not of a command
+    for index in range(2):
+        for path in cluster.shared_memory(index).iterdir():
+            path.unlink()
 
 
 def test_processes_left_on_a_host_are_found(cluster):
@@ -58,8 +72,7 @@ def test_nothing_stays_after_an_abrupt_end(how):
             1 / 0  # noqa: B018
         left = traces(cluster.hosts[0].namespace)
     else:
-        with jobs.start_command([sys.executable, HERE / 'body_interrupted.py'],
-                                env={'PYTHONPATH': os.pathsep.join([str(HERE), str(jobs.TESTS)])}) as job:
+        with jobs.start_command([sys.executable, BODIES / 'interrupted.py']) as job:
             job.wait_for_output('cluster is up', timeout=30)
             pid = job.pid
             assert traces(f'mxhybrid-{pid}-')

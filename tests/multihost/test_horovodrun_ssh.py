@@ -1,22 +1,22 @@
 """kvstore='hybrid' over two hosts, started by horovodrun over ssh; the doctor there; the batch script for Slurm."""
 import json
 import sys
-from pathlib import Path
 
-import jobs
 import numpy as np
 import pytest
-from cluster import EmulatedCluster
+from lab import jobs
+from lab.cluster import EmulatedCluster
+from lab.launchers import SCRIPTS, beside_python, over_hosts
 
-BODY = Path(__file__).parent / 'body_train.py'
+from . import BODIES
+
+BODY = BODIES / 'train.py'
 TABLE = 'net_sparseembedding0_weight'
 
 
-def horovodrun(cluster, job=(str(BODY),)):
+def horovodrun(job=(BODY,)):
     """Command line for two workers on each of two hosts."""
-    return [sys.executable, jobs.beside_python('horovodrun'), '-np', '4',
-            '-H', ','.join(host.name + ':2' for host in cluster.hosts),
-            '--gloo', '--network-interface', 'e0', sys.executable, *job]
+    return over_hosts([('hosta', 2), ('hostb', 2)], job)
 
 
 @pytest.fixture(scope='module')
@@ -27,7 +27,7 @@ def expected():
 
 def test_trains_like_one_process(cluster, expected):
     before = [cluster.traffic(i) for i in range(2)]
-    with cluster.start(0, horovodrun(cluster), body=BODY) as job:
+    with cluster.start(0, horovodrun(), body=BODY) as job:
         servers = job.wait_for_processes('server', 2, timeout=120)
         where = sorted(cluster.host_of(server.pid) for server in servers)
         schedulers = [cluster.host_of(process.pid) for process in job.processes('scheduler')]
@@ -50,16 +50,17 @@ def test_trains_like_one_process(cluster, expected):
         assert received > half and sent > half
 
 
+@pytest.mark.alone  # what the doctor in it waits for has a deadline
 def test_slurm(cluster, tmp_path):
     """The batch script as it stands; of Slurm itself there is what it asks: its variables, and scontrol."""
     tools = tmp_path / 'bin'
     tools.mkdir()
     for name, command in (('scontrol', '[ "$*" = "show hostnames hosts[a-b]" ] && printf "hosta\\nhostb\\n"'),
                           ('python', 'exec %s "$@"' % sys.executable),
-                          ('horovodrun', 'exec %s %s "$@"' % (sys.executable, jobs.beside_python('horovodrun')))):
+                          ('horovodrun', 'exec %s %s "$@"' % (sys.executable, beside_python('horovodrun')))):
         (tools / name).write_text('#!/bin/sh\n%s\n' % command)
         (tools / name).chmod(0o755)
-    script = jobs.REPOSITORY / 'scripts' / 'templates' / 'slurm.sbatch'
+    script = SCRIPTS / 'templates' / 'slurm.sbatch'
     env = {'INTERFACE': 'e0', 'SLURM_SUBMIT_DIR': str(tmp_path), 'SLURM_JOB_NODELIST': 'hosts[a-b]',
            'SLURM_JOB_NUM_NODES': '2', 'SLURM_NTASKS_PER_NODE': '1', 'SLURM_CPUS_PER_TASK': '1'}
     argv = ['bash', '-c', 'PATH=%s:$PATH exec bash "$@"' % tools, '-', str(script),
@@ -79,13 +80,13 @@ def test_slurm(cluster, tmp_path):
 
 def test_a_host_name_that_means_loopback():
     with EmulatedCluster(hosts=2, loopback_names=[1]) as cluster:
-        with cluster.start(0, horovodrun(cluster, ('-m', 'mxhybrid', 'doctor'))) as doctor:
+        with cluster.start(0, horovodrun(('-m', 'mxhybrid', 'doctor'))) as doctor:
             output = doctor.wait(timeout=150).failed('joining a job was not tried').output
         # Found on the one host, reported by worker 0, on the other.
         assert '[0]<stdout>:    [ ] host name hostb is 127.0.1.1' in output and '(hostb)' in output
         assert '[1]<stdout>' not in output and '[ ] host name hosta' not in output
         cluster.assert_idle()
-        with cluster.start(0, horovodrun(cluster), body=BODY) as job:
+        with cluster.start(0, horovodrun(), body=BODY) as job:
             job.wait_for_processes('worker', 1, timeout=60)
             job.wait(timeout=30).failed('hostb', '127.0.1.1', '/etc/hosts')
         cluster.assert_idle()

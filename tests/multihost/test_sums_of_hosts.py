@@ -1,28 +1,26 @@
 """Dense sums over hosts: right with uneven numbers of workers, and each host's link is crossed once, not per worker."""
-import sys
-from pathlib import Path
-
-import jobs
 import numpy as np
+from lab.launchers import over_hosts
 
-BODY = Path(__file__).parent / 'body_dense_bytes.py'
+from ..parallel import test_sums
+from . import BODIES
+
+BODY = BODIES / 'dense_bytes.py'
+SUMS = test_sums.BODY
 
 
 def run(cluster, hosts, body, *args):
-    argv = [sys.executable, jobs.beside_python('horovodrun'), '-np', str(sum(hosts)),
-            '-H', ','.join('%s:%d' % pair for pair in zip((host.name for host in cluster.hosts), hosts)),
-            '--gloo', '--network-interface', 'e0', sys.executable, str(body), *args]
-    return cluster.run(0, argv, body=body)
+    return cluster.run(0, over_hosts(list(zip(('hosta', 'hostb'), hosts)), [body, *args]), body=body)
 
 
 def test_sums_of_uneven_hosts(cluster):
-    result = run(cluster, (3, 1), jobs.BODIES / 'sums.py', '2').ok()
+    result = run(cluster, (3, 1), SUMS, '2').ok()
     for rank in range(4):
         np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
 
 
 def test_a_leader_that_dies_among_sums_is_named(cluster):
-    result = run(cluster, (2, 2), jobs.BODIES / 'sums.py', '2', '2').failed()
+    result = run(cluster, (2, 2), SUMS, '2', '2').failed()
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes
     # The server that it started goes with it, and may be noticed first.

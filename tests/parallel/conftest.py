@@ -4,7 +4,7 @@ Named on the command line, a file is collected all the same, and fails.
 """
 import importlib.util
 
-from jobs import STOCK_LAUNCH_WORKS
+from lab.launchers import STOCK_LAUNCH_WORKS
 
 collect_ignore = []
 if importlib.util.find_spec('gluonnlp') is None:

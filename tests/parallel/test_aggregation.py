@@ -1,7 +1,10 @@
 """Local aggregation: values under random pushes and pulls, and who talks to the servers."""
 import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from ..helpers.turns import slow
+from . import BODIES
 
 BODY = BODIES / 'aggregation.py'
 
@@ -9,7 +12,7 @@ BODY = BODIES / 'aggregation.py'
 @pytest.mark.parametrize('launcher, workers, switch, links, clients', [
     ('horovodrun', 3, '1', ['Leader', 'Follower', 'Follower'], [True, False, False]),
     ('launch.py', 3, '1', ['Leader', 'Follower', 'Follower'], [True, True, True]),
-    ('horovodrun', 3, '0', ['Direct'] * 3, [True] * 3),
+    slow('horovodrun', 3, '0', ['Direct'] * 3, [True] * 3),
     ('launch.py', 2, '0', ['Direct'] * 2, [True] * 2)])
 def test_random_pushes_and_pulls_equal_a_model(launcher, workers, switch, links, clients):
     result = run_job(BODY, launcher, workers=workers, servers=2, env={'MXHYBRID_LOCAL_AGGREGATION': switch},

@@ -4,10 +4,13 @@ Collected where gluonnlp is installed, see conftest.py.
 """
 import re
 
-import comparing
 import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from ..helpers import comparing
+from ..helpers.turns import slow
+from . import BODIES
 
 BODY = BODIES / 'bigrnn.py'
 TABLES = {'bigrnn0_embedding0_embedding0_weight': (200, 8), 'bigrnn0_decoder0_weight': (200, 6)}
@@ -39,7 +42,7 @@ def read_plan(text):
 
 
 @pytest.mark.parametrize('launcher, workers, servers, partitions', [
-    ('horovodrun', 2, 1, None), ('horovodrun', 3, 2, {'embedding0': 5, 'decoder0': 3}), ('launch.py', 2, 2, None)])
+    slow('horovodrun', 2, 1, None), ('horovodrun', 3, 2, {'embedding0': 5, 'decoder0': 3}), ('launch.py', 2, 2, None)])
 def test_equals_one_process(expected, launcher, workers, servers, partitions):
     wanted = ','.join('*_%s_weight=%d' % item for item in (partitions or {}).items())
     result = run_job(BODY, launcher, workers=workers, servers=servers, timeout=120,

@@ -1,9 +1,11 @@
 """Checkpoints in jobs: training that is resumed, on any number of processes, equals training that went on."""
 import os
 
-import comparing
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from ..helpers import comparing
+from . import BODIES
 
 BODY = BODIES / 'checkpoints.py'
 

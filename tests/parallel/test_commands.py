@@ -5,16 +5,16 @@ import signal
 import sys
 import time
 
-import jobs
 import pytest
-from jobs import REPOSITORY
+from lab import jobs
+from lab.launchers import REPOSITORY, job_command
 
 MXHYBRID = [sys.executable, '-m', 'mxhybrid']
 
 
 def launched(launcher, workers, *arguments):
     """The command line of a doctor in each worker of a job."""
-    return jobs.job_command('-m', launcher, workers, 1, ('mxhybrid', 'doctor') + arguments)
+    return job_command('-m', launcher, workers, 1, ('mxhybrid', 'doctor') + arguments)
 
 
 def broken_mxnet(directory):

@@ -1,6 +1,9 @@
 """Whatever process fails, the job ends non-zero in time, says who failed first, and leaves nothing behind."""
 import pytest
-from jobs import BODIES, run_job, start_job
+from lab.jobs import run_job, start_job
+
+from ..helpers.turns import by_turns, slow
+from . import BODIES
 
 BODY = BODIES / 'faults.py'
 LAUNCHERS = ['horovodrun', 'launch.py']
@@ -9,26 +12,24 @@ LAUNCHERS = ['horovodrun', 'launch.py']
 DEADLINE_S = 30
 
 
-@pytest.mark.parametrize('launcher', LAUNCHERS)
-@pytest.mark.parametrize('rank', [0, 1])
+@pytest.mark.parametrize('launcher, rank', by_turns(LAUNCHERS, [0, 1]))
 def test_exception_in_a_worker(launcher, rank):
     result = run_job(BODY, launcher, workers=3, args=[rank, 'raise', 5], timeout=60)
     result.failed('ValueError: deliberately wrong', 'worker %d (host' % rank)
     assert 'step 8' not in result.output
 
 
-@pytest.mark.parametrize('launcher', LAUNCHERS)
+@pytest.mark.parametrize('launcher', [slow('horovodrun'), 'launch.py'])  # the former ends the others by itself
 def test_exception_before_the_store(launcher):
     result = run_job(BODY, launcher, workers=2, args=[1, 'early', 0], timeout=DEADLINE_S + 15)
     result.failed('ValueError: deliberately early')
 
 
-@pytest.mark.parametrize('launcher', LAUNCHERS)
-@pytest.mark.parametrize('rank, what, words', [
+@pytest.mark.parametrize('launcher, rank, what, words', by_turns(LAUNCHERS, [
     (1, 'exit', ['worker 1 ended its script after', 'same number of steps']),
     (0, 'exit', ['worker 0 ended its script after', 'same number of steps']),
     (0, 'server', ['KeyError', 'server']),
-])
+]))
 def test_other_ends(launcher, rank, what, words):
     run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed(*words)
 
@@ -43,15 +44,14 @@ def first_failure(result):
     raise AssertionError('nobody says who failed first:\n%s' % result.tail())
 
 
-@pytest.mark.parametrize('launcher', LAUNCHERS)
-@pytest.mark.parametrize('rank', [0, 1])
+@pytest.mark.parametrize('launcher, rank', by_turns(LAUNCHERS, [0, 1]))
 def test_worker_leaves_without_a_word(launcher, rank):
     result = run_job(BODY, launcher, workers=2, args=[rank, 'leave', 4], timeout=60).failed()
     assert 'worker' in first_failure(result)
 
 
-@pytest.mark.parametrize('launcher', LAUNCHERS)
-@pytest.mark.parametrize('role, which', [('worker', 0), ('worker', -1), ('server', -1), ('scheduler', 0)])
+@pytest.mark.parametrize('launcher, role, which', by_turns(LAUNCHERS, [
+    ('worker', 0), ('worker', -1), ('server', -1), ('scheduler', 0)]))
 def test_killed_process(launcher, role, which):
     with start_job(BODY, launcher, workers=2, servers=2, args=[0, 'nothing', 0]) as job:
         job.wait_for_output('step 3', timeout=60)

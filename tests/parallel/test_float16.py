@@ -1,9 +1,10 @@
 """wire_dtype=float16: every rounding is one that is documented, and errors stay within the bounds that follow."""
-import comparing
 import numpy as np
 import pytest
-import rounding
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from ..helpers import comparing, rounding
+from . import BODIES
 
 BODY = BODIES / 'wire.py'
 HALF = {'MXHYBRID_WIRE_DTYPE': 'float16'}
@@ -106,7 +107,7 @@ def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):
 def test_another_setting_other_types_on_servers_and_another_cut_are_refused(together):
     for values in together.results.values():
         setting, unknown, double, half, pushed, cut = values['problems']
-        assert 'MXHYBRID_WIRE_DTYPE=float32' in setting and 'float16' in setting
+        assert "MXHYBRID_WIRE_DTYPE='float32'" in setting and 'float16' in setting
         assert "wire_dtype='bfloat16'" in unknown and "'float32' or 'float16'" in unknown
         assert '95 is float64' in double and '96 is float16' in half and '97 is float64' in pushed
         assert all('leave MXHYBRID_WIRE_DTYPE out' in text for text in (double, half, pushed, cut))

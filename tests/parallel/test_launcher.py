@@ -15,7 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import BODIES, REPOSITORY, job_command, run_job, start_command, start_job
+from lab import reports
+from lab.jobs import run_job, start_command, start_job
+from lab.launchers import REPOSITORY, job_command
+from lab.processes import MARKER
+
+from ..helpers.turns import by_turns, slow
+from . import BODIES
 
 BODY = BODIES / 'launched.py'
 LAUNCH = str(REPOSITORY / 'scripts' / 'launch.py')
@@ -45,8 +51,8 @@ def test_job_of_several_servers_and_workers():
         assert values['environment']['DMLC_NUM_SERVER'] == '2'
 
 
-@pytest.mark.parametrize('role', ['worker', 'server', 'scheduler'])
-@pytest.mark.parametrize('how, status', [('raise', 1), ('exit7', 7), ('kill', 137)])
+@pytest.mark.parametrize('role, how, status', by_turns(['worker', 'server', 'scheduler'], [
+    ('raise', 1), ('exit7', 7), ('kill', 137)]))
 def test_first_failure_is_named_and_its_status_kept(role, how, status):
     task = {'worker': '1', 'server': '2', 'scheduler': None}[role]
     args = ['--die', how, '--role', role] + (['--task', task] if task else [])
@@ -80,7 +86,7 @@ def test_processes_deaf_to_sigterm_are_killed():
         assert job.wait(timeout=10).returncode == 137
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, slow(signal.SIGHUP)])
 def test_signal_to_launcher_ends_job(number):
     with running_job() as job:
         job.kill(job.pid, number)
@@ -219,7 +225,7 @@ def ssh_host(tmp_path):
 def launch_by_ssh(ssh_host, *args, workers=2):
     """Start a job over ssh. Marker and paths travel by --env, as a user's variables do."""
     hostfile, env = ssh_host
-    names = ['MXHYBRID_TEST_JOB', 'MXHYBRID_TEST_OUT', 'PYTHONPATH', 'PYTHONUNBUFFERED']
+    names = [MARKER, reports.DIRECTORY, 'PYTHONPATH', 'PYTHONUNBUFFERED']
     options = [word for name in names for word in ('--env', name)] + ['--env-worker', 'WORDS:two $words']
     return launch('-n', str(workers), '-s', '1', '--launcher', 'ssh', '-H', str(hostfile), *options,
                   sys.executable, str(BODY), *args, env=env, cwd=Path(__file__).parent)

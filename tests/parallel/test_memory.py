@@ -1,6 +1,8 @@
 """A worker does not keep tables that servers hold."""
 import numpy as np
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from . import BODIES
 
 
 def test_worker_lets_go_of_tables(tmp_path):

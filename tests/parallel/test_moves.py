@@ -1,10 +1,12 @@
 """Tables are cut anew while training goes on, by hand and by ``partitions='auto'``; the results do not change."""
 import json
 
-import comparing
 import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from ..helpers import comparing
+from . import BODIES
 
 MOVES, MEMORY, AUTO = (BODIES / name for name in ('moves.py', 'moves_memory.py', 'auto.py'))
 TABLES = {'net_words_weight', 'net_bins_weight', 'net_days_weight'}
@@ -26,7 +28,8 @@ def test_moves_equal_one_process_and_change_no_bit(expected, tmp_path):
 
 
 def test_moves_with_three_clients_and_servers(expected, tmp_path):
-    cases = ['weight-sgd-momentum', 'weight-rmsprop-centered', 'weight-groupadagrad', 'gradient-adam', 'saved', 'plain']
+    cases = ['weight-sgd-momentum', 'weight-rmsprop-centered', 'weight-groupadagrad', 'gradient-adam', 'saved', 'plain',
+             'plain-float64']
     moved = run_job(MOVES, 'launch.py', workers=3, servers=3, timeout=150, env={'MXHYBRID_LOCAL_AGGREGATION': '0'},
                     args=['--directory', str(tmp_path), '--cases', ','.join(cases)]).ok()
     comparing.assert_cases({case: expected[case] for case in cases}, moved, 3)
@@ -73,3 +76,21 @@ def test_auto_finds_counts_and_the_next_run_starts_from_them(tmp_path):
                   'plan_file=%r is ignored: it is for 3 workers, this job has 2' % str(path)):
         assert job.output.count(words) == 1, words
     assert json.loads(path.read_text())['workers'] == 3
+
+
+def test_a_table_that_is_no_longer_pushed_does_not_hold_up_the_search(tmp_path):
+    body = tmp_path / 'body.py'
+    body.write_text(
+        'import mxnet as mx, numpy as np, mxhybrid\n'
+        'kv = mxhybrid.create(partitions="auto")\n'
+        'tables = {"large": (40000, 16), "small": (2000, 8)}\n'  # the large one is measured, if it is pushed
+        'for name, shape in tables.items():\n'
+        '    kv.init(name, mx.nd.sparse.zeros("row_sparse", shape))\n'
+        'for step in range(60):\n'
+        '    for name, shape in tables.items():\n'
+        '        if name == "small" or step < 4:\n'
+        '            rows = np.ones((50, shape[1]), "f4"), np.arange(50)\n'
+        '            kv.push(name, mx.nd.sparse.row_sparse_array(rows, shape=shape))\n')
+    result = run_job(body, 'horovodrun', workers=2, timeout=90).ok()
+    assert 'partitions=auto: searching small' in result.output
+    assert 'large goes by' not in result.output

@@ -6,7 +6,8 @@ import signal
 import sys
 
 import pytest
-from jobs import REPOSITORY, job_command, start_command
+from lab.jobs import start_command
+from lab.launchers import REPOSITORY, job_command
 
 RESTART = [sys.executable, str(REPOSITORY / 'scripts' / 'restart.py')]
 LAUNCH = [sys.executable, str(REPOSITORY / 'scripts' / 'launch.py')]

@@ -1,9 +1,12 @@
 """Tables choose between servers and allreduce in mid-training; nothing but the bytes they move changes."""
-import comparing
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
 
-from mxhybrid.costs import MARGIN, NEAR_DENSE, NEAR_DENSE_MARGIN
+from mxhybrid.routes.choice import MARGIN, NEAR_DENSE, NEAR_DENSE_MARGIN
+
+from ..helpers import comparing
+from ..helpers.turns import slow
+from . import BODIES
 
 BODY = BODIES / 'routes.py'
 OPTIMIZERS = ['sgd', 'adam', 'adagrad', 'rmsprop']
@@ -69,7 +72,7 @@ def test_states_of_moved_tables_load_into_one_process(expected, switched):
         comparing.assert_equal(last, result.results[0][name], name)
 
 
-@pytest.mark.parametrize('aggregation', ['1', '0'])
+@pytest.mark.parametrize('aggregation', ['1', slow('0')])
 def test_measured_on_the_running_job(expected, tmp_path, aggregation):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=150,
                      args=['--directory', str(tmp_path), '--optimizers', 'adam'],
@@ -84,8 +87,8 @@ def test_measured_on_the_running_job(expected, tmp_path, aggregation):
 def test_memory_that_lacks_is_said(tmp_path):
     body = tmp_path / 'body.py'
     body.write_text(
-        'import mxnet as mx, mxhybrid\nimport mxhybrid.chooser\n'
-        'mxhybrid.chooser.available_bytes = lambda: 1 << 20  # of 2 workers\n'
+        'import mxnet as mx, mxhybrid\nimport mxhybrid.routes.chooser\n'
+        'mxhybrid.routes.chooser.available_bytes = lambda: 1 << 20  # of 2 workers\n'
         'kv = mxhybrid.create(routes="big*=allreduce")\n'
         'kv.init("small", mx.nd.sparse.zeros("row_sparse", (50, 2)))\n'
         'kv.init("big", mx.nd.sparse.zeros("row_sparse", (50000, 2)))\n')
@@ -96,8 +99,8 @@ def test_memory_that_lacks_is_said(tmp_path):
 def test_rows_of_state_too_wide_to_be_read_keep_a_table_on_the_servers(tmp_path):
     body = tmp_path / 'body.py'
     body.write_text(
-        'import mxnet as mx, mxhybrid\nfrom mxhybrid.costs import Link, Network\n'
-        'kv = mxhybrid.create()\nkv._job.network = Network(Link(0.1, 1e6), Link(0.001, 1e9))\n'
+        'import mxnet as mx, mxhybrid\nfrom mxhybrid.routes.costs import Speed, Network\n'
+        'kv = mxhybrid.create()\nkv._job.measured["network"] = Network(Speed(0.1, 1e6), Speed(0.001, 1e9))\n'
         'kv.set_optimizer(mx.optimizer.SGD(momentum=0.9))\n'
         'for name, width in (("wide", 65537), ("fits", 65536)):\n'
         '    rows = mx.nd.ones((8, width)).tostype("row_sparse")\n'
@@ -116,4 +119,5 @@ def test_workers_that_force_other_routes_are_told(tmp_path):
         'mxhybrid.create()\n'
         'kv = mxhybrid.create(routes="servers" if os.environ["HOROVOD_RANK"] == "1" else "auto")\n'
         'kv.init("table", mx.nd.sparse.zeros("row_sparse", (5, 2)))\n')
-    run_job(body, 'horovodrun', workers=2, timeout=60).failed('workers disagree', 'route auto', 'route servers')
+    run_job(body, 'horovodrun', workers=2, timeout=60).failed(
+        "MXHYBRID_ROUTES is 'auto' on worker 0 but 'servers' on worker 1: give all workers the same value")

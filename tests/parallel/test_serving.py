@@ -1,14 +1,22 @@
 """Servers hold the weights of embeddings, workers pull their own rows: the same results, fewer bytes, and no way to
 read an old value."""
-import comparing
+import os
+
+import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+from lab.launchers import REPOSITORY, SCRIPTS
+
+from ..helpers import comparing
+from . import BODIES
 
 BODY = BODIES / 'own_rows.py'
 
 #: Routes of the table in the middle and at the end; all other cases keep their own rows.
 KINDS = {'read': ('own rows', 'server gradients'), 'read-on-store': ('own rows', 'server gradients'),
-         'write': ('own rows', 'server gradients'), 'hand': ('own rows', 'server gradients'),
+         'lowered': ('own rows', 'server gradients'), 'write': ('own rows', 'server gradients'),
+         'hand': ('own rows', 'server gradients'),
+         'other-read': ('own rows', 'server gradients'), 'other-refused': ('own rows', 'server gradients'),
          'outer': ('server gradients', 'server gradients'), 'outer-later': ('own rows', 'server gradients'),
          'off': ('server gradients', 'server gradients'), 'all-rows': ('server gradients', 'server gradients')}
 
@@ -65,3 +73,46 @@ def test_rows_of_the_next_batch_are_asked_for_ahead(job):
         assert apart['asked'] and all(apart['asked'])
         assert ahead['asked'] and not any(ahead['asked'])
         assert ahead['pulled'][-5:] == apart['pulled'][-5:]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'sgd-momentum'])
+def test_updates_without_an_exchange_are_as_without_own_rows(job, optimizer):
+    result, workers, _ = job
+    reports = [result.results[rank]['local-' + optimizer] for rank in range(workers)]
+    for own, off in reports:
+        assert (own['route'], own['end'], off['route']) == ('own rows', 'server gradients', 'server gradients')
+        for when in ('apart', 'together'):
+            comparing.assert_equal(off[when], own[when], when)
+    first, last = (found[1]['apart']['00'] for found in (reports[0], reports[-1]))
+    assert np.abs(first - last).max() > 1e-3
+
+
+ALONE = """
+from lab.reports import report
+from own_rows import MIDDLE, Case, Worker, fit, update_alone
+worker = Worker('hybrid', None)
+case = Case(worker)
+fit(worker, case.net, case.trainer, steps=MIDDLE)
+report(worker.rank, kind=case.route.kind)
+try:
+    %s
+except Exception as error:
+    report(worker.rank, said=str(error))
+    raise
+"""
+
+
+@pytest.mark.parametrize('others', ['step', 'wait'])
+def test_an_update_on_one_worker_names_the_setting_that_allows_it(tmp_path, others):
+    body = tmp_path / 'body.py'
+    body.write_text(ALONE % 'update_alone(case, 1) if worker.rank else %s' % {
+        'step': 'fit(worker, case.net, case.trainer, steps=1)', 'wait': 'worker.barrier()'}[others])
+    result = run_job(body, 'horovodrun', workers=2, timeout=60, env={
+        'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(BODIES)])})
+    result.failed('update() without allreduce_grads()')
+    assert {found['kind'] for found in result.results.values()} == {'own rows'}
+    if others == 'step':
+        for rank in range(2):
+            assert 'MXHYBRID_OWN_ROWS=0' in result.results[rank]['said']
+    else:
+        result.failed('different calls', 'barrier')

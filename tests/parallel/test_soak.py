@@ -1,5 +1,5 @@
 """A short soak (scripts/soak is the long one): every step equal to NumPy, and nothing that piles up."""
-from soaklib.cli import soak
+from lab.soak.cli import soak
 
 
 def test_a_job_of_random_steps_stays_equal_to_numpy():

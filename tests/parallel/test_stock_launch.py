@@ -1,7 +1,9 @@
 """MXNet's own launch.py, wherever it can run at all: on CPython 3.8 (later ones lack ``Thread.isAlive``)."""
-import comparing
 import pytest
-from jobs import BODIES, run_job, start_job
+from lab.jobs import run_job, start_job
+
+from ..helpers import comparing
+from . import BODIES
 
 FAULTS = BODIES / 'faults.py'
 

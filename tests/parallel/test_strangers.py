@@ -1,7 +1,9 @@
 """Strangers who reach the servers and the job monitor change nothing, and nobody sees the job's secret."""
 import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from . import BODIES
 
 BODY = BODIES / 'strangers.py'
 

@@ -1,7 +1,9 @@
 """Dense sums and gathers: equal to NumPy's, whoever carries them, with the same bits; a worker's death among them."""
 import numpy as np
 import pytest
-from jobs import BODIES, run_job
+from lab.jobs import run_job
+
+from . import BODIES
 
 BODY = BODIES / 'sums.py'
 

@@ -3,7 +3,9 @@ import collections
 import json
 
 import pytest
-from jobs import BODIES, run_job, start_job
+from lab.jobs import run_job, start_job
+
+from . import BODIES
 
 BODY = BODIES / 'traced.py'
 FAULTS = BODIES / 'faults.py'

@@ -8,7 +8,7 @@ import os
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 
 import mxhybrid
 

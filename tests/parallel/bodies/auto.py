@@ -4,7 +4,7 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
@@ -49,8 +49,8 @@ def train(steps, **settings):
             loss = loss_of(net(mx.nd.array(share)), mx.nd.array(share.mean(axis=1) / 4000))
         loss.backward()
         trainer.step(BATCH)
-        counts.append({route.name: route.table.partitioning.count for route in store.backend.routes.values()
-                       if route.table})
+        counts.append({route.name: route.partitioning.count for route in store.backend.routes.values()
+                       if route.partitioning})
     return {'first': counts[0], 'last': counts[-1],
             'weights': {name: param._reduce().tostype('default').asnumpy()
                         for name, param in net.collect_params().items()}}

@@ -1,7 +1,7 @@
 """Wrong calls: each must be refused on the calling rank, by name, before anything is sent; the store stays usable."""
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
@@ -24,6 +24,11 @@ class Odd(mx.optimizer.SGD):
     """An optimizer of the user's own, that servers do not know."""
 
 
+@mxhybrid.row_wise
+class Local(mx.optimizer.SGD):
+    """One that works row by row, but that servers cannot import."""
+
+
 def wrong_calls(kv):
     """Name, call, and words that the message must have."""
     pull = kv.row_sparse_pull
@@ -34,7 +39,6 @@ def wrong_calls(kv):
         ('push outside', lambda: kv.push('table', rows([3, 9], (10, 2))), ['table', '(9, 2)', '(10, 2)']),
         ('shape', lambda: kv.push('dense', ones((2, 3))), ['dense', '(3, 2)', '(2, 3)']),
         ('dtype', lambda: kv.push('dense', ones((3, 2), dtype='float64')), ['dense', 'float32', 'float64', 'astype']),
-        ('pull dtype', lambda: kv.pull('dense', out=ones((3, 2), dtype='float16')), ['dense', 'float16']),
         ('unknown key', lambda: kv.push('nobody', ones((3, 2))), ['nobody', 'init']),
         ('unknown pull', lambda: pull(77, out=out(), row_ids=mx.nd.array([1])), ['77', 'init']),
         ('dense for sparse', lambda: kv.push('table', ones((9, 2))), ['table', 'row_sparse', 'tostype']),
@@ -45,9 +49,12 @@ def wrong_calls(kv):
         ('key type', lambda: kv.push(1.5, ones((3, 2))), ['1.5', 'int or str']),
         ('value type', lambda: kv.push('dense', 'text'), ['dense', 'NDArray']),
         ('list lengths', lambda: kv.push(['dense', 'table'], [ones((3, 2))]), ['2 keys']),
+        ('two values', lambda: kv.init(['new', 'new'], [ones((3, 2)), ones((3, 2))]), ['new', '2 values', 'once']),
         ('init twice', lambda: kv.init('dense', ones((3, 2))), ['dense', 'before']),
         ('compression', lambda: kv.set_gradient_compression({'type': '2bit'}), ['2bit', 'compression_params']),
         ('no optimizer', lambda: kv.save_optimizer_states('/nowhere/states'), ['set_optimizer']),
+        ('module', lambda: fit_module(kv), ['mx.mod.Module', 'gluon.Trainer', 'dist_sync']),
+        ('module by name', lambda: fit_module('hybrid'), ['mx.mod.Module', 'gluon.Trainer', 'dist_sync']),
         ('not an optimizer', lambda: kv.set_optimizer('sgd'), ['sgd', 'Optimizer']),
         ('partitions=0', lambda: mxhybrid.create(partitions=0), ['partitions', '0', 'at least 1']),
         ('partitions=-1', lambda: mxhybrid.create(partitions=-1), ['partitions', '-1', 'at least 1']),
@@ -71,20 +78,30 @@ def wrong_in_jobs(kv):
               ('repartition', lambda: kv.repartition('table', 0), ['table', 'partitions=0', 'at least 1'])]
     for name in ('lamb', 'lars', 'adamax', 'sgld', 'nadam', 'signum', 'ftml', 'dcasgd', 'lbsgd'):
         calls.append((name, lambda name=name: kv.set_optimizer(mx.optimizer.create(name)), [name, 'table', 'adagrad']))
-    calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad']),
+    calls += [('own optimizer', lambda: kv.set_optimizer(Odd()), ['odd', 'table', 'adagrad', 'row_wise']),
+              ('local optimizer', lambda: kv.set_optimizer(Local()), ['Local', 'table', 'script', 'module of its own']),
               ('adagrad wd', lambda: kv.set_optimizer(mx.optimizer.create('adagrad', wd=0.1)), ['adagrad', 'wd=0.1']),
               ('servers', lambda: mxhybrid.create(servers_per_host=5), ['SERVERS_PER_HOST', '5', 'once']),
-              ('aggregation', lambda: mxhybrid.create(local_aggregation=False), ['LOCAL_AGGREGATION', 'False', 'once'])
+              ('aggregation', lambda: mxhybrid.create(local_aggregation=False),
+               ['LOCAL_AGGREGATION=0', 'runs with 1', 'once'])
               ] if kv.num_workers > 1 else []
     return calls
 
 
+def fit_module(store):
+    """MXNet's older interface."""
+    symbol = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(mx.sym.Variable('data'), num_hidden=1), name='lin')
+    data = mx.io.NDArrayIter(np.ones((4, 3)), np.zeros(4), batch_size=2, label_name='lin_label')
+    mx.mod.Module(symbol, label_names=('lin_label',)).fit(data, num_epoch=1, kvstore=store)
+
+
 def lamb_trainer():
-    """A Trainer whose optimizer cannot update its row_sparse weight."""
+    """A Trainer whose optimizer cannot update its row_sparse weight, as the first forward pass of training finds."""
     net = SparseEmbedding(9, 2)
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), 'lamb', kvstore='hybrid')
-    net(mx.nd.array([1]))
+    with mx.autograd.record():
+        net(mx.nd.array([1]))
     return trainer
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import gluonnlp as nlp
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid

@@ -8,13 +8,14 @@ import resource
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import gluon
 from mxnet.gluon import nn
 from train import OPTIMIZERS, Model, Worker, fill, fit
 
 import mxhybrid
-from mxhybrid import CheckpointError, checkpoint, checkpoint_files, trainer_state
+from mxhybrid import CheckpointError
+from mxhybrid.checkpoint import collect, files, save_load as checkpoint
 
 #: More than it takes until servers hold the weight of an ``nn.Embedding``.
 BEFORE, AFTER = 8, 6
@@ -27,6 +28,7 @@ CASES = {
     'weight/schedule': ('weight', 'sgd-momentum', {}), 'weight/allreduce': ('weight', 'adam', {}),
     'gradient/adam': ('gradient', 'adam', {}), 'gradient/on-store': ('gradient', 'sgd-momentum', ON_STORE),
     'gradient/ftrl': ('gradient', 'ftrl', {}), 'dense/on-store': ('dense', 'adam', ON_STORE),
+    'weight/lowered': ('weight', 'sgd-momentum', {}), 'gradient/lowered': ('gradient', 'sgd-momentum', {}),
     'deferred': (None, 'adam', {}),
 }
 
@@ -56,22 +58,37 @@ def make(worker, case, seed=None):
     return net, trainer
 
 
+def begin(worker, case, net, trainer):
+    """Train until the checkpoint."""
+    fit(worker, net, trainer, steps=BEFORE)
+    if case.endswith('lowered'):
+        trainer._optimizer.momentum = 0.0  # MXNet keeps the state
+
+
+def go_on(worker, case, net, trainer):
+    """Train from there on."""
+    if case.endswith('lowered'):
+        fit(worker, net, trainer, seed=5, steps=1)
+        trainer._optimizer.momentum = 0.5
+    return fit(worker, net, trainer, seed=6, steps=AFTER)
+
+
 def resume(worker, case, path):
     """Load a checkpoint into a model of other values, and go on."""
     net, trainer = make(worker, case, seed=17)
     found = checkpoint.load(path, net, trainer)
     assert found.step == BEFORE and found.extra == {'rank': 0}, found
-    return fit(worker, net, trainer, seed=6, steps=AFTER)
+    return go_on(worker, case, net, trainer)
 
 
 def save(worker, case, path):
     """Train, save, go on; then load it twice: into a fresh model, and into the one that went on."""
     net, trainer = make(worker, case)
-    fit(worker, net, trainer, steps=BEFORE)
+    begin(worker, case, net, trainer)
     checkpoint.save(path, net, trainer, BEFORE, extra={'rank': worker.rank})
-    went_on = fit(worker, net, trainer, seed=6, steps=AFTER)
+    went_on = go_on(worker, case, net, trainer)
     assert checkpoint.load(path, net, trainer).step == BEFORE
-    return went_on, fit(worker, net, trainer, seed=6, steps=AFTER)
+    return went_on, go_on(worker, case, net, trainer)
 
 
 def faults(worker, directory):
@@ -100,10 +117,10 @@ def faults(worker, directory):
         os.truncate(os.path.join(second, '00000.safetensors'), 99)
     errors.append(str(checkpoint.load(path, net, trainer).step))
     # Damaged after the check, by whatever: the workers stay in step, and all of them learn of it.
-    verify = checkpoint_files.Reader.verify
-    checkpoint_files.Reader.verify = lambda reader: None
+    verify = files.Reader.verify
+    files.Reader.verify = lambda reader: None
     attempt(checkpoint.load, path, net, trainer)
-    checkpoint_files.Reader.verify = verify
+    files.Reader.verify = verify
     if worker.rank == 0:
         os.remove(os.path.join(path, '00000001-step-1', 'manifest.json'))
     attempt(checkpoint.load, path, net, trainer)
@@ -120,14 +137,14 @@ def main():
     parser.add_argument('--directory')
     arguments = parser.parse_args()
     # Small enough that the tables take several of each.
-    checkpoint_files.SHARD_BYTES, trainer_state.PIECE_BYTES = 2000, 300
+    files.SHARD_BYTES, collect.PIECE_BYTES = 2000, 300
     worker = Worker(arguments.kvstore, arguments.partitions)
     for case in CASES:
         path = os.path.join(arguments.directory or '', case.replace('/', '-'))
         if arguments.part == 'alone':
             net, trainer = make(worker, case)
-            fit(worker, net, trainer, steps=BEFORE)
-            report(worker.rank, **{case: fit(worker, net, trainer, seed=6, steps=AFTER)})
+            begin(worker, case, net, trainer)
+            report(worker.rank, **{case: go_on(worker, case, net, trainer)})
             continue
         if arguments.part == 'save':
             went_on, again = save(worker, case, path)

@@ -6,7 +6,7 @@ import argparse
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 
 import mxhybrid
 
@@ -74,6 +74,36 @@ def dense(store, key):
     store.pull('dense/after pushpull', key)
 
 
+def values_of_the_store(store, keys):
+    """What a store holds is its own, and casts to whatever it is pulled into; rows pushed to a dense key are its value.
+    """
+    kv = store.kv
+    kv.init(keys[0], mx.nd.ones((3, 2)))
+    out = mx.nd.zeros((3, 2))
+    kv.pushpull(keys[0], [mx.nd.ones((3, 2)) * (rank + 1.5) for rank in store.ranks], out=out)
+    out[:] = 77
+    for dtype in ('float32', 'float16', 'float64', 'int32'):
+        out = mx.nd.zeros((3, 2), dtype=dtype)
+        kv.pull(keys[0], out=out)
+        store.note('own/' + dtype, out)
+    out = mx.nd.zeros((3, 2), dtype='float16')
+    kv.pushpull(keys[0], [mx.nd.ones((3, 2)) * (rank + 0.3) for rank in store.ranks], out=out)
+    store.note('own/pushpull', out)
+    kv.init(keys[1], mx.nd.ones((9, 2)))
+    for step, dtype in enumerate(('float32', 'float64')):
+        store.push(keys[1], lambda rank, step=step: rows(rank + step, [rank, 5]))
+        out = mx.nd.zeros((9, 2), dtype=dtype)
+        kv.pull(keys[1], out=out, ignore_sparse=False)
+        store.note('own/rows as dense %d' % step, out)
+    if isinstance(kv, mxhybrid.Hybrid):
+        store.push(keys[1], lambda rank: mx.nd.ones((9, 2)) * (rank + 1))
+        out = mx.nd.zeros((9, 2))
+        kv.pull(keys[1], out=out, ignore_sparse=False)
+        store.note('own/dense after rows', out)
+    else:  # which MXNet's store can do for one device only
+        store.note('own/dense after rows', mx.nd.ones((9, 2)) * sum(rank + 1 for rank in store.ranks))
+
+
 def lists(store, keys):
     """Lists of keys, and a broadcast."""
     store.kv.init(keys[:2], [mx.nd.ones((3, 2)), mx.nd.ones((3, 2)) * 3])
@@ -121,6 +151,15 @@ def optimized(store, keys):
         kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))  # starts without state
 
 
+def cast(store, key):
+    """Rows of a table in outputs of another dtype."""
+    store.kv.init(key, table(dtype='float16'))
+    store.pull_rows('cast/some', key, [1, 8], dtype='float32')
+    out = mx.nd.sparse.zeros('row_sparse', (9, 2), dtype='float64')
+    store.kv.pull(key, out=out, ignore_sparse=False)
+    store.note('cast/all', out)
+
+
 def several_outputs(store, key):
     """Other rows to each of two outputs (MXNet's distributed store cannot)."""
     store.kv.init(key, table())
@@ -156,7 +195,8 @@ def main():
     for act in (lambda s: dense(s, key()), lambda s: lists(s, [key(), key(), key()]),
                 lambda s: sparse(s, key(), 'float32'), lambda s: sparse(s, key(), 'float64'),
                 lambda s: optimized(s, [key(), key(), key()]), lambda s: several_outputs(s, key()),
-                lambda s: partial(s, key())):
+                lambda s: partial(s, key()), lambda s: cast(s, key()),
+                lambda s: values_of_the_store(s, [key(), key()])):
         store = Store(arguments.alone)
         rank = store.ranks[0]
         act(store)

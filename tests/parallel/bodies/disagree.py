@@ -13,6 +13,12 @@ def main():
     what, odd = sys.argv[1], os.environ.get('HOROVOD_RANK') == '1'
     if what == 'settings' and odd:
         os.environ['MXHYBRID_PARTITIONS'] = '3'
+    if what in ('partitions', 'routes', 'own_rows', 'wrong'):
+        mxhybrid.create()
+        mxhybrid.create(partitions=2)
+        value = {'partitions': {'layer*': 3 if odd else 2}, 'routes': 'servers' if odd else 'auto',
+                 'own_rows': not odd, 'wrong': 2}
+        mxhybrid.create(**{what if what != 'wrong' else 'partitions': 0 if what == 'wrong' and odd else value[what]})
     if what == 'calls':
         kv = mx.kv.create('hybrid')
         kv._barrier() if odd else kv.init(1, mx.nd.ones(3))

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 
-from jobs import MARKER, find_processes, report
+from lab.processes import MARKER, find_processes
+from lab.reports import report
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--die', choices=['raise', 'exit7', 'kill', 'tell'])

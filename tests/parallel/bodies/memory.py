@@ -3,11 +3,12 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
-from mxhybrid import checkpoint, checkpoint_files, ps, trainer_state
+from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+from mxhybrid.servers import table as table_module
 
 ROWS, WIDTH = 400000, 128
 
@@ -40,7 +41,7 @@ for step in range(4):
     mx.nd.waitall()
     seen.append(resident_mb())
 # Pieces whose size does not show beside the table's.
-checkpoint_files.SHARD_BYTES = trainer_state.PIECE_BYTES = ps.ASSIGN_CHUNK_BYTES = 4 << 20
+files.SHARD_BYTES = collect.PIECE_BYTES = table_module.ASSIGN_CHUNK_BYTES = 4 << 20
 peaks = []
 for call, arguments in ((checkpoint.save, [4]), (checkpoint.load, [])):
     forget_peak()

@@ -5,11 +5,12 @@ With ``--kvstore device`` in one process it gives the reference: MXNet alone on 
 """
 import argparse
 import os
+import pickle
 
 import mxnet as mx
 import numpy as np
 import train
-from jobs import report
+from lab.reports import report
 from mxnet import gluon
 
 import mxhybrid
@@ -25,7 +26,7 @@ def cut(trainer, step, counts=COUNTS):
         for index, param in enumerate(trainer._params):
             if param._grad_stype == 'row_sparse':
                 store.repartition(index, counts[step])
-                found = store.backend.routes[index].table.partitioning.count
+                found = store.backend.routes[index].partitioning.count
                 assert found == min(counts[step], train.ROWS), found
 
 
@@ -51,6 +52,18 @@ def slower(worker, net, trainer, step):
     """Change the learning rate twice."""
     if step in (7, 15):
         trainer.set_learning_rate(trainer.learning_rate / 2)
+
+
+def lowered(worker, net, trainer, step):
+    """No momentum for a while, in which tables are cut: MXNet keeps the state that it has made, and saves it."""
+    trainer._optimizer.momentum = 0.0 if 5 <= step < 12 else 0.9
+    if step == 9:
+        name = os.path.join(worker.directory, 'lowered.states')
+        trainer.save_states(name)
+        worker.barrier()
+        with open(name, 'rb') as handle:
+            states, _ = pickle.load(handle)
+        assert all(state is not None and state.asnumpy().any() for state in states.values()), states
 
 
 def ahead(worker, net, trainer, step):
@@ -81,19 +94,22 @@ def restarted(worker, net, trainer, step):
         net.load_parameters(name)
 
 
-def plain(worker, still):
-    """A store without an optimizer: what was pushed is there, rows not pushed are zeros, also after moves."""
+def plain(worker, still, dtype='float32'):
+    """A store without an optimizer: what was pushed is there, rows not pushed are zeros, also after moves.
+
+    The fourth move takes no row to another server.
+    """
     store = mxhybrid.create(partitions=worker.partitions) if worker.hybrid else mx.kv.create('device')
     shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
-    store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, 'f4'), everything), shape=shape))
+    store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, dtype), everything), shape=shape, dtype=dtype))
     found = {}
-    for step, count in enumerate((3, 1, 4, 3)):
+    for step, count in enumerate((3, 1, 4, 8, 3)):
         ids = np.arange(worker.rank, train.BATCH, worker.size) * min(step + 1, 3)
-        rows = np.repeat(ids[:, None] + step, 3, axis=1).astype('f4')
-        store.push('table', mx.nd.sparse.row_sparse_array((rows, ids), shape=shape))
+        rows = np.repeat(ids[:, None] + step, 3, axis=1).astype(dtype)
+        store.push('table', mx.nd.sparse.row_sparse_array((rows, ids), shape=shape, dtype=dtype))
         if worker.hybrid and not still:
             store.repartition('table', count)
-        out = mx.nd.sparse.zeros('row_sparse', shape)
+        out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
         store.row_sparse_pull('table', out=out, row_ids=mx.nd.arange(train.ROWS))
         found['%d' % step] = out.tostype('default').asnumpy()
     return found
@@ -103,7 +119,9 @@ CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle
          'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
          'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
          'restarted': lambda w, still: embedding(w, 'weight', 'adagrad', still, meddle=restarted),
-         'plain': plain,
+         'lowered': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=lowered),
+         'plain': plain, 'plain-float16': lambda w, still: plain(w, still, 'float16'),
+         'plain-float64': lambda w, still: plain(w, still, 'float64'),
          'gradient-adam': lambda w, still: embedding(w, 'gradient', 'adam', still),
          'gradient-on-store': lambda w, still: embedding(w, 'gradient', 'adam', still, update_on_kvstore=True)}
 for _name in ('sgd-momentum', 'adam', 'adagrad', 'rmsprop-centered', 'groupadagrad'):

@@ -2,7 +2,7 @@
 import mxnet as mx
 import numpy as np
 import psutil
-from jobs import report
+from lab.reports import report
 
 import mxhybrid
 

@@ -4,15 +4,16 @@ A case meddles with training after ``MIDDLE`` steps, when the weight has long be
 routes of the table then and at the end.
 """
 import argparse
+import functools
 import os
 import pickle
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-from train import OPTIMIZERS, ROWS, STEPS, Model, Worker, batches, fill, fit
+from train import BATCH, OPTIMIZERS, ROWS, STEPS, Model, Worker, batches, fill, fit, weights
 
 import mxhybrid
 
@@ -111,6 +112,32 @@ def states(case):
     return found
 
 
+def states_of_the_store(case):
+    """As above, by the store's own calls, which leave the weights alone; the optimizer travels along or not."""
+    store = case.trainer._kvstore
+    for whole in (False, True):
+        path = os.path.join(case.directory, '%s%d%d.states' % (case.name, whole, case.worker.size))
+        store.save_optimizer_states(path, dump_optimizer=whole)
+        case.worker.barrier()
+        fit(case.worker, case.net, case.trainer, seed=7 + whole, steps=5)
+        case.note_kind('loading')
+        store.load_optimizer_states(path)
+
+
+def push_by_hand(case):
+    """A push to a weight that servers update, and a pull of the sum of its gradients, of which nobody has it."""
+    if case.route is None:
+        return
+    key, grad = case.trainer._param2idx[case.table.name], mx.nd.sparse.zeros('row_sparse', case.table.shape)
+    for call in (case.trainer._kvstore.push, functools.partial(case.trainer._kvstore.pull, ignore_sparse=False)):
+        try:
+            call(key, grad)
+        except mxhybrid.HybridError as error:
+            assert case.table.name in str(error) and 'MXHYBRID_OWN_ROWS=0' in str(error), error
+        else:
+            raise AssertionError('nothing was refused')
+
+
 def by_hand(case):
     """One step by allreduce_grads and update, with clipping between."""
     loss, (ids, targets) = gluon.loss.L2Loss(), batches(9)
@@ -128,10 +155,31 @@ def schedule(case):
     case.table.lr_mult = 0.3
 
 
+def lowered(case):
+    """No momentum for some steps, in which a worker asks for the value: MXNet keeps the state that it has made."""
+    case.trainer._optimizer.momentum = 0.0
+    fit(case.worker, case.net, case.trainer, seed=8, steps=2)
+    case.table.data()
+    fit(case.worker, case.net, case.trainer, seed=9, steps=8)
+    case.trainer._optimizer.momentum = 0.9
+
+
 def repartition(case):
     """Another number of partitions, where there are any."""
     if case.worker.hybrid:
         case.trainer._kvstore.repartition(case.trainer._param2idx[case.table.name], 3)
+
+
+def other_optimizer(case, name, **arguments):
+    """The store gets another optimizer, without state, past the Trainer."""
+    store = case.trainer._kvstore
+    store.set_optimizer(mx.optimizer.create(name, rescale_grad=1 / BATCH, **arguments))
+
+
+def other_and_read(case):
+    """And before it has made a step all workers go back."""
+    other_optimizer(case, 'adam', learning_rate=0.03)
+    case.table.data()
 
 
 class Outer(nn.HybridBlock):
@@ -188,7 +236,7 @@ def apart(worker, name, prefetch):
     for step, (ids,) in enumerate(mxhybrid.prefetching(feed, net) if prefetch else feed):
         route = case.route
         if route is not None and step == MIDDLE:
-            requests = Requests(route.table.servers.link)
+            requests = Requests(route.server_table.servers.link)
         before = route.traffic.pulled if route is not None else 0
         if requests:
             requests.forward = True
@@ -205,6 +253,29 @@ def apart(worker, name, prefetch):
     report(worker.rank, **{name: {'pulled': pulled, 'own': own, 'union': union, 'asked': requests.made}})
 
 
+def local(worker, optimizer, settings):
+    """Local SGD: between steps each worker updates by its own gradients, without an exchange."""
+    case = Case(worker, optimizer, settings=settings)
+    fit(worker, case.net, case.trainer, steps=MIDDLE)
+    found = {'route': case.route.kind}
+    update_alone(case, 4)
+    found['apart'] = weights(case.net)
+    if worker.rank:  # others may do it more often, now that nobody else has to
+        update_alone(case, 2)
+    found['together'] = fit(worker, case.net, case.trainer, seed=6, steps=8)
+    return dict(found, end=case.route.kind)
+
+
+def update_alone(case, steps):
+    """Steps of this worker, without the others."""
+    loss, (ids, targets) = gluon.loss.L2Loss(), batches(8)
+    for step in range(steps):
+        with autograd.record():
+            output = loss(case.net(case.worker.share(ids[step])), case.worker.share(targets[step]))
+        output.backward()
+        case.trainer.update(8)
+
+
 CASES = {
     'evaluate-' + optimizer: (optimizer, {}, evaluate)
     for optimizer in ('sgd-momentum', 'adam', 'groupadagrad')}
@@ -213,8 +284,12 @@ CASES.update({
     'read-on-store': ('sgd-momentum', ON_STORE, read_on_one), 'write': ('adagrad', {}, write),
     'new': ('adagrad', {}, new_values), 'states': ('adam', {}, states),
     'states-on-store': ('sgd-momentum', ON_STORE, states),
+    'states-of-the-store': ('adam', ON_STORE, states_of_the_store), 'push': ('adam', {}, push_by_hand),
     'hand': ('sgd-momentum', {'update_on_kvstore': False}, by_hand),
-    'repartition': ('sgd-momentum', {}, repartition),
+    'other': ('adam', ON_STORE, lambda case: other_optimizer(case, 'sgd', learning_rate=0.3, momentum=0.9)),
+    'other-read': ('adam', ON_STORE, other_and_read),
+    'other-refused': ('adam', ON_STORE, lambda case: other_optimizer(case, 'lamb', learning_rate=0.02)),
+    'repartition': ('sgd-momentum', {}, repartition), 'lowered': ('sgd-momentum', {}, lowered),
     'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
     'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
     'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None),
@@ -251,6 +326,9 @@ def main():
     if worker.hybrid and worker.size > 1:
         apart(worker, 'apart', False)
         apart(worker, 'ahead', True)
+        for optimizer in ('adam', 'sgd-momentum'):
+            report(worker.rank, **{'local-' + optimizer: [local(worker, optimizer, {'own_rows': own})
+                                                          for own in (True, False)]})
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ import pickle
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from train import BATCH, OPTIMIZERS, STEPS, Model, Worker, batches, fill, fit, weights
@@ -67,6 +67,18 @@ def multipliers(worker, kind, **options):
     def change(step, trainer):
         if step == 10:
             net.tables[1].weight.lr_mult = 0.5
+
+    return fit(worker, net, trainer, before=change)
+
+
+def freezes(worker, kind, **options):
+    """A bias and a table do not train for a while."""
+    net, trainer = make(worker, kind, **options)
+
+    def change(step, trainer):
+        if step in (4, 12):
+            for param in (net.out.bias, net.tables[0].weight):
+                param.grad_req = 'null' if step == 4 else 'write'
 
     return fit(worker, net, trainer, before=change)
 
@@ -183,6 +195,21 @@ def states_anew(worker, kind, directory):
         return {'kept': np.array([len(pickle.load(handle))])}
 
 
+def states_lowered(worker, kind, directory, **options):
+    """Momentum goes, states are saved and loaded, momentum returns: MXNet keeps, and stores, what it has made."""
+    net, trainer = make(worker, kind, **options)
+    path = os.path.join(directory, 'lowered-%s.states' % kind)
+    fit(worker, net, trainer, steps=6)
+    trainer._optimizer.momentum = 0.0
+    trainer.save_states(path)
+    worker.barrier()
+    fit(worker, net, trainer, steps=3, seed=6)
+    trainer.load_states(path)
+    fit(worker, net, trainer, steps=2, seed=7)
+    trainer._optimizer.momentum = 0.5
+    return fit(worker, net, trainer, steps=6, seed=8)
+
+
 def overflow(worker, kind, **options):
     """AMP's loss scaler: in two steps one sample, so one worker, overflows."""
     amp.amp._amp_initialized = True  # amp.init would switch to float16 layers, which the CPU lacks
@@ -206,6 +233,74 @@ def overflow(worker, kind, **options):
     return dict(weights(net), scales=np.array(scales))
 
 
+def head(worker, kind, optimizer, **options):
+    """A part of the net that all samples use in two steps, some in two others, and no sample in the rest."""
+    if not worker.hybrid:  # MXNet leaves stale gradients out only where workers update; the steps are the same
+        kind, options = 'gradient' if kind == 'weight' else kind, {'update_on_kvstore': False}
+    trunk, beside = Model(kind, (4, 3)), Model(kind, (5,))
+    net = gluon.nn.Sequential()
+    net.add(trunk, beside)
+    fill(net.collect_params())
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {
+        'sgd': {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.1}, 'adam': {'learning_rate': 0.02}}[optimizer],
+        kvstore=worker.store(**options), **options)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    mine = np.arange(BATCH) % worker.size == worker.rank
+    result = {}
+    for step in range(STEPS):
+        using = mine & {0: True, 6: np.arange(BATCH) % 2 == 0, 7: np.arange(BATCH) == 5, 12: True}.get(step, False)
+        with autograd.record():
+            outputs = [loss(trunk(worker.share(ids[step])), worker.share(targets[step])).sum()]
+            if using.any():
+                outputs.append(loss(beside(mx.nd.array(ids[step][using])), mx.nd.array(targets[step][using])).sum())
+        autograd.backward(outputs)
+        # Fresh everywhere in the first step, which need not say that it ignores what is not.
+        trainer.step(BATCH, ignore_stale_grad=step > 0)
+        if step in (5, 8):
+            result.update({'%d-%s' % (step, name): value for name, value in weights(net).items()})
+    return dict(weights(net), **result)
+
+
+def stale_on_store(worker, kind):
+    """No word about stale gradients: where the store updates, MXNet applies those of the last time again."""
+    left, right = Model(kind), Model(kind)
+    both = gluon.nn.Sequential()
+    both.add(left, right)
+    fill(both.collect_params())
+    trainer = gluon.Trainer(both.collect_params(), 'sgd', {'learning_rate': 0.02, 'momentum': 0.5},
+                            kvstore=worker.store(update_on_kvstore=True), update_on_kvstore=True)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    mine = np.arange(BATCH) % worker.size == worker.rank
+    for step in range(8):
+        using = mine & {0: True, 3: np.arange(BATCH) == 5, 5: True}.get(step, False)
+        with autograd.record():
+            outputs = [loss(left(worker.share(ids[step])), worker.share(targets[step])).sum()]
+            if using.any():
+                outputs.append(loss(right(mx.nd.array(ids[step][using])), mx.nd.array(targets[step][using])).sum())
+        autograd.backward(outputs)
+        trainer.step(BATCH)
+    return weights(both)
+
+
+def anew(worker, kind, **options):
+    """All weights are drawn again in the middle, on every worker by a seed of its own: worker 0's count."""
+    net, trainer = make(worker, kind, **options)
+    fit(worker, net, trainer, steps=6)
+    mx.random.seed(7 + worker.rank)
+    net.initialize(mx.init.Uniform(0.5), force_reinit=True)
+    if not worker.hybrid and trainer._update_on_kvstore:  # MXNet's own stores would keep what they have
+        for param in net.collect_params().values():
+            param.set_data(param._data[0].copy())
+    # As before the first step ever, a worker's next gradient is of its own values: a step that gives it no weight.
+    rate = trainer.learning_rate
+    trainer.set_learning_rate(0)
+    result = {'first-%s' % name: value for name, value in fit(worker, net, trainer, steps=1, seed=6).items()}
+    trainer.set_learning_rate(rate)
+    return dict(fit(worker, net, trainer, steps=7, seed=7), **result)
+
+
 def rows_held(worker):
     """A worker holds and pulls only the rows that it asks for."""
     net, trainer = make(worker, 'weight', 'adagrad')
@@ -220,7 +315,7 @@ STATEFUL = (('weight', 'adam'), ('weight', 'adagrad'), ('weight', 'ftrl'), ('wei
 
 CASES = {}
 for _kind in ('weight', 'gradient', 'dense'):
-    for _function in (learning_rate, scheduler, batch_size, multipliers):
+    for _function in (learning_rate, scheduler, batch_size, multipliers, freezes):
         CASES['%s/%s' % (_function.__name__, _kind)] = lambda w, d, f=_function, k=_kind: f(w, k)
     CASES['parameters/' + _kind] = lambda w, d, k=_kind: parameters(w, k, d)
 CASES.update({
@@ -232,6 +327,18 @@ CASES.update({
     'overflow/weight': lambda w, d: overflow(w, 'weight'), 'overflow/gradient': lambda w, d: overflow(w, 'gradient'),
     'overflow/dense': lambda w, d: overflow(w, 'dense'),
     'overflow/gradient-on-store': lambda w, d: overflow(w, 'gradient', update_on_kvstore=True),
+    'head/weight': lambda w, d: head(w, 'weight', 'sgd'), 'head/gradient': lambda w, d: head(w, 'gradient', 'sgd'),
+    'head/weight-adam': lambda w, d: head(w, 'weight', 'adam'), 'head/dense': lambda w, d: head(w, 'dense', 'sgd'),
+    'head/gradient-on-store': lambda w, d: head(w, 'gradient', 'adam', update_on_kvstore=True),
+    'head/dense-on-store': lambda w, d: head(w, 'dense', 'sgd', update_on_kvstore=True),
+    'stale_on_store/gradient': lambda w, d: stale_on_store(w, 'gradient'),
+    'stale_on_store/dense': lambda w, d: stale_on_store(w, 'dense'),
+    'anew/weight': lambda w, d: anew(w, 'weight'), 'anew/gradient': lambda w, d: anew(w, 'gradient'),
+    'anew/gradient-on-store': lambda w, d: anew(w, 'gradient', update_on_kvstore=True),
+    'anew/dense': lambda w, d: anew(w, 'dense'),
+    'anew/dense-on-store': lambda w, d: anew(w, 'dense', update_on_kvstore=True),
+    'states_lowered/weight': lambda w, d: states_lowered(w, 'weight', d),
+    'states_lowered/gradient': lambda w, d: states_lowered(w, 'gradient', d, update_on_kvstore=True),
     'states_anew/weight': lambda w, d: states_anew(w, 'weight', d),
     'rows_held/weight': lambda w, d: rows_held(w),
     'restore/weight': lambda w, d: restore(w, 'weight', 'adam', d),

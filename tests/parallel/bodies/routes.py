@@ -8,14 +8,14 @@ import os
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from mxhybrid.chooser import MEASURED_STEPS
-from mxhybrid.costs import Link, Network
+from mxhybrid.routes.chooser import MEASURED_STEPS
+from mxhybrid.routes.costs import Network, Speed
 
 ROWS, WIDTH, TOUCHED, TIMES = 4096, 64, 4000, 8
 BATCH = TOUCHED * TIMES
@@ -119,7 +119,8 @@ def main():
     if arguments.kvstore == 'hybrid':
         first = mxhybrid.create()
         if arguments.rates:
-            first._job.network = Network(*(Link(0.001, float(rate)) for rate in arguments.rates.split(',')))
+            first._job.measured['network'] = Network(
+                *(Speed(0.001, float(rate)) for rate in arguments.rates.split(',')))
         worker = {'rank': first.rank, 'size': first.num_workers, 'kvstore': 'hybrid', 'barrier': first._barrier}
     choices = {}
     for optimizer in arguments.optimizers.split(','):

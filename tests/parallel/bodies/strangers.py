@@ -6,14 +6,15 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
-from mxhybrid import job as job_module
-from mxhybrid.sealed import Sealer, new_secret
-from mxhybrid.stock import pickled
+from mxhybrid.base.sealed import Sealer, new_secret
+from mxhybrid.job import guard
+from mxhybrid.job.join import current
+from mxhybrid.servers.pickled import pickled
 
 ROWS, WIDTH, STEPS = 50, 4, 6
 
@@ -79,7 +80,7 @@ def talk_to_monitor(address):
 
 directory = sys.argv[1]
 secrets_made = []
-job_module.new_secret = lambda: secrets_made.append(new_secret()) or secrets_made[-1]
+guard.new_secret = lambda: secrets_made.append(new_secret()) or secrets_made[-1]
 store = mxhybrid.create(partitions=3)
 net = SparseEmbedding(ROWS, WIDTH, prefix='net_words_')
 net.initialize(mx.init.Uniform(0.1))
@@ -101,8 +102,8 @@ for step, ids in enumerate(everyone):
     if step in (2, 4):
         store._barrier()
         if store.backend._servers.is_root:
-            talk_to_monitor(job_module.current()._monitor.address)
-        if job_module.current().launcher == 'horovodrun':
+            talk_to_monitor(current().guard.monitor.address)
+        if current().launcher == 'horovodrun':
             native._send_command_to_servers = send
             send_commands(native, list(recorded), '%d-%d' % (store.rank, step))
             native._send_command_to_servers = lambda head, text: (recorded.append(text), send(head, text))

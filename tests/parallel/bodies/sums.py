@@ -10,7 +10,7 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 
 import mxhybrid
 

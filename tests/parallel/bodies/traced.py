@@ -1,7 +1,7 @@
 """Train a few steps with all three routes; report what was pushed, so that a trace can be compared."""
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding

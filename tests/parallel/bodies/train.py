@@ -6,7 +6,7 @@ import argparse
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
@@ -18,9 +18,13 @@ ROWS, BATCH, STEPS = 40, 12, 20
 OPTIMIZERS = {
     'sgd': {'learning_rate': 0.5}, 'sgd-momentum': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01},
     'sgd-notlazy': {'learning_rate': 0.3, 'momentum': 0.9, 'wd': 0.01, 'lazy_update': False},
-    'adam': {'learning_rate': 0.02}, 'adagrad': {'learning_rate': 0.1}, 'rmsprop': {'learning_rate': 0.01},
-    'rmsprop-centered': {'learning_rate': 0.01, 'centered': True}, 'ftrl': {'learning_rate': 0.1},
-    'nag': {'learning_rate': 0.2, 'momentum': 0.9}, 'adadelta': {'rho': 0.9}, 'groupadagrad': {'learning_rate': 0.1},
+    'adam': {'learning_rate': 0.02}, 'adam-wd': {'learning_rate': 0.02, 'wd': 0.1, 'clip_gradient': 0.2},
+    'adagrad': {'learning_rate': 0.1, 'clip_gradient': 0.2}, 'rmsprop': {'learning_rate': 0.01, 'wd': 0.1},
+    'rmsprop-centered': {'learning_rate': 0.01, 'centered': True, 'wd': 0.1, 'clip_gradient': 0.2, 'clip_weights': 1.0},
+    'ftrl': {'learning_rate': 0.1, 'wd': 0.1, 'clip_gradient': 0.2}, 'nag': {'learning_rate': 0.2, 'wd': 0.1},
+    'nag-momentum': {'learning_rate': 0.2, 'momentum': 0.9}, 'nag-wd': {
+        'learning_rate': 0.2, 'momentum': 0.9, 'wd': 0.1, 'clip_gradient': 0.2},
+    'adadelta': {'rho': 0.9, 'wd': 0.01, 'clip_gradient': 0.2}, 'groupadagrad': {'learning_rate': 0.1},
 }
 
 
@@ -120,6 +124,48 @@ def embedding(worker, kind, optimizer, widths=(4,), **options):
     trainer = gluon.Trainer(net.collect_params(), name, dict(OPTIMIZERS[optimizer], **options.pop('extra', {})),
                             kvstore=worker.store(**options), **options)
     return fit(worker, net, trainer)
+
+
+def changing(worker, optimizer):
+    """One table and one layer with multipliers of their own; settings change in mid-run, momentum goes and returns."""
+    net = Model('weight')
+    fill(net.collect_params())
+    net.tables[0].weight.lr_mult, net.tables[0].weight.wd_mult = 0.5, 2.0
+    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(OPTIMIZERS[optimizer]),
+                            kvstore=worker.store())
+
+    def before(step, trainer):
+        settings = {4: {'clip_gradient': 0.1}, 6: {'momentum': 0.0}, 9: {'wd': 0.05}, 12: {'momentum': 0.8},
+                    14: {'clip_gradient': None}}.get(step, {})
+        trainer._optimizer.__dict__.update(settings)
+        if step == 8:
+            trainer.set_learning_rate(0.1)
+            net.tables[0].weight.wd_mult = 0.5
+
+    return fit(worker, net, trainer, before=before)
+
+
+def refused(worker, name, good, bad):
+    """Settings for which tables have no state are refused before anything is updated; then training goes on."""
+    net = Model('weight')
+    fill(net.collect_params())
+    trainer = gluon.Trainer(net.collect_params(), name, {'learning_rate': 0.1}, kvstore=worker.store())
+    loss, (ids, targets) = gluon.loss.L2Loss(), batches()
+    for step in range(STEPS):
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+        output.backward()
+        if step in (5, 9) and worker.size > 1:
+            trainer._optimizer.__dict__.update(bad)
+            try:
+                trainer.step(BATCH)
+            except mxhybrid.InputError as error:
+                assert all(word in str(error) for word in ['embedding0_weight', repr(name), *bad]), error
+            else:
+                raise AssertionError('%s of %s was accepted' % (bad, name))
+            trainer._optimizer.__dict__.update(good)
+        trainer.step(BATCH)
+    return weights(net)
 
 
 def dense(worker, optimizer='adam', **options):
@@ -313,6 +359,10 @@ CASES = {
     'gradient-static': lambda w: embedding(w, 'gradient', 'adagrad', hybridize=True,
                                            static={'static_alloc': True, 'static_shape': True}),
     'gradient-on-store': lambda w: embedding(w, 'gradient', 'adam', update_on_kvstore=True),
+    'changing-nag': lambda w: changing(w, 'nag-wd'), 'changing-sgd': lambda w: changing(w, 'sgd-momentum'),
+    'refused-nag': lambda w: refused(w, 'nag', {'momentum': 0.0}, {'momentum': 0.9}),
+    'refused-rmsprop': lambda w: refused(w, 'rmsprop', {'centered': False}, {'centered': True}),
+    'refused-adagrad': lambda w: refused(w, 'adagrad', {'wd': 0.0}, {'wd': 0.1}),
     'gradient-lamb': lambda w: embedding(w, 'gradient', 'lamb', extra={}),
 }
 OPTIMIZERS['lamb'] = {'learning_rate': 0.01}

@@ -10,10 +10,10 @@ import pickle
 
 import mxnet as mx
 import numpy as np
-from jobs import report
+from lab.reports import report
 
 import mxhybrid
-from mxhybrid.arrays import make_row_sparse, row_sparse_parts
+from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
 
 SHAPE, STEPS = (23, 6), 12
 
@@ -73,7 +73,7 @@ class Together:
         for step in range(STEPS):
             kv.push(key, make_row_sparse(*gradient(key, step, self.rank), SHAPE))
             if step == STEPS // 2 and moves:
-                kv.backend._chooser._move(kv.backend.routes[key], kv.backend._optimizer)
+                kv.backend._put(kv.backend.routes[key].to_allreduce(kv.backend._optimizer))
             elif step == STEPS // 2:
                 kv.save_optimizer_states(path)
                 kv._barrier()

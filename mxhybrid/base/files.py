@@ -1,0 +1,51 @@
+"""Files that are whole whenever anybody reads them."""
+import errno
+import os
+import stat
+from typing import Optional
+
+
+def write_atomically(fname: str, data: bytes) -> None:
+    """Write a file aside and move it into place, so that nobody ever reads half of it, nor finds it after a kill.
+
+    A symbolic link stays: the file that it leads to is written, or made.  What is no file, a pipe or ``/dev/null``, is
+    written to as it is.  An OSError has the number of its cause, ELOOP for links that lead nowhere but to each other.
+    """
+    if _is_stream(fname):
+        with open(fname, 'wb') as handle:
+            handle.write(data)
+        return
+    fname = os.path.realpath(fname)
+    if os.path.islink(fname):  # what realpath leaves of a loop
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), fname)
+    aside = '%s.%d.part' % (fname, os.getpid())
+    try:
+        descriptor = _nameless(os.path.dirname(aside) or '.')
+        with open(aside, 'wb') if descriptor is None else os.fdopen(descriptor, 'wb') as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+            if descriptor is not None:
+                # The first argument is absolute, and with a directory for it Python calls linkat, which follows it.
+                os.link('/proc/self/fd/%d' % descriptor, aside, src_dir_fd=descriptor, follow_symlinks=True)
+        os.replace(aside, fname)
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)
+
+
+def _is_stream(fname: str) -> bool:
+    """Whether a name leads to something that is neither file nor directory, and so cannot be replaced by one."""
+    try:
+        mode = os.stat(fname).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _nameless(directory: str) -> Optional[int]:
+    """A new file without a name, which vanishes with its process until it gets one; None where that is not possible."""
+    try:
+        return os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o666)
+    except OSError:
+        return None

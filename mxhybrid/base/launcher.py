@@ -1,0 +1,122 @@
+"""All that launchers say in the environment about the process that they started; nothing is joined.
+
+==================  =======================================================  ==========================
+launcher            recognised by                                            what else it is called here
+==================  =======================================================  ==========================
+``horovodrun``      ``HOROVOD_RANK``, or an MPI's or PMI's rank or size      also ``mpirun``, ``srun``
+``launch.py``       ``DMLC_ROLE=worker`` and ``DMLC_PS_ROOT_URI``            of MXNet, or scripts/launch.py
+none                none of them                                             plain ``python``
+==================  =======================================================  ==========================
+
+What a member of a job forks or starts has the launcher's variables, but is no member: ``MXHYBRID_MEMBER`` tells it so.
+"""
+import os
+from dataclasses import dataclass
+from typing import List, Mapping, Optional, Tuple
+
+#: How the variables of each launcher begin, for who starts processes that must not believe themselves in its job.
+OF_HOROVODRUN = ('HOROVOD_', 'OMPI_', 'PMI_', 'PMIX_')
+OF_LAUNCH_PY = ('DMLC_', 'PS_')
+#: Process id of the member of a job that a process descends from, or is, and its place in that job.
+MEMBER = 'MXHYBRID_MEMBER'
+#: PMIx has no variable for the size; Slurm, which starts most such jobs, says it.
+_RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
+_SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
+_SIZE_UNDER_PMIX = 'SLURM_STEP_NUM_TASKS'
+#: Together they are different in each process that a launcher starts.
+_PLACE_BY_LAUNCH_PY = ('DMLC_PS_ROOT_URI', 'DMLC_PS_ROOT_PORT', 'DMLC_TASK_ID')
+_PLACE_BY_HOROVODRUN = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK',
+                        'OMPI_COMM_WORLD_RANK', 'PMI_RANK', 'PMIX_NAMESPACE', 'PMIX_RANK')
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job, and this process's place in it, as the launcher describes them."""
+
+    #: 'horovodrun', 'launch.py' or 'none'.
+    launcher: str = 'none'
+    #: Under launch.py the number of the task; -1 where only the job itself will know.
+    rank: int = 0
+    #: None where only the job itself will know, as for the following three.
+    workers: Optional[int] = 1
+    #: On this host.
+    local_workers: Optional[int] = 1
+    servers: Optional[int] = 0
+    #: Among the workers of this host; 0 where it is not known.
+    local_rank: int = 0
+    #: Where horovodrun serves its notice board, see :mod:`mxhybrid.base.rendezvous`.
+    rendezvous: Optional[Tuple[str, int]] = None
+    #: Where the scheduler of launch.py is.
+    scheduler: Optional[Tuple[str, int]] = None
+    #: The network interface that Horovod is to use, if that was said.
+    interface: Optional[str] = None
+    #: Whether a member of a job forked or started this process, which has its variables.
+    inherited: bool = False
+
+    @property
+    def several_hosts(self) -> Optional[bool]:
+        """Whether the job spans several hosts, None if that is not known."""
+        if self.local_workers is None or self.workers is None:
+            return None
+        return self.local_workers != self.workers
+
+
+def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is not one that launch.py started as a server or scheduler."""
+    return environ.get('DMLC_ROLE', 'worker') == 'worker'
+
+
+def read(environ: Mapping[str, str] = os.environ) -> Launch:
+    """What the launcher of this process says."""
+    interface = environ.get('HOROVOD_GLOO_IFACE') or None
+    if (environ.get('DMLC_ROLE') == 'worker' and 'DMLC_PS_ROOT_URI' in environ
+            and not _are_of_member(_PLACE_BY_LAUNCH_PY, environ)):
+        return _by_launch_py(environ, interface)
+    rank, size = _number(environ, *_RANKS), _number(environ, *_SIZES)
+    if rank is None and size is None or _are_of_member(_PLACE_BY_HOROVODRUN, environ):
+        inherited = _are_of_member(_PLACE_BY_LAUNCH_PY + _PLACE_BY_HOROVODRUN, environ)
+        return Launch(interface=interface, inherited=inherited)
+    if size is None and 'PMIX_RANK' in environ:
+        size = _number(environ, _SIZE_UNDER_PMIX)
+    address, port = environ.get('HOROVOD_GLOO_RENDEZVOUS_ADDR'), _number(environ, 'HOROVOD_GLOO_RENDEZVOUS_PORT')
+    known = address and port and rank is not None and size is not None
+    return Launch('horovodrun', -1 if rank is None else rank, size,
+                  _number(environ, 'HOROVOD_LOCAL_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE'), None,
+                  _number(environ, 'HOROVOD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK') or 0,
+                  (str(address), int(port or 0)) if known else None, None, interface)
+
+
+def _by_launch_py(environ: Mapping[str, str], interface: Optional[str]) -> Launch:
+    workers, task = _number(environ, 'DMLC_NUM_WORKER') or 1, _number(environ, 'DMLC_TASK_ID')
+    local = workers if environ.get('DMLC_JOB_CLUSTER') == 'local' else None
+    scheduler = environ['DMLC_PS_ROOT_URI'], _number(environ, 'DMLC_PS_ROOT_PORT') or 0
+    return Launch('launch.py', -1 if task is None else task, workers, local, _number(environ, 'DMLC_NUM_SERVER'),
+                  0 if local is None or task is None else task, None, scheduler, interface)
+
+
+def membership() -> str:
+    """What a process that has joined its job sets as :data:`MEMBER`, for those that it forks or starts."""
+    return '%d %s' % (os.getpid(), ','.join(_place(os.environ)))
+
+
+def _place(environ: Mapping[str, str]) -> List[str]:
+    return ['%s=%s' % (name, environ[name]) for name in _PLACE_BY_LAUNCH_PY + _PLACE_BY_HOROVODRUN if name in environ]
+
+
+def _are_of_member(names: Tuple[str, ...], environ: Mapping[str, str]) -> bool:
+    """Whether this process has a launcher's variables from a member of a job that forked or started it.  To be asked
+    for each launcher by itself: a member may start a job under the other one.
+    """
+    pid, _, place = environ.get(MEMBER, '').partition(' ')
+
+    def of_launcher(entries: List[str]) -> List[str]:
+        return [entry for entry in entries if entry.partition('=')[0] in names]
+    return bool(pid) and pid != str(os.getpid()) and of_launcher(place.split(',')) == of_launcher(_place(environ))
+
+
+def _number(environ: Mapping[str, str], *names: str) -> Optional[int]:
+    for name in names:
+        text = environ.get(name, '')
+        if text.lstrip('-').isdigit():
+            return int(text)
+    return None

@@ -1,0 +1,28 @@
+"""What a process asks its machine: memory, and how processes ended; loaded by its path, without the package, too."""
+import os
+import signal
+
+#: Files of a container's limit and use, cgroup version 2 and 1.
+_CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
+            ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))
+
+
+def available_bytes(root: str = '/') -> int:
+    """Bytes that can be allocated without swapping, or a container's limit if less; `root` has /proc and /sys."""
+    with open(os.path.join(root, 'proc/meminfo')) as lines:
+        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith('MemAvailable:'))
+    for limit_path, used_path in _CGROUPS:
+        try:
+            with open(os.path.join(root, limit_path)) as limit, open(os.path.join(root, used_path)) as used:
+                found = min(found, max(0, int(limit.read()) - int(used.read())))
+        except (OSError, ValueError):  # no such limit, or 'max'
+            continue
+    return found
+
+
+def describe_status(status: int) -> str:
+    """Say what a ``Popen.returncode`` means."""
+    if status < 0:
+        names = {int(known): ' (%s)' % known.name for known in signal.Signals}
+        return 'signal %d%s' % (-status, names.get(-status, ''))
+    return 'exit status %d' % status

@@ -1,0 +1,21 @@
+"""Numbers and tables for people."""
+from typing import List
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, in powers of 1000."""
+    for unit in ('B', 'kB', 'MB', 'GB'):
+        if count < 1000 or unit == 'GB':
+            return '%.0f %s' % (count, unit) if unit == 'B' else '%.1f %s' % (count, unit)
+        count /= 1000.0
+    raise AssertionError
+
+
+def aligned(head: List[str], rows: List[List[str]]) -> str:
+    """A table: the first column left, numbers right."""
+    widths = [max(len(line[column]) for line in [head] + rows) for column in range(len(head))]
+    lines = []
+    for line in [head, ['-' * width for width in widths]] + rows:
+        cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
+        lines.append('  '.join(cells).rstrip())
+    return '\n'.join(lines)

@@ -1,0 +1,212 @@
+"""What a model and its Trainer have learned, wherever it lives, as arrays in pieces and JSON values.
+
+========================================  ======================================  ==============================
+what                                      where it lives                          in a job of one process
+========================================  ======================================  ==============================
+dense weights                             every worker, alike                     the worker
+row_sparse weights, and their state       servers, or every worker                MXNet's store
+dense weights that servers hold           servers (:mod:`mxhybrid.routes.own_rows`)
+optimizer state of dense weights          every worker, alike                     the worker, or MXNet's store
+counters, rates, schedule                 the Trainer's optimizer, on every worker
+========================================  ======================================  ==============================
+
+Worker 0 reads all of it, tables in pieces of :data:`PIECE_BYTES`; :mod:`mxhybrid.checkpoint.restore` puts it back.
+"""
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import InputError
+from ..base.log import get_logger
+from ..kvstore.hybrid import Hybrid
+from ..native import trainers
+from ..native.arrays import host_view, row_reader, row_sparse_parts
+from ..native.optimizer_state import BOOKKEEPING, counts_of, state_arrays, was_updated
+from ..native.optimizers import name_of
+
+logger = get_logger(__name__)
+
+#: Bytes of a table that are read at a time.
+PIECE_BYTES = 8 << 20
+#: Attributes of an optimizer that are not copied as they are: per step, stored apart, or this process's own.
+_NOT_STORED = BOOKKEEPING | {'rescale_grad'}
+
+
+class Item(NamedTuple):
+    """One parameter of the model: its name in the model's structure, and its number in the Trainer if it has one."""
+
+    name: str
+    param: Any
+    key: Optional[int]
+
+
+class Array(NamedTuple):
+    """An array to be stored; `pieces` gives its elements in C order."""
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: np.dtype
+    pieces: Callable[[], Iterator[np.ndarray]]
+
+
+def items_of(net: Any, trainer: Any) -> List[Item]:
+    """All parameters of `net`, shared ones once; InputError if the Trainer has one that is not in it."""
+    params = trainers.params_by_place(net)
+    keys = {id(param): key for key, param in enumerate(trainers.params_of(trainer))}
+    items, seen = [], set()
+    for name in sorted(params):
+        param = params[name]
+        if id(param) not in seen:
+            seen.add(id(param))
+            items.append(Item(name, param, keys.get(id(param))))
+    missing = [param.name for param in trainers.params_of(trainer) if id(param) not in seen]
+    if missing:
+        raise InputError('the Trainer has %s, which the net does not have: pass a Block that holds all of them'
+                         % ', '.join(missing))
+    return items
+
+
+def holding_route(trainer: Any, item: Item) -> Any:
+    """The route of a parameter whose weight and optimizer state lie in a table; None where a worker has them."""
+    store = trainers.store_of(trainer)
+    if item.key is None or not isinstance(store, Hybrid) or not store.distributed:
+        return None
+    route: Any = store.backend.routes[item.key]
+    return route if route.holds_weight else None
+
+
+def _row_pieces(rows: int, width: int, itemsize: int) -> Iterator[Tuple[int, int]]:
+    step = max(1, PIECE_BYTES // max(1, width * itemsize))
+    for first in range(0, rows, step):
+        yield first, min(first + step, rows)
+
+
+def row_width(shape: Tuple[int, ...]) -> int:
+    """Elements of a row."""
+    return int(np.prod(shape[1:]))
+
+
+def arrays(trainer: Any, items: List[Item]) -> Iterator[Array]:
+    """All weights and all optimizer state (worker 0 only, not collective)."""
+    for item in items:
+        yield _weight(trainer, item)
+        for slot, array in enumerate(_state(trainer, item) or []):
+            yield array._replace(name='%s/state%d' % (item.name, slot))
+
+
+def _weight(trainer: Any, item: Item) -> Array:
+    param, route = item.param, holding_route(trainer, item)
+    shape, dtype = tuple(param.shape), np.dtype(param.dtype)
+
+    def from_table() -> Iterator[np.ndarray]:
+        for first, last in _row_pieces(shape[0], row_width(shape), dtype.itemsize):
+            yield route.read_weight(first, last)
+
+    def from_store() -> Iterator[np.ndarray]:
+        for first, last in _row_pieces(shape[0], row_width(shape), dtype.itemsize):
+            ids = np.arange(first, last, dtype=np.int64)
+            out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+            trainers.store_of(trainer).row_sparse_pull(item.key, out=out, row_ids=mx.nd.from_numpy(ids))
+            yield _dense_rows(out, first, last)
+
+    def from_worker() -> Iterator[np.ndarray]:
+        yield from _pieces_of(trainers.arrays_of(param)[0])
+
+    if route is not None:
+        pieces = from_table
+    elif trainers.is_row_sparse(param) and item.key is not None and trainers.store_of(trainer) is not None:
+        pieces = from_store
+    else:
+        pieces = from_worker
+    return Array(item.name + '/weight', shape, dtype, pieces)
+
+
+def _dense_rows(array: Any, first: int, last: int) -> np.ndarray:
+    held, stored = row_sparse_parts(array)
+    rows = np.zeros((last - first, stored.shape[1]), stored.dtype)
+    inside = (held >= first) & (held < last)
+    rows[held[inside] - first] = stored[inside]
+    return rows
+
+
+def _pieces_of(array: Any) -> Iterator[np.ndarray]:
+    if array.stype == 'default':
+        yield host_view(array)
+        return
+    give = row_reader(array)
+    for first, last in _row_pieces(array.shape[0], row_width(array.shape), np.dtype(array.dtype).itemsize):
+        yield give(np.arange(first, last, dtype=np.int64))
+
+
+def _state(trainer: Any, item: Item) -> Optional[List[Array]]:
+    """Optimizer state of a parameter, arrays without their names; None before its first update."""
+    optimizer, route = trainer.optimizer, holding_route(trainer, item)
+    if route is None:
+        states_here = trainers.updaters_of(trainer)[0].states
+        if item.key not in states_here:
+            return None
+        found = []
+        for array in state_arrays(states_here[item.key]):
+            if not isinstance(array, mx.nd.NDArray):
+                raise InputError('optimizer %r keeps a %s for %s: checkpoints hold arrays only'
+                                 % (name_of(optimizer), type(array).__name__, item.name))
+            found.append(Array('', tuple(array.shape), np.dtype(array.dtype), _later(_pieces_of, array)))
+        return found
+    # New values for the weights drop the state, but not the count.
+    if not was_updated(optimizer, item.key) or not route.has_state:
+        return None
+    return [Array('', shape, route.dtype, _later(_table_state, route, slot, shape))
+            for slot, shape in enumerate(route.state_shapes(route.state_maker()))]
+
+
+def _later(pieces: Callable[..., Iterator[np.ndarray]], *arguments: Any) -> Callable[[], Iterator[np.ndarray]]:
+    return lambda: pieces(*arguments)
+
+
+def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.ndarray]:
+    for first, last in _row_pieces(shape[0], row_width(shape), route.dtype.itemsize):
+        yield route.read_state(slot, row_width(shape), first, last)
+
+
+def describe(trainer: Any, items: List[Item]) -> Dict[str, Any]:
+    """Everything besides arrays, as JSON values (not collective).
+
+    That is 'optimizer' and 'scheduler': class name and scalars; 'num_update'; 'loss_scaler': AMP's, if there is one;
+    'parameters': by name, updates made, multipliers, and how many arrays of state there are, None before the first
+    update.
+    """
+    optimizer = trainer.optimizer
+    counts, parameters = counts_of(optimizer), {}
+    for item in items:
+        found = _state(trainer, item)
+        parameters[item.name] = {'count': counts.get(item.key), 'state': None if found is None else len(found),
+                                 'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
+    left_out = sorted(name for name, value in vars(optimizer).items()
+                      if name not in _NOT_STORED and not is_scalar(value)
+                      and not (isinstance(value, (dict, list, tuple, set)) and not value))
+    if left_out:
+        logger.warning('the checkpoint lacks what optimizer %r keeps in %s: training that is resumed may differ',
+                       name_of(optimizer), ', '.join(left_out))
+    scheduler, scaler = optimizer.lr_scheduler, trainers.loss_scaler_of(trainer)
+    return {'optimizer': [name_of(optimizer), _plain_attributes(optimizer)],
+            'num_update': int(optimizer.num_update), 'begin_num_update': int(optimizer.begin_num_update),
+            'scheduler': None if scheduler is None else [type(scheduler).__name__, _plain_attributes(scheduler)],
+            'loss_scaler': None if scaler is None else _plain_attributes(scaler), 'parameters': parameters}
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a number, a string or None, or a list of them."""
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(one, (bool, int, float, str, np.generic, type(None))) for one in value)
+    return isinstance(value, (bool, int, float, str, np.generic, type(None)))
+
+
+def _plain_attributes(thing: Any) -> Dict[str, Any]:
+    """Attributes of an object that are numbers, strings, or lists of them."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [plain(one) for one in value]
+        return value.item() if isinstance(value, np.generic) else value
+    return {name: plain(value) for name, value in getattr(thing, '__dict__', {}).items()
+            if name not in _NOT_STORED and is_scalar(value)}

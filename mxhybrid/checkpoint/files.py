@@ -1,0 +1,296 @@
+"""Checkpoints as files: written whole or not at all, read without trust.
+
+A checkpoint is a directory with a manifest, and shards in the safetensors format of at most :data:`SHARD_BYTES`::
+
+    checkpoints/
+        00000001-step-200/
+            manifest.json
+            00000.safetensors
+            00001.safetensors
+        00000002-step-400/
+
+The first number counts the checkpoints of a directory: the highest is the newest, even where a job went back to an
+earlier step.  The manifest says for each array which elements of it, counted in C order, lie in which shard, and has
+a digest of every shard and of itself.  Nothing in a checkpoint is code, and nothing of it is unpickled.
+
+A checkpoint is written under another name, flushed to the disk with its directory, and then renamed; so a directory
+with the right name is complete, unless something damaged it later.  An old one is renamed before it is removed.  Of the
+names for that, ``.writing`` and ``.removing``, with a number behind where one is taken, the next save removes what it
+finds.  What cannot be removed is left, with a warning, and keeps nobody from saving.
+"""
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+from types import TracebackType
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type
+
+import numpy as np
+
+from ..base.errors import CheckpointError, InputError, SettingError
+from ..base.log import get_logger
+from . import folder, leftovers, manifest
+from .folder import names
+
+logger = get_logger(__name__)
+
+#: Version of the layout, raised when older readers would misread it.
+FORMAT = 1
+#: Bytes of arrays in a shard; memory that writing and reading take is a small multiple of it.
+SHARD_BYTES = 32 << 20
+#: Bytes that a reader accepts at most of a manifest.
+MAX_MANIFEST_BYTES = 256 << 20
+
+_MANIFEST = 'manifest.json'
+_WRITING, _REMOVING = '.writing', '.removing'
+_ASIDE = re.compile(r'\.(writing|removing)(-\d+)?')
+#: What a damaged disk or an interrupted copy leaves behind.  Other errors, such as a lack of permission, end the load.
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO, errno.EINVAL)
+
+
+class Damaged(CheckpointError):
+    """A checkpoint is not what was written."""
+
+
+def safetensors() -> Any:
+    """The package that reads and writes shards; SettingError where it is not installed."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise SettingError('checkpoints need the package safetensors (%s): pip install safetensors' % error) from error
+    return safetensors
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, 'wb') as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+class Writer:
+    """Writes one checkpoint into a directory that is :func:`~mxhybrid.checkpoint.folder.locked`; a context manager that
+    leaves nothing behind unless :meth:`commit` was reached.
+    """
+
+    def __init__(self, directory: str):
+        self._directory = directory
+        self._aside = ''
+        self._arrays: Dict[str, Any] = {}
+        self._shards: List[Dict[str, Any]] = []
+        self._pending: List[Tuple[str, np.ndarray]] = []
+        self._pending_bytes = 0
+        self._tensors = safetensors().numpy
+
+    def __enter__(self) -> 'Writer':
+        for name in filter(_ASIDE.fullmatch, os.listdir(self._directory)):
+            path = os.path.join(self._directory, name)
+            with leftovers.tried(path):
+                leftovers.delete(path)
+        self._aside = leftovers.free_name(self._directory, _WRITING)
+        os.mkdir(self._aside)
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self._pending = []
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def add(self, name: str, shape: Tuple[int, ...], dtype: Any, pieces: Iterable[np.ndarray]) -> None:
+        """Write an array, whose `pieces`, read until :meth:`commit`, give its elements in C order, cut anywhere."""
+        dtype = np.dtype(dtype)
+        if dtype.name not in manifest.DTYPES:
+            raise InputError('%s is %s: checkpoints hold %s' % (name, dtype, ', '.join(manifest.DTYPES)))
+        entry: Dict[str, Any] = {'dtype': dtype.name, 'shape': list(shape), 'pieces': []}
+        self._arrays[name] = entry
+        step, at = max(1, SHARD_BYTES // dtype.itemsize), 0
+        for piece in pieces:
+            flat = np.ascontiguousarray(piece, dtype).reshape(-1)
+            for start in range(0, len(flat), step):
+                part = flat[start:start + step]
+                if self._pending_bytes + part.nbytes > SHARD_BYTES:
+                    self._flush()
+                entry['pieces'].append([len(self._shards), at, at + len(part)])
+                self._pending.append((_key(name, at), part))
+                self._pending_bytes += part.nbytes
+                at += len(part)
+        size = manifest.size(shape)
+        if at != size:
+            raise CheckpointError('%s has %d elements, not the %d of its shape %s' % (name, at, size, shape))
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        data = self._tensors.save(dict(self._pending))
+        self._pending, self._pending_bytes = [], 0
+        _write(os.path.join(self._aside, _shard(len(self._shards))), data)
+        self._shards.append({'bytes': len(data), 'blake2b': manifest.digest(data)})
+
+    def commit(self, step: int, content: Dict[str, Any], keep: int) -> str:
+        """Make the checkpoint the newest of its directory, and remove all but the newest `keep`; returns its path."""
+        self._flush()
+        content = dict(content, format=FORMAT, step=step, arrays=self._arrays, shards=self._shards)
+        content = manifest.plain(content, 'the content of a checkpoint')
+        digest = manifest.digest(manifest.canonical(content))
+        text = json.dumps({'blake2b': digest, 'content': content}, indent=1).encode()
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise CheckpointError('the manifest would have %d bytes, at most %d are read: put less into extra'
+                                  % (len(text), MAX_MANIFEST_BYTES))
+        _write(os.path.join(self._aside, _MANIFEST), text)
+        folder.sync_directory(self._aside)
+        others = names(self._directory)
+        name = '%08d-step-%d' % (folder.number_of(others[0]) + 1 if others else 1, step)
+        path = os.path.join(self._directory, name)
+        os.rename(self._aside, path)
+        try:
+            folder.sync_directory(self._directory)
+        except OSError:
+            os.rename(path, self._aside)  # it may not last: none is left
+            raise
+        for old in others[keep - 1:]:
+            self._remove(old)
+        return path
+
+    def _remove(self, name: str) -> None:
+        path = os.path.join(self._directory, name)
+        with leftovers.tried(path):
+            handle = None if os.path.islink(path) and not os.path.exists(path) else folder.open_at_once(path)
+            try:
+                if handle is not None and folder.is_read_by_others(handle):
+                    logger.info('another process reads the old checkpoint %s: it is removed later', path)
+                    return
+                leftovers.refuse_mounts(path)
+                # Renamed first: a checkpoint that is half removed is none.
+                aside = leftovers.free_name(self._directory, _REMOVING)
+                os.rename(path, aside)
+            finally:
+                if handle is not None:
+                    os.close(handle)
+            with leftovers.tried(aside):
+                leftovers.delete(aside)
+
+
+class Reader:
+    """One checkpoint whose manifest is sound; arrays are read in pieces.
+
+    `content` is what the writer stored, with 'step', 'arrays' and 'shards'.  Damaged if the manifest is not what was
+    written, CheckpointError if it cannot be read, or is of a later format.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._last: Tuple[int, Dict[str, np.ndarray]] = (-1, {})
+        self._deserialize = safetensors().numpy.load
+        data = self._read(_MANIFEST, MAX_MANIFEST_BYTES)
+        try:
+            outer = manifest.read_json(data)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(_MANIFEST, 'is no JSON: %s' % error) from error
+        if not isinstance(outer, dict) or not isinstance(outer.get('content'), dict):
+            raise self._damaged(_MANIFEST, 'has no content')
+        self.content: Dict[str, Any] = outer['content']
+        try:
+            right = outer.get('blake2b') == manifest.digest(manifest.canonical(self.content))
+        except RecursionError:
+            right = False
+        if not right:
+            raise self._damaged(_MANIFEST, 'does not match its digest')
+        if self.content.get('format') != FORMAT:
+            raise CheckpointError('%s has format %r, written by mxhybrid %s; this version reads format %d'
+                                  % (path, self.content.get('format'), self.content.get('mxhybrid'), FORMAT))
+        problem = manifest.flaw(self.content)
+        if problem:
+            raise self._damaged(_MANIFEST, problem)
+
+    def _damaged(self, file: str, problem: str) -> Damaged:
+        return Damaged('%s %s' % (os.path.join(self.path, file), problem))
+
+    def _read(self, file: str, limit: int) -> bytes:
+        path = os.path.join(self.path, file)
+        try:
+            # Opening must not wait for whoever would write into a pipe.
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, 'rb') as stream:
+                status = os.fstat(handle)
+                if not stat.S_ISREG(status.st_mode):
+                    raise self._damaged(file, 'is no file')
+                if status.st_size > limit:
+                    raise self._damaged(file, 'has %d bytes, more than %d' % (status.st_size, limit))
+                return stream.read(limit + 1)
+        except OSError as error:
+            if error.errno in _DAMAGE:
+                raise self._damaged(file, 'cannot be read: %s' % os.strerror(error.errno or 0)) from error
+            raise CheckpointError('cannot read %s: %s' % (path, error)) from error
+
+    def verify(self) -> None:
+        """Read everything once and compare the digests; Damaged, with the name of the file, if they differ."""
+        pieces: List[List[Tuple[str, str, int]]] = [[] for _ in self.content['shards']]
+        for name, entry in self.content['arrays'].items():
+            for shard, start, stop in entry['pieces']:
+                pieces[shard].append((_key(name, start), entry['dtype'], stop - start))
+        for number, wanted in enumerate(pieces):
+            found = self._shard(number)
+            for key, dtype, count in wanted:
+                if key not in found or found[key].dtype.name != dtype or found[key].shape != (count,):
+                    raise self._damaged(_shard(number), 'lacks the %d elements of %s' % (count, key))
+
+    def _shard(self, number: int) -> Dict[str, np.ndarray]:
+        if self._last[0] == number:
+            return self._last[1]
+        self._last = (-1, {})  # not two of them in memory
+        entry, file = self.content['shards'][number], _shard(number)
+        data = self._read(file, entry['bytes'])
+        if len(data) != entry['bytes']:
+            raise self._damaged(file, 'has %d of its %d bytes' % (len(data), entry['bytes']))
+        if manifest.digest(data) != entry['blake2b']:
+            raise self._damaged(file, 'does not match its digest')
+        try:
+            tensors = self._deserialize(data)
+        except Exception as error:  # of a native library, for bytes that are not of its format
+            raise self._damaged(file, 'is no safetensors file: %s' % error) from error
+        self._last = (number, tensors)
+        return tensors
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Elements ``start:stop`` of an array, in C order, flat."""
+        entry = self.content['arrays'][name]
+        result = np.empty(stop - start, entry['dtype'])
+        for shard, first, last in entry['pieces']:
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                found = self._shard(shard).get(_key(name, first))
+                if found is None or found.shape != (last - first,):
+                    raise self._damaged(_shard(shard), 'lacks elements of %s' % name)
+                result[low - start:high - start] = found[low - first:high - first]
+        return result
+
+
+def newest(directory: str, among: Optional[Sequence[str]] = None) -> Optional[Reader]:
+    """The newest checkpoint of a directory, or `among` these names, that is whole; None where there is none at all.
+
+    CheckpointError if the directory cannot be read, or all its checkpoints are damaged.
+    """
+    problems = []
+    for name in names(directory) if among is None else among:
+        try:
+            reader = Reader(os.path.join(directory, name))
+            reader.verify()
+            return reader
+        except Damaged as problem:
+            problems.append(str(problem))
+            logger.warning('damaged checkpoint: %s; trying the one before', problem)
+    if problems:
+        raise CheckpointError('no checkpoint in %s is whole: %s. Remove the directory to start anew'
+                              % (directory, '; '.join(problems)))
+    return None
+
+
+def _shard(number: int) -> str:
+    return '%05d.safetensors' % number
+
+
+def _key(name: str, start: int) -> str:
+    return '%s@%d' % (name, start)

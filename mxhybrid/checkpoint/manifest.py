@@ -1,0 +1,81 @@
+"""The manifest of a checkpoint: JSON that is checked before anything in it is believed."""
+import hashlib
+import json
+from typing import Any, Dict, Iterable
+
+from ..base.errors import InputError
+
+#: Bytes that a reader accepts at most of a shard.
+MAX_SHARD_BYTES = 1 << 30
+#: Decimal digits of an integer; CPython 3.8 takes quadratic time for longer ones.
+MAX_DIGITS = 4000
+
+DTYPES = ('float64', 'float32', 'float16', 'int64', 'int32', 'int8', 'uint8', 'bool')
+
+
+def digest(data: bytes) -> str:
+    """Of the bytes of a file."""
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def canonical(content: Any) -> bytes:
+    """The bytes of a JSON value of which its digest is taken."""
+    return json.dumps(content, sort_keys=True, separators=(',', ':')).encode()
+
+
+def plain(value: Any, what: str) -> Any:
+    """A JSON value as it will be read back, keys of dicts as strings; InputError if it is none."""
+    try:
+        return read_json(json.dumps(value).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError('%s is no JSON value: %s. Give numbers, strings, True, False, None, and lists and dicts of '
+                         'them; arrays as lists' % (what, error)) from error
+
+
+def read_json(data: bytes) -> Any:
+    """Read JSON; ValueError or RecursionError if it is none."""
+    return json.loads(data.decode(), parse_int=_bounded_int)
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError('an integer of %d digits' % len(digits))
+    return int(digits)
+
+
+def size(shape: Iterable[int]) -> int:
+    """Elements of an array."""
+    product = 1
+    for length in shape:
+        product *= length
+    return product
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def flaw(content: Dict[str, Any]) -> str:
+    """What is wrong with the parts of a manifest that say where arrays are; empty if nothing is."""
+    step, shards, arrays = content.get('step'), content.get('shards'), content.get('arrays')
+    if not _is_count(step):
+        return 'has no step'
+    if not isinstance(shards, list) or not isinstance(arrays, dict):
+        return 'lists no shards or no arrays'
+    for number, shard in enumerate(shards):
+        if not (isinstance(shard, dict) and _is_count(shard.get('bytes')) and shard['bytes'] <= MAX_SHARD_BYTES
+                and isinstance(shard.get('blake2b'), str)):
+            return 'has a wrong entry for shard %d' % number
+    for name, entry in arrays.items():
+        if not (isinstance(entry, dict) and entry.get('dtype') in DTYPES and isinstance(entry.get('shape'), list)
+                and all(map(_is_count, entry['shape'])) and isinstance(entry.get('pieces'), list)):
+            return 'has a wrong entry for %r' % name
+        at = 0
+        for piece in entry['pieces']:
+            if not (isinstance(piece, list) and len(piece) == 3 and all(map(_is_count, piece))
+                    and piece[0] < len(shards) and piece[1] == at < piece[2]):
+                return 'has a wrong piece of %r' % name
+            at = piece[2]
+        if at != size(entry['shape']):
+            return 'has pieces of %r that do not make its shape' % name
+    return ''

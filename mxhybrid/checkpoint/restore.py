@@ -1,0 +1,276 @@
+"""Puts back what a model and its Trainer have learned, as :mod:`mxhybrid.checkpoint.collect` read it.
+
+All workers call :func:`put`; worker 0 gives the values.  Tables pass through in pieces, dense weights and their state,
+of which every worker holds a copy anyway, one array at a time.
+"""
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import CheckpointError
+from ..base.log import get_logger, speaks_for_all
+from ..kvstore.own_rows_copy import uncounted_reads
+from ..kvstore.trainer_step import steps_of
+from ..native import trainers
+from ..native.arrays import allocate_rows, host_view
+from ..native.optimizer_state import (
+    drop_state,
+    maker_of,
+    put_state,
+    set_counts,
+    state_arrays,
+)
+from ..native.optimizers import name_of
+from . import collect
+from .collect import Item, holding_route, is_scalar, row_width
+
+logger = get_logger(__name__)
+
+
+class Source:
+    """Gives stored arrays on worker 0; after a failure it gives zeros, so that the workers stay in step.
+
+    ``read(name, start, stop)`` gives elements of an array, flat; it is None on the other workers, which get them.
+    """
+
+    def __init__(self, read: Optional[Callable[[str, int, int], np.ndarray]]):
+        self._read = read
+        self.problem = ''
+
+    def read(self, name: str, start: int, stop: int, dtype: Any) -> np.ndarray:
+        """Elements ``start:stop`` of an array."""
+        if self._read is not None and not self.problem:
+            try:
+                return self._read(name, start, stop).astype(dtype, copy=False)
+            except (CheckpointError, OSError, MemoryError) as error:
+                self.problem = str(error) or type(error).__name__
+        return np.zeros(stop - start, dtype)
+
+    def fill(self, view: np.ndarray, name: str) -> None:
+        """Overwrite a contiguous array; a no-op on the other workers."""
+        if self._read is None:
+            return
+        flat = view.reshape(-1)
+        step = max(1, collect.PIECE_BYTES // flat.itemsize)
+        for first in range(0, len(flat), step):
+            last = min(first + step, len(flat))
+            flat[first:last] = self.read(name, first, last, flat.dtype)
+
+
+def misfit(trainer: Any, items: List[Item], about: Any, stored: Dict[str, Any]) -> str:
+    """Why a checkpoint is of another model or Trainer; empty if it fits.
+
+    `about` is what :func:`~mxhybrid.checkpoint.collect.describe` gave, if it is sound; `stored` has shape and dtype of
+    the arrays by name, ``{'shape': [...], 'dtype': '...'}``.
+    """
+    if not _is_sound(about):
+        return 'its description of the Trainer is not what this version writes'
+    there, here = set(about['parameters']), {item.name for item in items}
+    if there != here:
+        return 'it has parameters %s, the net has %s instead' % (_some(there - here), _some(here - there))
+    for item in items:
+        found, shape, dtype = stored.get(item.name + '/weight'), item.param.shape, np.dtype(item.param.dtype).name
+        if found is None:
+            return 'it has no values of %s' % item.name
+        if found['dtype'] != dtype:
+            return '%s is %s there, %s in the net' % (item.name, found['dtype'], dtype)
+        if shape is not None and (len(shape) != len(found['shape']) or
+                                  any(known not in (0, -1, size) for known, size in zip(shape, found['shape']))):
+            return '%s has shape %s there, %s in the net' % (item.name, tuple(found['shape']), tuple(shape))
+        if not trainers.has_values(item.param) and not trainers.awaits_shape(item.param):
+            return '%s has not been initialised: call net.initialize() before load' % item.name
+        slots = about['parameters'][item.name]['state'] or 0
+        if any('%s/state%d' % (item.name, slot) not in stored for slot in range(slots)):
+            return 'it lacks optimizer state of %s' % item.name
+    if about['optimizer'][0] != name_of(trainer.optimizer):
+        return 'it was written with optimizer %r, the Trainer has %r' % (about['optimizer'][0],
+                                                                          name_of(trainer.optimizer))
+    return ''
+
+
+def _is_sound(about: Any) -> bool:
+    def count(value: Any) -> bool:
+        return value is None or isinstance(value, int)
+
+    def described(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+
+    return (isinstance(about, dict) and described(about.get('optimizer'))
+            and isinstance(about.get('num_update'), int) and isinstance(about.get('begin_num_update'), int)
+            and (about.get('scheduler') is None or described(about['scheduler']))
+            and isinstance(about.get('loss_scaler') or {}, dict) and isinstance(about.get('parameters'), dict)
+            and all(isinstance(one, dict) and count(one.get('count')) and count(one.get('state'))
+                    and all(isinstance(one.get(name), (int, float)) for name in ('lr_mult', 'wd_mult'))
+                    for one in about['parameters'].values()))
+
+
+def _some(names: Any) -> str:
+    return ', '.join(sorted(names)[:5]) + (', …' if len(names) > 5 else '') if names else 'none'
+
+
+def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str, Any], source: Source,
+        spread: Callable[[Any, str], None], together: bool) -> None:
+    """Put weights, optimizer state and counters back (collective), all workers with the same arguments but `source`.
+
+    That of worker 0 is asked; ``spread(array, what)`` overwrites a dense array with worker 0's; `together` where there
+    are several workers.  CheckpointError on all of them if stored state is not what the optimizer keeps.
+    """
+    steps = steps_of(trainer)
+    if steps is not None:
+        steps.take_back_weights()
+    for item in items:
+        _put_weight(item, stored, source, spread, together)
+    trainers.start(trainer)
+    _put_scalars(trainer, items, about)
+    for item in items:
+        if item.key is not None:
+            count = about['parameters'][item.name]['state']
+            names = None if count is None else ['%s/state%d' % (item.name, slot) for slot in range(count)]
+            if holding_route(trainer, item) is None:
+                _put_state(trainer, item, names, stored, source, spread)
+            else:
+                _put_table(trainer, item, names, stored, source)
+
+
+def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Callable[[Any, str], None],
+                together: bool) -> None:
+    """Set a weight before the store learns it; tables of several workers are filled later."""
+    param, name = item.param, item.name + '/weight'
+    shape, dtype = tuple(stored[name]['shape']), np.dtype(param.dtype)
+    if not trainers.is_row_sparse(param) or item.key is None:
+        array = mx.nd.zeros(shape, dtype=dtype)
+        source.fill(host_view(array), name)
+        spread(array, 'checkpoint.weight')
+        if trainers.is_row_sparse(param):
+            array = array.tostype('row_sparse')
+        elif mx.util.is_np_array():
+            array = array.as_np_ndarray()
+    elif together:
+        param.shape = shape
+        trainers.initialise_now(param)
+        return
+    else:
+        array, rows = allocate_rows(np.arange(shape[0], dtype=np.int64), shape, dtype)
+        source.fill(rows, name)
+    param.set_data(array)
+    trainers.initialise_now(param)
+
+
+def _put_scalars(trainer: Any, items: List[Item], about: Dict[str, Any]) -> None:
+    optimizer, changed = trainer.optimizer, []
+    changed += _set_scalars(optimizer, about['optimizer'][1], 'optimizer')
+    optimizer.num_update, optimizer.begin_num_update = about['num_update'], about['begin_num_update']
+    counts = {item.key: about['parameters'][item.name]['count'] for item in items
+              if item.key is not None and about['parameters'][item.name]['count'] is not None}
+    set_counts(optimizer, counts, trainers.device_numbers(trainer))
+    for item in items:
+        item.param.lr_mult = about['parameters'][item.name]['lr_mult']
+        item.param.wd_mult = about['parameters'][item.name]['wd_mult']
+    scheduler, there = optimizer.lr_scheduler, about.get('scheduler')
+    if (there and there[0]) != (scheduler and type(scheduler).__name__):
+        if speaks_for_all():
+            logger.warning('the checkpoint was written with lr_scheduler %s, the Trainer has %s, which starts at '
+                           'update %d', there and there[0], scheduler and type(scheduler).__name__,
+                           optimizer.num_update)
+    elif there:
+        changed += _set_scalars(scheduler, there[1], 'lr_scheduler')
+    scaler = trainers.loss_scaler_of(trainer)
+    if scaler is not None and about.get('loss_scaler'):
+        _set_scalars(scaler, about['loss_scaler'], 'loss scaler')
+    if changed and speaks_for_all():
+        logger.info('taken from the checkpoint, not from the script: %s; to change them, set them after load',
+                    ', '.join(changed))
+
+
+def _set_scalars(thing: Any, values: Dict[str, Any], what: str) -> List[str]:
+    """Set attributes that an object has; tells which were others."""
+    changed = []
+    for name, value in values.items():
+        if name in vars(thing) and is_scalar(vars(thing)[name]):
+            old = vars(thing)[name]
+            if isinstance(old, tuple) and isinstance(value, list):
+                value = tuple(value)
+            if old != value and not (old != old and value != value):
+                changed.append('%s.%s %s (was %s)' % (what, name, value, old))
+            setattr(thing, name, value)
+    return changed
+
+
+def _stored_shapes(names: List[str], stored: Dict[str, Any]) -> List[Tuple[int, ...]]:
+    return [tuple(stored[name]['shape']) for name in names]
+
+
+def _refuse(item: Item, optimizer: Any, wanted: List[Tuple[int, ...]], names: List[str], stored: Dict[str, Any]
+            ) -> None:
+    found = _stored_shapes(names, stored)
+    if wanted != found:
+        raise CheckpointError('the state of optimizer %r for %s has shapes %s in the checkpoint, but should have %s: '
+                              'set momentum, centered and the like as when it was written'
+                              % (name_of(optimizer), item.name, found, wanted))
+
+
+def _put_table(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source) -> None:
+    """Fill a table with rows and state (collective)."""
+    route, optimizer = holding_route(trainer, item), trainer.optimizer
+    route.forget_optimizer()
+    rows, *rest = stored[item.name + '/weight']['shape']
+    wide = int(np.prod(rest))
+    route.write_weight(_rows(source, item.name + '/weight', wide, wide, route.dtype))
+    if names is None:
+        return
+    maker = maker_of(_stored_shapes(names, stored), optimizer, route.state_shapes)
+    shapes = route.state_shapes(maker)
+    _refuse(item, optimizer, shapes, names, stored)
+    route.write_state(maker, optimizer, [_rows(source, name, row_width(shape), wide, route.dtype)
+                                         for name, shape in zip(names, shapes)])
+
+
+def _rows(source: Source, name: str, width: int, wide: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Give adjacent rows of a stored array, made as wide as the rows of its table."""
+    def values(ids: np.ndarray) -> np.ndarray:
+        found = source.read(name, int(ids[0]) * width, (int(ids[-1]) + 1) * width, dtype).reshape(len(ids), width)
+        if width == wide:
+            return found
+        rows = np.zeros((len(ids), wide), dtype)
+        rows[:, :width] = found
+        return rows
+    return values
+
+
+def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dict[str, Any], source: Source,
+               spread: Callable[[Any, str], None]) -> None:
+    """Give every worker the state of a parameter that it updates itself (collective)."""
+    optimizer, updaters = trainer.optimizer, trainers.updaters_of(trainer)
+    for updater in updaters:
+        drop_state(updater, item.key)
+    if names is None:
+        return
+    with uncounted_reads(trainer):
+        weights = trainers.arrays_of(item.param)
+
+    def shapes(one: Any) -> List[Tuple[int, ...]]:
+        return [tuple(array.shape) for array in state_arrays(one.create_state_multi_precision(item.key, weights[0]))]
+
+    maker = maker_of(_stored_shapes(names, stored), optimizer, shapes)
+    templates = [maker.create_state_multi_precision(item.key, weight) for _, weight in zip(updaters, weights)]
+    _refuse(item, optimizer, shapes(maker), names, stored)
+    found: List[List[Any]] = [[] for _ in templates]
+    for slot, (name, like) in enumerate(zip(names, state_arrays(templates[0]))):
+        value, view = _empty_like(like)
+        source.fill(view, name)
+        if value.stype == 'default':
+            spread(value, 'checkpoint.state')
+        for template, copies in zip(templates, found):
+            copies.append(value.copyto(state_arrays(template)[slot].context))
+    for updater, template, copies in zip(updaters, templates, found):
+        put_state(updater, item.key, template, copies)
+
+
+def _empty_like(array: Any) -> Tuple[Any, np.ndarray]:
+    """An array on the host of the same shape and kind, all rows stored, and a view of them."""
+    if array.stype == 'default':
+        made = mx.nd.zeros(array.shape, dtype=array.dtype)
+        return made, host_view(made)
+    made, rows = allocate_rows(np.arange(array.shape[0], dtype=np.int64), array.shape, array.dtype)
+    return made, rows

@@ -1,0 +1,1 @@
+"""Workers talk with workers: sums, broadcasts and gathers, over Horovod, sockets and shared memory."""

@@ -1,0 +1,172 @@
+"""Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
+
+Where hosts have several workers, sums of arrays on CPUs take another way, :mod:`mxhybrid.comm.host_sums`, and gathers
+become such sums.
+
+Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
+flight is an error; gathers block.
+"""
+import atexit
+import json
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import SettingError
+from ..native.arrays import host_view
+from ..native.engine import Notifier
+from ..native.forks import gate
+from ..telemetry.recorder import OFF, AnyRecorder
+from ..watchdog.lifeline import Lifeline
+from .host_sums import HostReduction
+
+_INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
+            '--no-cache-dir --force-reinstall horovod==0.28.1')
+
+
+def load_horovod() -> Any:
+    """Import ``horovod.mxnet``; SettingError where Horovod is missing or was built without MXNet."""
+    try:
+        import horovod.mxnet as hvd
+    except ImportError as error:
+        raise SettingError('Horovod with MXNet support is not installed (%s). Install MXNet first, then run: %s'
+                           % (error, _INSTALL)) from error
+    return hvd
+
+
+class Collective:
+    """The dense half of a job, by ``horovod.mxnet``, initialised."""
+
+    def __init__(self, hvd: Any):
+        self._hvd = hvd
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        self._lifeline: Optional[Lifeline] = None
+        self._trace: AnyRecorder = OFF
+        self._notifier = Notifier()
+        #: What sums arrays on CPUs where hosts have several workers, once they are connected.
+        self.reduction: Optional[HostReduction] = None
+
+    def sum_by(self, reduction: HostReduction) -> None:
+        """From now on have arrays on CPUs summed by `reduction`."""
+        self.reduction = reduction
+
+    def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
+        """From now on say over `lifeline` which calls block, and record operations in `trace`."""
+        self._lifeline, self._trace = lifeline, trace
+
+    def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is there."""
+        ends = self._begins('allreduce', array, name, priority)
+        if self.reduction is not None and self.reduction.serves(array, name):
+            self.reduction.allreduce_(array, name, priority)
+        else:
+            with gate:
+                self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+        ends()
+
+    def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
+        """Overwrite a dense array with worker 0's, in place; returns before it is there."""
+        ends = self._begins('broadcast', array, name, priority)
+        with gate:
+            self._hvd.broadcast_(array, root_rank=0, name=name, priority=priority)
+        ends()
+
+    def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
+        """Record when the input of an operation is there, so that it begins; the function that is returned is to
+        be called after the operation was pushed, and records when its result is there.
+        """
+        trace: Any = self._trace
+        if not trace.enabled:
+            return _nothing
+        number, label = trace.new_id(), '%s %s' % (kind, name)
+        args = {'bytes': int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize}
+        self._notifier.when_ready(array, lambda: trace.begin(label, number, kind, args), priority)
+        return lambda: self._notifier.when_ready(array, lambda: trace.end(label, number, kind), priority)
+
+    def any(self, flag: bool, name: str) -> bool:
+        """Whether `flag` is true on any worker (blocks)."""
+        return self.any_of([flag], name)[0]
+
+    def any_of(self, flags: List[bool], name: str, waiting: str = '') -> List[bool]:
+        """Which of `flags`, equally many on all workers, are true on any (blocks); messages call it `waiting`."""
+        array = mx.nd.array([float(flag) for flag in flags])
+        with self._waiting(waiting or name):
+            self.allreduce_(array, name)
+            return [bool(votes > 0) for votes in array.asnumpy()]
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        """Around a call that blocks until all workers make it."""
+        if self._lifeline is None:
+            yield
+            return
+        with self._lifeline.waiting(name), self._trace.span('all workers: ' + name, 'wait'):
+            yield
+
+    def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
+        """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
+
+        Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
+        """
+        if self.reduction is not None:
+            with self._waiting(name):
+                return self._gather_by_sums(values, name, dtype)
+        # A zero-length array cannot be gathered, so every contribution leads with its count.
+        framed = np.empty(len(values) + 1, dtype)
+        framed[0] = len(values)
+        framed[1:] = values
+        with self._waiting(name):
+            everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
+        gathered, at = [], 0
+        for _ in range(self.size):
+            count = int(everything[at])
+            gathered.append(everything[at + 1:at + 1 + count])
+            at += count + 1
+        return gathered
+
+    def _gather_by_sums(self, values: np.ndarray, name: str, dtype: Any) -> List[np.ndarray]:
+        """As :meth:`gather`: each worker adds its values, in a place of their own, to zeros."""
+        counts = np.zeros(self.size, np.int64)
+        counts[self.rank] = len(values)
+        ends = np.cumsum(self._sum(counts, name + '.counts'))
+        everything = np.zeros(_round_up(int(ends[-1])), dtype)
+        everything[ends[self.rank] - len(values):ends[self.rank]] = values
+        if len(everything):
+            everything = self._sum(everything, name)
+        return np.split(everything[:ends[-1]].astype(np.int64), ends[:-1])
+
+    def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
+        array = mx.nd.from_numpy(values)
+        self.allreduce_(array, name)
+        return host_view(array)
+
+    def exchange(self, value: Any, name: str) -> List[Any]:
+        """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
+        return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.gather(text, name)]
+
+    def forget(self, prefixes: Tuple[str, ...]) -> None:
+        """Keep nothing for operations with names that begin so (on all workers, with nothing under way)."""
+        if self.reduction is not None:
+            self.reduction.forget(prefixes)
+
+    def shutdown(self) -> None:
+        """End Horovod in this process."""
+        self._hvd.shutdown()
+
+    def leave_in_child(self) -> None:
+        """Have a forked process not end Horovod when it ends, which would wait for a thread that it does not have."""
+        atexit.unregister(self._hvd.shutdown)
+
+
+def _round_up(count: int) -> int:
+    """One of few lengths: each one that is summed keeps memory."""
+    step = 1 << max(0, count.bit_length() - 3)
+    return -(-count // step) * step
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,1 @@
+"""What ``mxhybrid doctor`` looks at, a file a subject."""

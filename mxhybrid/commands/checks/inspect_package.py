@@ -1,0 +1,64 @@
+"""Says what one package is, as a line of JSON; runs in a process of its own, since an import may crash or hang.
+
+Its text is handed to an interpreter, so it must not import anything of mxhybrid by itself.
+"""
+import json
+import sys
+
+
+def about_numpy():
+    import numpy
+
+    return {'version': numpy.__version__}
+
+
+def about_psutil():
+    """psutil, which comes with Horovod."""
+    import psutil
+
+    return {'version': psutil.__version__}
+
+
+def about_mxnet():
+    """MXNet: its version and what it was built with."""
+    import mxnet
+
+    features = sorted(feature.name for feature in mxnet.runtime.feature_list() if feature.enabled)
+    array = mxnet.nd.ones((2, 2))
+    assert float((array + array).sum().asscalar()) == 8.0
+    return {'version': mxnet.__version__, 'features': features, 'path': mxnet.__file__}
+
+
+def about_horovod():
+    """Horovod, and what its support of MXNet was built with."""
+    import horovod
+
+    known = {'version': horovod.__version__, 'path': horovod.__file__}
+    try:
+        import horovod.mxnet as hvd
+    except Exception as error:
+        known['lacks'] = '%s: %s' % (type(error).__name__, error)
+        return known
+    return dict(known, gloo=bool(hvd.gloo_built()), mpi=bool(hvd.mpi_built()), nccl=bool(hvd.nccl_built()))
+
+
+def about_mxhybrid():
+    """mxhybrid itself, with everything that it needs."""
+    import mxhybrid
+
+    return {'version': mxhybrid.__version__, 'path': mxhybrid.__file__, 'store': mxhybrid.Hybrid.__name__}
+
+
+def main():
+    """Answer for the package that the command line names."""
+    name = sys.argv[1]
+    try:
+        answer = globals()['about_' + name]()
+    except Exception as error:
+        answer = {'error': type(error).__name__, 'says': str(error), 'missing': getattr(error, 'name', None)}
+    # What a package prints while it is imported is not part of the answer.
+    print('\nmxhybrid-answer ' + json.dumps(answer))  # noqa: T201
+
+
+if __name__ == '__main__':
+    main()

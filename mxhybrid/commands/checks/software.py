@@ -1,0 +1,167 @@
+"""Checks of what is installed, each package looked at in a process of its own."""
+import json
+import os
+import platform
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Tuple
+
+from ...base import launcher
+from .findings import ADVICE, FAILED, FINE, Finding
+from .processes import Ended, call_process, interpreter, package_environment
+
+GROUP = 'Software'
+
+PACKAGES = ('numpy', 'psutil', 'mxnet', 'horovod', 'mxhybrid')
+
+#: What docs/install.md says.
+_INSTALL = {
+    'numpy': 'pip install numpy==1.23.5',
+    'psutil': 'pip install psutil',
+    'mxnet': 'pip install mxnet==1.9.1',
+    'horovod': ("with MXNet installed: CMAKE_POLICY_VERSION_MINIMUM=3.5 CXXFLAGS='-include cstdint' "
+                'HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 '
+                'HOROVOD_WITHOUT_PYTORCH=1 pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps '
+                'horovod==0.28.1'),
+    'mxhybrid': 'see what MXNet and Horovod lack; else install mxhybrid again',
+}
+_TITLES = {'numpy': 'NumPy', 'psutil': 'psutil', 'mxnet': 'MXNet', 'horovod': 'Horovod', 'mxhybrid': 'mxhybrid'}
+#: Features of MXNet's build that are worth a word.
+_NAMED_FEATURES = ('DIST_KVSTORE', 'CUDA', 'CUDNN', 'NCCL', 'MKLDNN', 'OPENMP')
+
+
+def look(name: str, seconds: float) -> Dict[str, Any]:
+    """What :mod:`.inspect_package` says of a package: 'version', or 'problem' in words, and whether it is 'missing'."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'inspect_package.py')) as source:
+        argv = interpreter() + ['-c', source.read(), name]
+    # A mere look must not join the job.
+    env = {key: value for key, value in package_environment().items()
+           if not key.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY)}
+    ended = call_process(argv, seconds, env)
+    answer = _answer(ended)
+    if answer is None:
+        last = ended.last_words()
+        return {'problem': 'import %s %s%s' % (name, ended.how(seconds), ': ' + last if last else '')}
+    if 'error' in answer:
+        return {'problem': 'import %s fails: %s: %.400s' % (name, answer['error'], answer['says']),
+                'missing': answer['error'] == 'ModuleNotFoundError' and answer['missing'] == name,
+                'needs': answer['missing']}
+    return answer
+
+
+def _answer(ended: Ended) -> Optional[Dict[str, Any]]:
+    for line in ended.output.splitlines():
+        if ended.status == 0 and line.startswith('mxhybrid-answer '):
+            return json.loads(line.partition(' ')[2])
+    return None
+
+
+def look_at_all(seconds: float) -> Dict[str, Dict[str, Any]]:
+    """What :func:`look` says about each package, all at the same time."""
+    with ThreadPoolExecutor(len(PACKAGES)) as pool:
+        return dict(zip(PACKAGES, pool.map(lambda name: look(name, seconds), PACKAGES)))
+
+
+def split_version(text: str) -> Tuple[int, ...]:
+    """The leading numbers of a version."""
+    numbers = []
+    for part in text.split('.'):
+        digits = ''
+        for letter in part:
+            if not letter.isdigit():
+                break
+            digits += letter
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def _python() -> Finding:
+    text = '%s %s, %s' % (platform.python_implementation(), platform.python_version(), sys.executable)
+    data = {'version': platform.python_version()}
+    if (3, 8) <= sys.version_info[:2] < (3, 12):
+        return Finding(GROUP, 'python', FINE, text, data=data)
+    return Finding(GROUP, 'python', FAILED, text + ': MXNet 1.9.1 runs on CPython 3.8 to 3.11',
+                   'use one of those, for example python3.11 -m venv', data)
+
+
+def _numpy(known: Dict[str, Any]) -> Finding:
+    text = 'NumPy %s' % known['version']
+    if split_version(known['version']) >= (1, 24):
+        return Finding(GROUP, 'numpy', FAILED, text + ': MXNet 1.9.1 needs one below 1.24', _INSTALL['numpy'], known)
+    return Finding(GROUP, 'numpy', FINE, text, data=known)
+
+
+def _mxnet(known: Dict[str, Any]) -> Finding:
+    features = known['features']
+    text = 'MXNet %s with %s' % (known['version'], ', '.join(name for name in _NAMED_FEATURES if name in features))
+    if 'DIST_KVSTORE' not in features:
+        return Finding(GROUP, 'mxnet', FAILED, text + ': built without parameter servers',
+                       'build it with USE_DIST_KVSTORE=1, or: ' + _INSTALL['mxnet'], known)
+    if split_version(known['version'])[:2] != (1, 9):
+        return Finding(GROUP, 'mxnet', ADVICE, text + ': mxhybrid is made for and tested with 1.9.1',
+                       _INSTALL['mxnet'], known)
+    return Finding(GROUP, 'mxnet', FINE, text, data=known)
+
+
+def _horovod(known: Dict[str, Any], mxnet: Dict[str, Any]) -> Finding:
+    text = 'Horovod %s' % known['version']
+    if 'lacks' in known:
+        text += ' without MXNet support: %.300s' % known['lacks']
+        remedy = _INSTALL['horovod']
+        if 'problem' in mxnet:
+            remedy = 'make MXNet work first; then, if need be, ' + remedy
+        return Finding(GROUP, 'horovod', FAILED, text, remedy, known)
+    parts = [title for title, name in (('Gloo', 'gloo'), ('MPI', 'mpi'), ('NCCL', 'nccl')) if known[name]]
+    text += ' with MXNet%s' % ''.join(', ' + part for part in parts)
+    if not known['gloo']:
+        return Finding(GROUP, 'horovod', FAILED, text + ', but without Gloo, which connects the workers',
+                       _INSTALL['horovod'], known)
+    return Finding(GROUP, 'horovod', FINE, text, data=known)
+
+
+def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]]) -> Finding:
+    text = '%s is not installed' % _TITLES[name] if known.get('missing') else known['problem']
+    remedy = _INSTALL[name]
+    needs = known.get('needs')
+    if needs and needs != name and needs in PACKAGES:
+        remedy = 'it needs %s, see there' % _TITLES[needs]
+    elif name == 'mxhybrid' and any('problem' in others[other] for other in ('numpy', 'mxnet')):
+        remedy = 'make what it needs work, see above'
+    elif not known.get('missing') and name != 'mxhybrid':
+        remedy = 'try it alone: %s -c "import %s"; install it again: %s' % (sys.executable, name, remedy)
+    return Finding(GROUP, name, FAILED, text, remedy, {key: value for key, value in known.items() if key != 'needs'})
+
+
+def _launchers() -> Finding:
+    beside = os.path.join(os.path.dirname(sys.executable), 'horovodrun')
+    path = beside if os.access(beside, os.X_OK) else shutil.which('horovodrun')
+    if path is None:
+        return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is neither beside %s nor on PATH' % sys.executable,
+                       'activate the environment in which Horovod is installed, or call it as: '
+                       'python -m horovod.runner.launch')
+    if path != beside:
+        return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is %s, but Python is %s' % (path, sys.executable),
+                       'activate the environment in which Horovod is installed', {'path': path})
+    return Finding(GROUP, 'horovodrun', FINE, 'horovodrun is ' + path, data={'path': path})
+
+
+def check(seconds: float) -> List[Finding]:
+    """Look at Python and at every package, each import taking `seconds` at most."""
+    known = look_at_all(seconds)
+    found = [_python()]
+    for name in PACKAGES:
+        if 'problem' in known[name]:
+            found.append(_broken(name, known[name], known))
+        elif name == 'numpy':
+            found.append(_numpy(known[name]))
+        elif name == 'mxnet':
+            found.append(_mxnet(known[name]))
+        elif name == 'horovod':
+            found.append(_horovod(known[name], known['mxnet']))
+        else:
+            found.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
+                                 data=known[name]))
+    return found + [_launchers()]

@@ -1,0 +1,1 @@
+"""Joins what a launcher started: ranks, addresses, children, the orderly end."""

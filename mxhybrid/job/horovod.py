@@ -1,0 +1,50 @@
+"""What Horovod needs before it starts: time, and under launch.py all that horovodrun would have told it."""
+import os
+from typing import Any, List, Optional
+
+import mxnet as mx
+
+from ..base.settings import Limits
+
+#: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
+#: of them, work or not: with 12 on two cores that took more than half of the cores.
+_HOROVOD_CYCLE_MS = '25'
+#: Seconds that Horovod waits longer for a worker than this project does, which then can say who is missing.
+_AFTER_US_S = 30
+
+
+def prepare_horovod(limits: Limits, aggregates: bool) -> None:
+    """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
+
+    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  `aggregates` says whether local aggregation
+    sums the dense gradients that are on CPUs.
+    """
+    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
+    if aggregates and not mx.runtime.Features().is_enabled('CUDA'):
+        os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
+
+
+def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interface: Optional[str]) -> None:
+    """Tell Horovod, before it starts, what horovodrun would; `interface` is that of the network, if it is known."""
+    values = {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
+              'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
+              'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
+              'HOROVOD_CONTROLLER': 'gloo', 'HOROVOD_CPU_OPERATIONS': 'gloo',
+              'HOROVOD_GLOO_RENDEZVOUS_ADDR': root_address, 'HOROVOD_GLOO_RENDEZVOUS_PORT': rendezvous_port}
+    if interface is not None:
+        values['HOROVOD_GLOO_IFACE'] = interface
+    os.environ.update({name: str(value) for name, value in values.items()})
+
+
+def slots_of(hosts: List[str]) -> List[Any]:
+    """Horovod's description of every rank, from the host of every rank."""
+    from horovod.runner.common.util.hosts import SlotInfo
+
+    local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    order = list(dict.fromkeys(hosts))
+    slots = []
+    for rank, host in enumerate(hosts):
+        peers = [other for other in order if hosts.count(other) > local_ranks[rank]]
+        slots.append(SlotInfo(hostname=host, rank=rank, local_rank=local_ranks[rank], cross_rank=peers.index(host),
+                              size=len(hosts), local_size=hosts.count(host), cross_size=len(peers)))
+    return slots

@@ -1,0 +1,168 @@
+"""The job that a process has joined: ranks and hosts, what this process owns there, and the orderly end.
+
+All stores of a process share it, because a second native store hangs.
+"""
+import atexit
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Optional, Sequence
+
+import mxnet as mx
+
+from ..base.errors import JobError, SettingError
+from ..base.settings import Settings
+from ..comm.collective import Collective
+from ..comm.shared_memory import place_of_host
+from ..comm.topology import Topology
+from ..native import forks
+from ..native.deliveries import Deliveries
+from ..native.stores import disown, free
+from ..servers.client import Client
+from ..servers.cluster import ParameterServers
+from ..servers.holdings import Holdings
+from ..telemetry.session import Session
+from .guard import Guard
+from .host import join_host
+
+#: Keys of the native store from here on are for tables; lower ones are for joining.
+FIRST_KEY = 2
+#: A bound in elements that never triggers (a C int): MXNet must not cut keys by itself, mxhybrid does.
+BOUND_VARIABLE, _BIGARRAY_BOUND = 'MXNET_KVSTORE_BIGARRAY_BOUND', str(2 ** 31 - 1)
+#: Seconds for the native exit barriers after all workers have ended.
+_EXIT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What comes of joining a job of several workers, by either launcher."""
+
+    topology: Topology
+    collective: Collective
+    #: MXNet's ``dist_sync`` store, None where the leader of this host talks to the servers for this worker.
+    native: Any
+    num_servers: int
+    #: How many workers have a native store.
+    clients: int
+    #: Where servers find the job monitor: host, port, and the secret if they do not have it.
+    watch: Dict[str, Any]
+    #: Makes the text of a command to the servers of its name and arguments.
+    envelope: Callable[[str, Dict[str, Any]], str]
+
+
+def create_native_store(settings: Settings, scheduler: Sequence[Any], guard: Guard) -> Any:
+    """MXNet's ``dist_sync`` store, whose variables are set; waits for all servers and workers that have one."""
+    os.environ[BOUND_VARIABLE] = _BIGARRAY_BOUND
+    with guard.deadline(settings.timeout, 'all workers and servers to reach the scheduler at %s:%s' % tuple(scheduler)):
+        return mx.kv.create('dist_sync')
+
+
+def place_of(settings: Settings) -> Optional[str]:
+    """What can share memory with this worker, if that is wanted."""
+    return place_of_host() if settings.local_aggregation else None
+
+
+class Job:
+    """What all stores of a process share; with one process there are no servers.  `measured` is theirs, by name."""
+
+    def __init__(self, settings: Settings, launcher: str, telemetry: Session, guard: Guard,
+                 joined: Optional[Joined] = None):
+        self.settings, self.launcher, self.telemetry, self.guard = settings, launcher, telemetry, guard
+        self.topology = Topology(0, [socket.gethostname()], ['127.0.0.1'], [0]) if joined is None else joined.topology
+        self.num_servers = 0 if joined is None else joined.num_servers
+        self.measured: Dict[str, Any] = {}
+        self.collective: Optional[Collective] = None
+        self.servers: Optional[ParameterServers] = None
+        self.holdings: Optional[Holdings] = None
+        self._native: Any = None
+        self._forked = False
+        if joined is not None:
+            self._native, self.collective = joined.native, joined.collective
+            self.servers = self._connect_servers(joined)
+            self.holdings = Holdings(joined.collective, self.servers)
+
+    def _connect_servers(self, joined: Joined) -> ParameterServers:
+        """Bring workers, leaders and servers together (collective)."""
+        topology, collective, native, trace = joined.topology, joined.collective, joined.native, self.telemetry.trace
+        assert self.guard.lifeline is not None
+        if native is not None and native.num_workers != joined.clients:
+            raise SettingError('the parameter servers expect %d workers, but %d will come'
+                               % (native.num_workers, joined.clients))
+        native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
+        client = None if native is None else Client(native, trace)
+        link = join_host(topology, collective, client, self.settings.timeout,
+                         self.guard.fails_with('local aggregation failed: '))
+        collective.announce(self.guard.lifeline, trace)
+        self.telemetry.connect(self.guard.lifeline)
+        servers = ParameterServers(client, link, joined.num_servers, topology.rank, topology.num_workers,
+                                   native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
+                                   trace, joined.envelope, Deliveries(self.guard.fails_with()))
+        servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
+        return servers
+
+    @property
+    def rank(self) -> int:
+        """Rank of this worker; Horovod's, too."""
+        return self.topology.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self.topology.num_workers
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are other processes."""
+        return self.num_servers > 0
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process is a member of a job of several."""
+        return self.distributed and not self._forked
+
+    def check(self) -> None:
+        """Refuse a call of a store that cannot be carried out: a JobError in a process forked from a member of the job,
+        an MXNetError of an operation that failed before.
+        """
+        if self.distributed:
+            forks.gate.check()
+            if self._forked:
+                raise JobError('this process was forked from worker %d and is no member of its job: make calls of the '
+                               'store, and steps of a Trainer, in the worker itself' % self.rank)
+
+    def stay_to_the_end(self) -> None:
+        """From now on leave the job in order when the script ends, and silently in what it forks."""
+        forks.prepare(self._leave_in_child)
+        atexit.register(self._finish)
+
+    def _leave_in_child(self) -> None:
+        """In a process that a member of the job forked: forget the job, without a word."""
+        self._forked = True
+        atexit.unregister(self._finish)
+        assert self.collective is not None
+        self.collective.leave_in_child()
+        if self._native is not None:
+            disown(self._native)
+
+    def _finish(self) -> None:
+        """At exit: wait until all workers have ended, then leave the native store and Horovod in step."""
+        assert self.collective is not None and self.servers is not None and self.guard.lifeline is not None
+        try:
+            mx.nd.waitall()
+            if self.telemetry.trace.enabled:
+                self.servers.link.settle()  # or the trace would lack the last updates
+            self.guard.lifeline.finish()
+            self.guard.expect_end()
+            with self.guard.deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go'):
+                self.servers.link.settle()
+                self.servers.deliveries.close()
+                self.servers.link.close()
+                if self.collective.reduction is not None:
+                    self.collective.reduction.close()
+                if self._native is not None:
+                    free(disown(self._native))
+                self.collective.shutdown()
+            self.guard.lifeline.part()
+        except Exception as error:
+            self.guard.fail('%s at exit: %s' % (type(error).__name__, error),
+                            echo=isinstance(error, mx.base.MXNetError))
+        self.guard.farewell()

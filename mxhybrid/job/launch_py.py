@@ -1,0 +1,92 @@
+"""Joins a job of MXNet's ``launch.py``: first the native store, whose ranks count, then Horovod by way of it."""
+import json
+import socket
+from typing import Any, Dict, List
+
+import mxnet as mx
+import numpy as np
+
+from ..base import log
+from ..base.addresses import address_towards, check_host_name, interface_of
+from ..base.errors import JobError, SettingError
+from ..base.launcher import Launch
+from ..base.settings import Settings, check_equal
+from ..comm.collective import Collective, load_horovod
+from ..comm.topology import Topology, find_leaders
+from ..native.arrays import host_view
+from ..native.stores import barrier
+from ..servers.pickled import pickled
+from ..telemetry.session import Session
+from ..watchdog.deadline import Deadline
+from .guard import Guard
+from .horovod import configure_horovod, prepare_horovod, slots_of
+from .job import FIRST_KEY, Joined, create_native_store, place_of
+
+_ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
+
+
+def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Joined:
+    """Join (collective)."""
+    assert launch.scheduler is not None and launch.servers is not None
+    hvd = load_horovod()
+    if hvd.is_initialized() and hvd.size() != launch.workers:
+        raise SettingError('hvd.size() is %d but launch.py started %s workers: create the store (mxhybrid.create() '
+                           'or the Trainer\'s first step) before hvd.init(), which finds its peers through it'
+                           % (hvd.size(), launch.workers))
+    native = create_native_store(settings, launch.scheduler, guard)
+    rank, num_workers = native.rank, native.num_workers
+    log.configure(settings.log_level, 'rank %d' % rank)
+    address = address_towards(*launch.scheduler)
+    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of(settings),
+                            'telemetry': telemetry.open(settings, rank)}
+    if rank == 0:
+        from horovod.runner.http.http_server import RendezvousServer
+
+        secret = guard.open_monitor(address, num_workers, launch.servers)
+        assert guard.monitor is not None
+        rendezvous = RendezvousServer()
+        mine.update(monitor=guard.monitor.address, secret=secret, rendezvous=rendezvous.start())
+    with Deadline(settings.timeout, 'the other workers to exchange addresses'):
+        peers = exchange_natively(native, mine)
+        hosts = [peer['host'] for peer in peers]
+        slots = slots_of(hosts)
+        if rank == 0:
+            rendezvous.init(slots)
+        barrier(native)
+    guard.connect(peers[0]['monitor'], rank, peers[0]['secret'])
+    telemetry.agree(peers[0]['telemetry'], rank)
+    if len(set(hosts)) > 1:
+        check_host_name()
+    if not hvd.is_initialized():
+        configure_horovod(slots[rank], peers[0]['address'], peers[0]['rendezvous'],
+                          launch.interface or interface_of(address))
+        prepare_horovod(settings.limits, settings.local_aggregation and hosts.count(hosts[rank]) > 1)
+        with Deadline(settings.timeout, 'Horovod to connect its workers'):
+            hvd.init()
+    collective = Collective(hvd)
+    if (collective.size, collective.rank) != (num_workers, rank):
+        raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
+                           'to mxhybrid and unset HOROVOD_* variables'
+                           % (collective.rank, collective.size, rank, num_workers))
+    # Not along with the addresses: the native store carries short records.
+    check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
+    topology = Topology(rank, hosts, [peer['address'] for peer in peers],
+                        find_leaders([peer['place'] for peer in peers], settings.local_aggregation))
+    # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
+    watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
+    return Joined(topology, collective, native, launch.servers, num_workers, watch, pickled)
+
+
+def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Give all workers the JSON `value` of all, over the native store: each adds its row to a sum."""
+    shape = (native.num_workers, _ADDRESS_BYTES)
+    text = json.dumps(value).encode().ljust(_ADDRESS_BYTES)
+    if len(text) > _ADDRESS_BYTES:
+        raise JobError('a worker\'s address record has %d bytes, %d fit' % (len(text), _ADDRESS_BYTES))
+    mine = np.zeros(shape, np.float32)
+    mine[native.rank] = np.frombuffer(text, np.uint8)
+    array = mx.nd.array(mine)
+    native.init(_ADDRESSES_KEY, mx.nd.zeros(shape))
+    native.push(_ADDRESSES_KEY, array)
+    native.pull(_ADDRESSES_KEY, out=array)
+    return [json.loads(row.astype(np.uint8).tobytes().decode()) for row in host_view(array)]

@@ -1,0 +1,1 @@
+"""What MXNet and Gluon see: the store, and the hooks in Trainer and Parameter."""

@@ -1,0 +1,138 @@
+"""A job of one process: MXNet's own store does the work."""
+import contextlib
+from typing import Any, Dict, Iterator, List, Set
+
+import mxnet as mx
+import numpy as np
+from mxnet.kvstore import KVStore
+
+from ..base import files
+from ..native.arrays import make_row_sparse, row_reader
+from ..native.stores import set_updater, updater_of
+from ..routes.route import Identity
+from ..routes.rows import sum_devices
+
+
+class Local(Identity):
+    """A parameter in a job of one process."""
+
+    kind = 'local'
+
+    def __init__(self, key: Any, name: str, array: Any):
+        super().__init__(key, name, array)
+        self.sparse = array.stype == 'row_sparse'
+
+
+@contextlib.contextmanager
+def _of_dtype(route: Local, outs: List[Any]) -> Iterator[List[Any]]:
+    """Outputs of the key's dtype, from which `outs` are cast: MXNet's store for devices casts some only."""
+    exact = [out if np.dtype(out.dtype) == route.dtype else out.astype(route.dtype) for out in outs]
+    yield exact
+    for found, out in zip(exact, outs):
+        if found is not out:
+            found.copyto(out)
+
+
+class OneProcess:
+    """Backend of a store in a job of one process, by key; `counts_rows` waits for gradients, to count their rows."""
+
+    #: Nothing lies on servers.
+    own_rows = False
+    #: Nothing travels, so nothing overflows on the way.
+    largest_gradient = float('inf')
+
+    def __init__(self, counts_rows: bool) -> None:
+        #: By key.
+        self.routes: Dict[Any, Local] = {}
+        self._counts_rows = counts_rows
+        self.native: KVStore = mx.kv.create('device')
+
+    @property
+    def updater(self) -> Any:
+        """The updater of the store, None without an optimizer."""
+        return updater_of(self.native)
+
+    def set_updater(self, updater: Any) -> None:
+        """Update on the store by a function from now on."""
+        set_updater(self.native, updater)
+
+    def may_init(self, key: Any) -> bool:
+        """Whether a key is new."""
+        return key not in self.routes
+
+    def init(self, call: str, key: Any, name: str, value: Any, outs: List[Any], priority: int) -> None:
+        """Set a key's initial value."""
+        if value.stype == 'row_sparse':
+            # MXNet's sparse optimizers want every row stored, also those of zeros that tostype left out.
+            everything = np.arange(value.shape[0], dtype=np.int64)
+            value = make_row_sparse(everything, row_reader(value)(everything), value.shape)
+            self.native.init(key, value)
+            if outs:  # which MXNet's own broadcast would leave untouched
+                self.pull(Local(key, name, value), outs, priority, ignore_sparse=False)
+        elif outs:
+            with _of_dtype(Local(key, name, value), outs) as exact:
+                self.native.broadcast(key, value, exact, priority)
+        else:
+            self.native.init(key, value)
+        self.routes[key] = Local(key, name, value)
+
+    def push(self, route: Local, arrays: List[Any], priority: int) -> None:
+        """Sum the devices' arrays into the key."""
+        if self._counts_rows and arrays[0].stype == 'row_sparse':
+            route.traffic.add(steps=0, rows=len(sum_devices(arrays)[0]))
+        self.native.push(route.key, arrays, priority)
+
+    def pull(self, route: Local, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
+        """Write the key's value to `outs`."""
+        with _of_dtype(route, outs) as exact:
+            self.native.pull(route.key, exact, priority, ignore_sparse)
+
+    def pushpull(self, route: Local, arrays: List[Any], outs: List[Any], priority: int) -> None:
+        """Push, then pull."""
+        with _of_dtype(route, outs) as exact:
+            self.native.pushpull(route.key, arrays, exact, priority)
+
+    def pull_rows(self, route: Local, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write rows to `outs`."""
+        with _of_dtype(route, outs) as exact:
+            self.native.row_sparse_pull(route.key, exact, priority, [mx.nd.from_numpy(ids) for ids in wanted])
+
+    def prefetch(self, route: Local, ids: np.ndarray, priority: int, after_push: bool) -> None:
+        """All rows are here."""
+
+    def repartition(self, route: Local, partitions: int) -> None:
+        """Nothing is cut here."""
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update on the store from now on."""
+        self.native.set_optimizer(optimizer)
+
+    def save_states(self, fname: str, dump_optimizer: bool) -> None:
+        """Write the optimizer state."""
+        files.write_atomically(fname, self.updater.get_states(dump_optimizer))
+
+    def load_states(self, fname: str) -> None:
+        """Read the optimizer state."""
+        self.native.load_optimizer_states(fname)
+
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
+        """Nobody to agree with."""
+
+    def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
+        """Begin anew, since a Trainer initialises all keys from its parameters; nothing is taken over.
+
+        A store that was passed as an instance is given again, and gets a new store of MXNet's.
+        """
+        if other is self:
+            updater = self.updater
+            self.native = mx.kv.create('device')
+            self.routes.clear()
+            if updater is not None:
+                self.native.set_optimizer(updater.optimizer)
+
+    def add_up(self, values: np.ndarray) -> Any:
+        """Sum values over all workers."""
+        return mx.nd.array(values, dtype=np.float64)
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""

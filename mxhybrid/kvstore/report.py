@@ -1,0 +1,61 @@
+"""The plan table: which way every parameter goes and what that moves."""
+from typing import Any, List, Tuple
+
+from ..base.text import aligned, size_text
+
+#: Steps after which worker 0 prints the plan, once.
+PRINT_AFTER_STEPS = 3
+#: Step at which it is printed although parameters were not pushed equally often.
+PRINT_AT_STEP = 20
+
+
+def plan_of(routes: List[Any]) -> Tuple[Tuple[str, ...], ...]:
+    """What is planned for each parameter: its name, shape, route, number of partitions and servers."""
+    found = []
+    for route in routes:
+        held = route.partitioning
+        found.append((route.name, 'x'.join(map(str, route.shape)), route.kind, str(held.count) if held else '-',
+                      ','.join(map(str, sorted(set(held.servers)))) if held else '-'))
+    return tuple(found)
+
+
+def plan_table(job: Any, routes: List[Any]) -> str:
+    """The table that :meth:`mxhybrid.kvstore.hybrid.Hybrid.report` gives."""
+    rows = []
+    for route, cells in zip(routes, plan_of(routes)):
+        traffic = route.traffic
+        steps = max(1, traffic.steps)
+        rows.append(list(cells) + ['all' if route.all_rows else '%.0f' % (traffic.rows / steps),
+                                   size_text(traffic.pushed / steps), size_text(traffic.pulled / steps)])
+    if not job.num_servers:
+        title = "mxhybrid: one process, MXNet's own store does the work and nothing is sent"
+        return title + '\n' + aligned(['parameter', 'shape', 'route'], [row[:3] for row in rows])
+    steps = max([route.traffic.steps for route in routes] or [0])
+    hosts = len(set(job.topology.hosts))
+    title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
+             % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
+                job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
+    changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
+    title = '; '.join([title] + changed)
+    head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
+    return '\n'.join([title, aligned(head, rows)] + _choices_table(routes))
+
+
+def _choices_table(routes: List[Any]) -> List[str]:
+    """A second table, of the numbers that chose routes: its parts, none where none was chosen."""
+    rows = []
+    for route in routes:
+        choice = route.choice
+        if choice is None or choice.because == 'small':
+            continue
+        cells = ['-'] * 6
+        if choice.estimate is not None:
+            predicted = choice.estimate
+            cells = ['%.3g%%' % (100 * choice.touched), '%.3g%%' % (100 * choice.union),
+                     size_text(predicted.servers_bytes), size_text(predicted.allreduce_bytes),
+                     '%.1f ms' % (1e3 * predicted.servers_s), '%.1f ms' % (1e3 * predicted.allreduce_s)]
+        rows.append([route.name] + cells + [choice.way, choice.because])
+    head = ['table', 'rows by one', 'rows by all', 'bytes by servers', 'by allreduce', 'time by servers',
+            'by allreduce', 'goes by', 'because']
+    title = 'tables that were weighed or forced; per step, bytes in and out of the busiest host'
+    return ['', title, aligned(head, rows)] if rows else []

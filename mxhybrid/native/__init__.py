@@ -1,0 +1,1 @@
+"""MXNet 1.9.1's private side: arrays, engine, optimizers, Trainers and stores."""

@@ -1,0 +1,168 @@
+"""NumPy views of MXNet arrays, and row_sparse arrays built without a detour.
+
+MXNet's own ``RowSparseNDArray.data`` and ``row_sparse_array`` copy the rows once or twice.  The stored rows
+of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/mxnet/ndarray.h``), so on the
+CPU a NumPy view of that block serves for reading and writing.
+"""
+import ctypes
+import os
+from typing import Any, Callable
+
+import numpy as np
+from mxnet import autograd, ndarray as nd
+from mxnet.base import _LIB, check_call
+from mxnet.context import cpu
+from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
+
+#: Device types whose memory the host can address: cpu, cpu_pinned, cpu_shared (``include/mxnet/base.h``).
+_HOST_DEVICES = ('cpu', 'cpu_pinned', 'cpu_shared')
+#: madvise: the pages' contents are not needed any more (linux/mman.h).
+_MADV_DONTNEED = 4
+#: dtypes that ps-lite servers of MXNet accept (``MSHADOW_REAL_TYPE_SWITCH`` in kvstore_dist_server.h).
+SERVER_DTYPES = (np.float16, np.float32, np.float64)
+
+
+def _pointer_view(array, shape, dtype):
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    count = int(np.prod(shape))
+    if not count or not pointer.value:
+        return np.empty(shape, dtype)
+    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
+    raw.owner = array  # keeps the memory: the view holds `raw`
+    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+def host_view(array):
+    """View a dense array as NumPy: shared memory on the CPU, a copy from any other device.
+
+    The view keeps the memory alive and is valid until `array` is resized.  Waits for pending writes.
+    """
+    array.wait_to_read()
+    if array.context.device_type not in _HOST_DEVICES:
+        return array.asnumpy()
+    return _pointer_view(array, array.shape, array.dtype)
+
+
+def row_sparse_parts(array):
+    """Split a row_sparse array into its row ids, int64 (a copy), and its rows, of shape (n, width), on the CPU a view.
+    """
+    array.wait_to_read()
+    width = int(np.prod(array.shape[1:]))
+    stored = array.indices
+    if not stored.shape or not stored.shape[0]:
+        return np.empty(0, np.int64), np.empty((0, width), array.dtype)
+    ids = stored.asnumpy().astype(np.int64, copy=False)
+    if array.context.device_type not in _HOST_DEVICES:
+        return ids, array.data.asnumpy().reshape(len(ids), width)
+    return ids, _pointer_view(array, (len(ids), width), array.dtype)
+
+
+def allocate_rows(ids, shape, dtype):
+    """Make a row_sparse array of `shape` on the CPU that stores the rows `ids` (int64, sorted, unique).
+
+    Returns the array and a writable view of its rows, of shape (n, width).  Fill that before handing the array to the
+    engine, or in an operation of the engine's that writes it, see :mod:`mxhybrid.native.deliveries`.
+    """
+    width = int(np.prod(shape[1:]))
+    if len(ids) == 0:
+        return nd.sparse.zeros('row_sparse', shape, dtype=dtype), np.empty((0, width), dtype)
+    array = RowSparseNDArray(_new_alloc_handle('row_sparse', shape, cpu(), False, dtype,
+                                               [np.int64], [(len(ids),)]))
+    source = nd.from_numpy(np.array(ids, dtype=np.int64), zero_copy=True)
+    check_call(_LIB.MXNDArraySyncCopyFromNDArray(array.handle, source.handle, ctypes.c_int(0)))
+    array.wait_to_read()
+    return array, _pointer_view(array, (len(ids), width), dtype)
+
+
+def make_row_sparse(ids, rows, shape):
+    """Build a row_sparse array on the CPU from ids (sorted, unique) and rows (copied), zero rows kept."""
+    array, view = allocate_rows(ids, shape, rows.dtype)
+    view[:] = rows.reshape(view.shape)
+    return array
+
+
+def sum_row_sparse(parts):
+    """Sum row_sparse contributions: ``[(ids, rows), …]`` to one ``(ids, rows)``, ids sorted and unique.
+
+    Rows are added in the order given, which makes the result reproducible.  Ids within one contribution are unique.
+    """
+    if len(parts) == 1:
+        ids, rows = parts[0]
+        if len(ids) < 2 or bool(np.all(ids[1:] > ids[:-1])):
+            return ids, rows
+        order = np.argsort(ids, kind='stable')
+        return ids[order], rows[order]
+    union = np.unique(np.concatenate([ids for ids, _ in parts]))
+    total = np.zeros((len(union),) + parts[0][1].shape[1:], parts[0][1].dtype)
+    for ids, rows in parts:
+        total[np.searchsorted(union, ids)] += rows
+    return union, total
+
+
+def row_reader(array: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that gives rows of an array by id, flattened: of a row_sparse one zeros where it stores none."""
+    if array.stype == 'default':
+        return host_view(array).reshape(array.shape[0], -1).__getitem__
+    held, stored = sum_row_sparse([row_sparse_parts(array)])
+
+    def rows_at(ids: np.ndarray) -> np.ndarray:
+        if not len(held):
+            return np.zeros((len(ids), stored.shape[1]), stored.dtype)
+        at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
+        rows = stored[at]
+        rows[held[at] != ids] = 0
+        return rows
+
+    return rows_at
+
+
+def padded_row_reader(array: Any, width: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """As :func:`row_reader`, each row followed by zeros up to `width` elements: state as wide as its table."""
+    read = row_reader(array)
+
+    def rows_at(ids: np.ndarray) -> np.ndarray:
+        rows = read(ids)
+        wide = np.zeros((len(ids), width), dtype)
+        wide[:, :rows.shape[1]] = rows
+        return wide
+
+    return rows_at
+
+
+def write_rows(array: Any, ids: np.ndarray, rows: Any) -> None:
+    """Overwrite rows of a dense array, on any device, after all that the engine has yet to do with it."""
+    with autograd.pause():
+        where = nd.from_numpy(ids.reshape(1, -1)).as_in_context(array.context)
+        values = rows.as_in_context(array.context)
+        nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=where, shape=array.shape, out=array)
+
+
+def give_back_memory(view):
+    """Give pages that lie wholly inside a contiguous array back to the system; they read as zeros.  Returns the bytes.
+    """
+    page = os.sysconf('SC_PAGE_SIZE')
+    start = -(-view.ctypes.data // page) * page
+    size = (view.ctypes.data + view.nbytes) // page * page - start
+    if size <= 0:
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), 'madvise of %d bytes failed' % size)
+    return size
+
+
+def clear(view):
+    """Have a contiguous array read as zeros, and give back the memory that lies wholly inside."""
+    size = give_back_memory(view)
+    raw = view.reshape(-1).view(np.uint8)
+    first = -view.ctypes.data % os.sysconf('SC_PAGE_SIZE') if size else 0
+    raw[:first] = 0
+    raw[first + size:] = 0
+
+
+def trim_heap():
+    """Have the C library, where it can, give memory that was freed back to the system."""
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)  # glibc only
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

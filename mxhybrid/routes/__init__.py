@@ -1,0 +1,1 @@
+"""How each parameter travels, and who chooses that."""

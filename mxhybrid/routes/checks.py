@@ -1,0 +1,110 @@
+"""Input checks of the store's calls: clear errors before anything is sent."""
+from typing import Any, List, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import InputError
+from ..native.arrays import SERVER_DTYPES, host_view
+
+
+def pairs(call: str, key: Any, value: Any) -> List[Tuple[Any, List[Any]]]:
+    """Bring MXNet's forms of keys and values into ``[(key, [array per device]), …]``, and refuse any other form."""
+    if isinstance(key, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or len(value) != len(key):
+            raise InputError('%s: %d keys need a list of %d values, one a key' % (call, len(key), len(key)))
+        grouped: dict = {}
+        for one_key, one_value in zip(key, value):
+            for checked, arrays in pairs(call, one_key, one_value):
+                grouped.setdefault(checked, []).extend(arrays)
+        return list(grouped.items())
+    if isinstance(key, bool) or not isinstance(key, (int, str, np.integer)):
+        raise InputError('%s: key %r is of type %s: use int or str' % (call, key, type(key).__name__))
+    arrays = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
+        raise InputError('%s: the value of key %r is not an NDArray or list of them, but %s'
+                         % (call, key, type(value).__name__))
+    # Arrays of the NumPy interface share their memory with classic ones, but refuse to be copied to or from them.
+    return [(key if isinstance(key, str) else int(key), [array.as_nd_ndarray() for array in arrays])]
+
+
+def one_value_each(call: str, given: List[Tuple[Any, List[Any]]]) -> List[Tuple[Any, Any]]:
+    """Refuse several values for one key, of which all but the first would be lost."""
+    for key, arrays in given:
+        if len(arrays) > 1:
+            raise InputError('%s: key %r gets %d values, but a key has one initial value: give each key once, with one '
+                             'array' % (call, key, len(arrays)))
+    return [(key, arrays[0]) for key, arrays in given]
+
+
+def shapes(call: str, name: str, arrays: List[Any], shape: tuple) -> None:
+    """Refuse arrays whose shape is not the key's."""
+    for array in arrays:
+        if tuple(array.shape) != tuple(shape):
+            raise InputError('%s: %s has shape %s, but the value given has shape %s'
+                             % (call, name, tuple(shape), tuple(array.shape)))
+
+
+def dtypes(call: str, name: str, arrays: List[Any], dtype: Any) -> None:
+    """Refuse arrays whose dtype is not the key's."""
+    for array in arrays:
+        if np.dtype(array.dtype) != np.dtype(dtype):
+            raise InputError('%s: %s has dtype %s, but the value given has dtype %s: cast it with .astype(%r)'
+                             % (call, name, np.dtype(dtype), np.dtype(array.dtype), str(np.dtype(dtype))))
+
+
+def stypes(call: str, name: str, arrays: List[Any], allowed: Tuple[str, ...], advice: str) -> None:
+    """Refuse arrays of another storage type than those allowed."""
+    for array in arrays:
+        if array.stype not in allowed:
+            raise InputError('%s: %s takes values of storage type %s, not %s: %s'
+                             % (call, name, ' or '.join(allowed), array.stype, advice))
+
+
+def server_dtype(call: str, name: str, dtype: Any) -> None:
+    """Refuse a dtype that parameter servers cannot hold."""
+    if np.dtype(dtype) not in [np.dtype(known) for known in SERVER_DTYPES]:
+        raise InputError('%s: %s has dtype %s, but parameter servers hold float16, float32 or float64'
+                         % (call, name, np.dtype(dtype)))
+
+
+def partitions(call: str, name: str, count: Any) -> int:
+    """Refuse what is no count of partitions."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise InputError('%s: %s cannot be cut into partitions=%r: give a whole number of at least 1'
+                         % (call, name, count))
+    return int(count)
+
+
+def row_ids(call: str, name: str, ids: np.ndarray, rows: int) -> None:
+    """Refuse row ids outside the table."""
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= rows):
+        bad = ids[(ids < 0) | (ids >= rows)]
+        raise InputError('%s: row id %d is out of range for %s, which has rows 0 to %d'
+                         % (call, int(bad[0]), name, rows - 1))
+
+
+def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
+    """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
+    if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
+        raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
+    values = np.unique(host_view(ids))
+    result = values.astype(np.int64)
+    if not np.array_equal(result, values):
+        raise InputError('%s: row_ids of %s must be whole numbers' % (call, name))
+    row_ids(call, name, result, rows)
+    return result
+
+
+def gradient(route: Any, arrays: List[Any]) -> None:
+    """Refuse values that cannot be pushed to a key."""
+    if route.sparse:
+        stypes('push', route.name, arrays, ('row_sparse',),
+               "its weight is row_sparse; convert the gradient with tostype('row_sparse')")
+        return
+    stypes('push', route.name, arrays, ('default', 'row_sparse'), 'convert it with tostype')
+    if len({array.stype for array in arrays}) > 1:
+        raise InputError('push: %s gets dense and row_sparse values from different devices: use one storage type'
+                         % route.name)
+    if arrays[0].stype == 'row_sparse':
+        server_dtype('push', route.name, arrays[0].dtype)

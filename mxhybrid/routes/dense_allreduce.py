@@ -1,0 +1,117 @@
+"""A dense weight with dense gradients: allreduce sums them, by whom is up to :mod:`mxhybrid.comm.collective`.
+
+Dense gradients go so on every route of a dense weight that is in the workers; :mod:`mxhybrid.routes.row_gradients`
+adds row_sparse ones.
+"""
+from typing import Any, List
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import InputError
+from ..comm.float16 import HalfSum, OverflowAlarm
+from .costs import ring_share
+from .route import Means, Route
+
+
+class DenseAllreduce(Route):
+    """Gradients are summed in place; an updater of the store works in this process, on the value that it keeps."""
+
+    kind = 'allreduce'
+    all_rows = True
+    takes_rows = False
+
+    def __init__(self, key: Any, name: str, array: Any, means: Means):
+        super().__init__(key, name, array, means)
+        self._collective = means.collective
+        self._half_sum = HalfSum(OverflowAlarm(name)) if self.wire != self.dtype else None
+        self._keeps = True
+        self._stored: Any = None
+        self._scratch: Any = None
+
+    def take_over(self, former: Route) -> None:
+        """As :meth:`Route.take_over`, with the value that the store keeps."""
+        super().take_over(former)
+        assert isinstance(former, DenseAllreduce)
+        self._half_sum, self._keeps = former._half_sum, former._keeps
+        self._stored, self._scratch = former._stored, former._scratch
+
+    def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
+        """As :meth:`Route.init`; where the store need not keep the value, it is broadcast in an output."""
+        self._keeps = keeps_dense
+        keep = keeps_dense or not outs or np.dtype(outs[0].dtype) != self.dtype
+        if keep:
+            self._stored = value.copy()
+        target = self._stored if keep else outs[0]
+        if not keep:
+            _copy(value, [target])
+        self._collective.broadcast_(target, self.tag + '.init', priority)
+        _copy(target, outs)
+
+    def keep(self, value: Any) -> None:
+        """Have the store hold a copy of `value` (on all workers alike)."""
+        self._stored = value.copy()
+
+    def push(self, arrays: List[Any], updater: Any, priority: int) -> None:
+        """Sum dense arrays; without an updater, the sum is the value."""
+        if updater is None:
+            self._stored = mx.nd.empty(self.shape, ctx=arrays[0].context, dtype=self.dtype)
+            self._sum_into(self._stored, arrays, priority)
+            return
+        if self._scratch is None or self._scratch.context != arrays[0].context:
+            self._scratch = mx.nd.empty(self.shape, ctx=arrays[0].context, dtype=self.dtype)
+        self._sum_into(self._scratch, arrays, priority)
+        updater(self.key, self._scratch, self._held())
+
+    def pushpull(self, arrays: List[Any], outs: List[Any], updater: Any, priority: int) -> None:
+        """Push, and write the value to `outs`."""
+        if updater is None and not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
+            # What was pushed last is the value.  A Trainer that updates in the worker never asks for it, so none of
+            # its own is kept; the output serves, as the value pushed does in MXNet's local store.
+            self._stored = outs[0]
+            self._sum_into(self._stored, arrays, priority)
+        else:
+            self.push(arrays, updater, priority)
+        _copy(self._stored, outs)
+
+    def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
+        """Write the value to dense outputs, and the sum of row_sparse gradients to others."""
+        gradients = [array for array in outs if array.stype == 'row_sparse']
+        if gradients:
+            self._pull_gradient(gradients, updater, priority)
+        targets = [array for array in outs if array.stype != 'row_sparse']
+        if targets:
+            _copy(self._value(priority), targets)
+
+    def _pull_gradient(self, outs: List[Any], updater: Any, priority: int) -> None:
+        raise InputError('pull: %s is dense and no row_sparse value was pushed to it: give it a dense output'
+                         % self.name)
+
+    def _value(self, priority: int) -> Any:
+        return self._held()
+
+    def _held(self) -> Any:
+        if self._stored is None:
+            raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast'
+                             % self.name)
+        return self._stored
+
+    def _sum_into(self, target: Any, values: List[Any], priority: int) -> None:
+        """Sum dense values over devices and workers into `target`."""
+        if len(values) > 1:
+            same_place = [value.as_in_context(target.context) for value in values]
+            mx.nd.add_n(*same_place, out=target)
+        else:
+            _copy(values[0], [target])
+        if self._half_sum is not None:
+            self._half_sum.allreduce_(target, self._collective.allreduce_, self.tag, priority)
+        else:
+            self._collective.allreduce_(target, self.tag, priority)
+        moved = ring_share(int(np.prod(self.shape)) * self.wire.itemsize, self._collective.size)
+        self.traffic.add(rows=self.rows, pushed=moved, pulled=moved)
+
+
+def _copy(source: Any, targets: List[Any]) -> None:
+    for target in targets:
+        if target is not source:
+            source.copyto(target)

@@ -1,0 +1,168 @@
+"""A row_sparse weight that every worker holds: gradients summed by allreduce, the update made in each worker alike.
+
+For a table of which a step touches most rows, this moves fewer bytes than servers do (Parallax, section 3.1).  Same
+optimizers, same code of the update as in the servers.
+"""
+from typing import Any, Callable, Dict, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from ..native.arrays import allocate_rows, host_view, row_reader
+from ..native.optimizers import TableOptimizer
+from ..servers.optimized_table import OptimizedTable
+from ..servers.partitioning import chunks
+from ..servers.protocol import OPTIMIZE
+from ..servers.stored import Partition, updated_optimizer
+from .held_weight import HeldWeight
+from .route import Means
+from .row_sums import RowSum
+from .rows import write_now
+from .wire import Sums
+
+#: Bytes of rows that travel in one broadcast while a table is filled.
+BROADCAST_CHUNK_BYTES = 32 << 20
+
+
+class Replica(OptimizedTable):
+    """A table of which every worker holds all rows and all optimizer state; the same calls as for one on the servers.
+
+    Gradients travel as `wire`, by default as `dtype`.  An update is made when its result is first needed, so that sums
+    of several tables overlap.
+    """
+
+    def __init__(self, name: str, rows: int, width: int, dtype: Any, collective: Sums, wire: Any = None):
+        super().__init__(name, width, dtype)
+        self._collective = collective
+        wire = self.dtype if wire is None else np.dtype(wire)
+        self._sum = RowSum(rows, width, wire, name + '.rows', collective, wire != self.dtype)
+        self._part = Partition(0, name, rows, width, OPTIMIZE)
+        stored, values = allocate_rows(np.arange(rows, dtype=np.int64), (rows, width), self.dtype)
+        self._part.hold(stored)
+        values[:] = 0
+        self._rows: Optional[np.ndarray] = values
+        self._optimizer: Optional[TableOptimizer] = None
+        self._pending = False
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that this worker sends for a push, and receives."""
+        return self._sum.moved_bytes
+
+    def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Sum rows over all workers and update with them (collective); returns before that is done."""
+        self._settle()
+        self._sum.push(ids, rows, priority)
+        self._pending = True
+
+    def _settle(self) -> None:
+        """Make the update of the last push, if it has not been made."""
+        if not self._pending:
+            return
+        self._pending = False
+        ids = self._sum.touched()
+        gradient, rows = allocate_rows(ids, self._part.shape, self.dtype)
+        self._sum.take(rows)
+        if self._optimizer is not None:
+            self._part.update(self._optimizer, gradient)
+            self._rows = None
+            return
+        self._view[:] = 0
+        self._view[ids] = rows
+
+    @property
+    def _view(self) -> np.ndarray:
+        """All rows, writable; finding them costs a copy of all ids, so it is done once per update."""
+        if self._rows is None:
+            self._rows = self._part.view
+        return self._rows
+
+    def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """Write the rows `ids` into `result`, after all earlier pushes (not collective)."""
+        self._settle()
+        np.take(self._view, ids, axis=0, out=result, mode='clip')
+
+    pull_exactly = pull
+    pull_aside = pull
+
+    def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
+        """All rows are here."""
+
+    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
+        self._settle()
+        assert self._made_with is not None
+        self._optimizer = updated_optimizer(self._optimizer, [self._part], reference, attributes, count,
+                                            self._made_with[1])
+
+    def can_read(self, width: int) -> bool:
+        """Nothing has to travel to be read."""
+        return True
+
+    def _drop_optimizer(self) -> None:
+        self._settle()
+        self._optimizer = None
+        self._part.forget_state()
+
+    def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
+        """Overwrite the weights, or optimizer state `slot`, with worker 0's values, rows for ids (collective)."""
+        self._settle()
+        rows, width = self._part.shape
+        if slot >= 0:
+            assert self._optimizer is not None
+            self._part.ensure_state(self._optimizer)
+        for ids in chunks(rows, width * self.dtype.itemsize, BROADCAST_CHUNK_BYTES):
+            chunk = mx.nd.zeros((len(ids), width), dtype=self.dtype)
+            if self._collective.rank == 0:
+                given = values(ids)
+                host_view(chunk)[:, :given.shape[1]] = given
+            self._collective.broadcast_(chunk, self.name + '.assign')
+            if slot < 0:
+                self._view[ids] = host_view(chunk)
+            else:
+                self._part.write_state(slot, ids, host_view(chunk))
+
+    def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
+        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (not collective)."""
+        self._settle()
+        assert self._optimizer is not None
+        rows: Optional[np.ndarray] = self._part.read(slot, first, last, self._optimizer)
+        return np.array(rows).reshape(last - first, width)
+
+
+class Replicated(HeldWeight):
+    """A :class:`Replica`, all zeros at first if none is given."""
+
+    kind = 'replicated'
+    sparse = True
+    _table: Replica
+    _without_table = 'it went to allreduce'
+
+    def __init__(self, key: Any, name: str, array: Any, means: Means, replica: Optional[Replica] = None):
+        super().__init__(key, name, array, means)
+        self._table = replica or Replica(self.tag, self.rows, self.width, self.dtype, means.collective, self.wire)
+
+    def init(self, value: Any, outs: List[Any], priority: int, keeps_dense: bool = True, was_set: bool = True) -> None:
+        """Drop optimizer state; the rows are worker 0's."""
+        self.forget_optimizer()
+        if was_set:
+            self.write_weight(row_reader(value))
+        if outs:
+            self.pull(outs, None, priority, ignore_sparse=False)
+
+    def _count_push(self, rows: int) -> None:
+        moved = self._table.moved_bytes
+        self.traffic.add(rows=rows, pushed=moved, pulled=moved)
+
+    def pull_rows(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
+        """Write rows into `outs`."""
+        targets = [outs] if len(wanted) == 1 else [[out] for out in outs]
+        for ids, some in zip(wanted, targets):
+            self._write(ids, some)
+
+    def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
+        """Write all rows into `outs`."""
+        if not ignore_sparse:
+            self._write(np.arange(self.rows, dtype=np.int64), outs)
+
+    def _write(self, ids: np.ndarray, outs: List[Any]) -> None:
+        write_now(ids, lambda rows: self._table.pull(ids, rows), self.shape, self.dtype, outs)

@@ -1,0 +1,28 @@
+"""A dense weight with row_sparse gradients, of which a step touches most rows: allreduce sums them, with marks."""
+from typing import Any, List
+
+import numpy as np
+
+from .route import Route
+from .row_gradients import RowGradients
+from .row_sums import RowSum
+from .rows import write_now
+
+
+class RowAllreduce(RowGradients):
+    """Rows travel in a dense buffer, see :mod:`mxhybrid.routes.row_sums`."""
+
+    kind = 'row allreduce'
+    _without_table = 'it went to allreduce'
+
+    def __init__(self, former: Route):
+        super().__init__(former)
+        self._sum = RowSum(self.rows, self.width, self.wire, self.tag + '.rowsum', self._collective,
+                           self.wire != self.dtype)
+
+    def _sum_rows(self, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        self._sum.push(ids, rows, priority)
+        self.traffic.add(rows=len(ids), pushed=self._sum.moved_bytes, pulled=self._sum.moved_bytes)
+
+    def _write_sum(self, outs: List[Any], priority: int) -> None:
+        write_now(self._sum.touched(), self._sum.take, self.shape, self.dtype, outs)

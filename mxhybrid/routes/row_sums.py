@@ -1,0 +1,72 @@
+"""Sums of rows by allreduce: this worker's rows are spread over a dense buffer, and the buffers are summed.
+
+MXNet's lazy optimizers change only rows that have a gradient, be it zero, so which rows anyone touched travels too, as
+one more element a row.
+"""
+from typing import Any, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..comm.float16 import OverflowAlarm
+from ..native.arrays import host_view
+from .costs import ring_share
+from .wire import Sums
+
+#: Elements that MXNet 1.9.1's wheel gives a shape to.
+MAX_ELEMENTS = 2 ** 31 - 1
+
+
+def buffer_elements(rows: int, width: int) -> int:
+    """Elements that :class:`RowSum` reduces."""
+    return rows * (width + 1)
+
+
+class RowSum:
+    """Sums the rows that workers push; they travel as `dtype`, which may be less than they are (`rounded`)."""
+
+    def __init__(self, rows: int, width: int, dtype: Any, name: str, collective: Sums, rounded: bool = False):
+        self.name = name
+        self._alarm = OverflowAlarm(name) if rounded else None
+        self._shape = (rows, width)
+        self._collective = collective
+        self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype)
+        self._touched = np.empty(0, np.int64)
+        self._summing = False
+        #: Bytes that this worker sends for a sum, and receives.
+        self.moved_bytes = ring_share(buffer_elements(rows, width) * np.dtype(dtype).itemsize, collective.size)
+
+    def _views(self) -> Tuple[np.ndarray, np.ndarray]:
+        """The buffer's rows and marks; waits for a sum that is under way."""
+        everything = host_view(self._buffer)
+        count = self._shape[0] * self._shape[1]
+        return everything[:count].reshape(self._shape), everything[count:]
+
+    def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Start to sum rows over all workers (collective); returns before the sum is there."""
+        self._wait()
+        values, marks = self._views()
+        values[self._touched], marks[self._touched] = 0, 0
+        values[ids], marks[ids] = rows, 1
+        self._collective.allreduce_(self._buffer, self.name, priority)
+        self._summing = True
+
+    def touched(self) -> np.ndarray:
+        """Ids (sorted) of the rows that anyone touched in the last push, the same on all workers (blocks)."""
+        self._wait()
+        return self._touched
+
+    def take(self, out: np.ndarray) -> None:
+        """Write the sums of the touched rows to `out`, of shape (touched, width) (blocks)."""
+        self._wait()
+        values = self._views()[0]
+        if self._alarm is None:
+            np.take(values, self._touched, axis=0, out=out, mode='clip')  # 'raise' copies once more
+        else:
+            halves = values[self._touched]
+            self._alarm.look(halves, 'summed gradients')
+            out[:] = halves
+
+    def _wait(self) -> None:
+        if self._summing:
+            self._touched, self._summing = np.flatnonzero(self._views()[1]), False

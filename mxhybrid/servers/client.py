@@ -1,0 +1,149 @@
+"""Pushes and pulls of partitioned tables through this process's native store.
+
+Rows are named by their offsets (:meth:`mxhybrid.servers.partitioning.Partitioning.offsets`), which run through one
+partition after the other, so that the rows of a partition are a slice.
+"""
+import threading
+from typing import Any, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import JobError
+from ..native.arrays import allocate_rows, row_sparse_parts
+from ..native.forks import gate
+from ..telemetry.recorder import OFF, AnyRecorder
+
+#: Offsets (sorted, unique), rows, and in which order the rows belong to the offsets; None if in that order.
+Contribution = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
+
+#: Tables with more rows than this for each row pushed are merged by sorting, others by marking touched rows.
+_SPARSE_ROWS = 64
+
+
+class Client:
+    """A native ``dist_sync`` store, called by one thread at a time.
+
+    `requests` counts partitions pushed and pulled so far: ps-lite keeps 8 bytes for each, for ever
+    (``Customer::NewRequest``).
+    """
+
+    def __init__(self, native: Any, trace: AnyRecorder = OFF):
+        self.native = native
+        self.requests = 0
+        self._trace: Any = trace
+        self.lock = threading.Lock()
+
+    def push(self, table: Any, contributions: List[Contribution], priority: int, pulls: bool = True) -> None:
+        """Sum contributions row by row and push the sum, read before this returns; with `pulls` false this client never
+        pulls.
+        """
+        with self._trace.span('merge ' + table.name, 'merge', contributions=len(contributions)), gate:
+            arrays = merge(table, contributions)
+        channel = table.channel
+        with self._trace.span('hand over ' + table.name, 'servers'), gate, self.lock:
+            self.native.push(list(channel.push_keys), arrays, priority)
+            self.requests += len(arrays)
+            if channel.order is not None and pulls:
+                channel.order.pushed(self.native, channel.push_keys, arrays)
+
+    def pull(self, table: Any, offsets: np.ndarray, priority: int) -> 'Arrival':
+        """Ask for the rows at `offsets` (sorted, unique)."""
+        partitioning, channel = table.partitioning, table.channel
+        bounds = partitioning.bounds(offsets)
+        keys, outs, wanted, spans = [], [], [], []
+        for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+            if start == stop:
+                continue
+            keys.append(channel.keys[part])
+            outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], channel.pulled_width),
+                                           dtype=table.dtype))
+            wanted.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
+            spans.append((start, stop))
+        if keys:
+            with gate, self.lock:
+                if channel.order is not None:
+                    channel.order.hold(wanted)
+                self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
+                self.requests += len(keys)
+        return Arrival(table.name, spans, outs, channel, self._trace)
+
+
+class Arrival:
+    """Rows that are on their way from the servers."""
+
+    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], channel: Any, trace: Any = OFF):
+        self._name = name
+        self._channel = channel
+        self._trace = trace
+        if trace.enabled:
+            self._number = trace.new_id()
+            trace.begin('rows of ' + name, self._number, 'servers', {'rows': spans[-1][1] if spans else 0})
+        self._spans = spans
+        self._outs = outs
+
+    def write(self, result: np.ndarray, order: Optional[np.ndarray] = None) -> None:
+        """Wait for the rows and write them to `result`, to the positions `order` if given."""
+        for (start, stop), out in zip(self._spans, self._outs):
+            out.wait_to_read()
+            with gate:
+                held, rows = row_sparse_parts(out)
+            if len(held) != stop - start:
+                raise JobError('%s: a server answered a pull of %d rows with %d'
+                               % (self._name, stop - start, len(held)))
+            rows = self._channel.widen(rows)
+            if order is None:
+                result[start:stop] = rows
+            else:
+                result[order[start:stop]] = rows
+        self._outs = []
+        if self._trace.enabled:
+            self._trace.end('rows of ' + self._name, self._number, 'servers')
+
+
+def merge(table: Any, contributions: List[Contribution]) -> List[Any]:
+    """Sum contributions into one row_sparse array a partition; they are added in the order given."""
+    partitioning = table.partitioning
+    if len(contributions) == 1:
+        union = contributions[0][0]
+    else:
+        union, slots = _union(partitioning, [offsets for offsets, _, _ in contributions])
+    bounds = partitioning.bounds(union)
+    each = [partitioning.bounds(offsets) for offsets, _, _ in contributions]
+    arrays = []
+    for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+        if start == stop:
+            arrays.append(table.empty(part))
+            continue
+        array, target = allocate_rows(union[start:stop] - part * partitioning.stride, partitioning.shape(part),
+                                      table.channel.pushed_as)
+        view = target if target.dtype == table.dtype else np.empty(target.shape, table.dtype)
+        if len(contributions) == 1:
+            _, rows, order = contributions[0]
+            if order is None:
+                view[:] = rows[start:stop]
+            else:
+                np.take(rows, order[start:stop], axis=0, out=view, mode='clip')
+        else:
+            view[:] = 0
+            for (_, rows, order), own, at in zip(contributions, each, slots):
+                first, last = own[part], own[part + 1]
+                taken = rows[first:last] if order is None else rows[order[first:last]]
+                view[at[first:last] - start] += taken
+        table.channel.narrow(view, target)
+        arrays.append(array)
+    return arrays
+
+
+def _union(partitioning: Any, offsets: List[np.ndarray]) -> Tuple[np.ndarray, List[np.ndarray]]:
+    """The sorted union of several sets of offsets, and where in it each of them lies."""
+    total = partitioning.count * partitioning.stride
+    if sum(map(len, offsets)) * _SPARSE_ROWS < total:
+        union = np.unique(np.concatenate(offsets))
+        return union, [np.searchsorted(union, mine) for mine in offsets]
+    position = np.zeros(total, np.int32)
+    for mine in offsets:
+        position[mine] = 1
+    union = np.flatnonzero(position)
+    position[union] = np.arange(len(union), dtype=np.int32)
+    return union, [position[mine] for mine in offsets]

@@ -1,0 +1,104 @@
+"""MXNet's native ``dist_sync`` parameter servers as a worker sees them: keys, commands, mailboxes.
+
+The native store moves the bytes; :mod:`mxhybrid.servers.handler` decides in the servers what they mean.  Rules of the
+native store that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server.h``):
+
+* every worker pushes every key once per step, so a partition without touched rows is pushed empty;
+* row ids of a push are sorted and unique; a table is initialised with all its rows, by native rank 0;
+* a command overtakes pushes that are still under way, so worker 0 waits for its own before it sends one.
+"""
+import itertools
+from typing import Any, Callable, Dict, Optional, Tuple, Union
+
+import mxnet as mx
+import numpy as np
+
+from ..native.arrays import host_view
+from ..native.deliveries import Deliveries
+from ..native.stores import send_command
+from ..telemetry.recorder import AnyRecorder
+from .aggregation import Direct, Follower, Leader
+from .client import Client
+from .keys import KeyPool, TableKeys
+from .protocol import MAILBOX_ELEMENTS
+
+#: MXNet's command that has servers keep, and add, float32 for keys of other dtypes (``CommandType``).
+_SET_MULTI_PRECISION = 1
+
+
+class ParameterServers:
+    """A worker's side of the servers: its native store, commands and what they answer, keys, and the tables there are.
+
+    `client` is this worker's connection to the servers, None where only the leader of its host has one; `link` is how
+    its rows get there.  Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its
+    values count; `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from
+    `first_key` on.  `barrier` waits until all workers call it.
+    """
+
+    def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
+                 num_workers: int, initialiser: int, first_key: int, barrier: Callable[[], Any],
+                 trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
+        self.trace, self._envelope, self.deliveries, self.client = trace, envelope, deliveries, client
+        self.link, self.rank = link, rank
+        self.is_root = rank == 0
+        self.initialiser = initialiser
+        self.num_servers = num_servers
+        self.num_workers = num_workers
+        self.barrier = barrier
+        self.keys = KeyPool(num_servers, first_key)
+        self._mailboxes = [self.keys.placement.key_on(server) for server in range(num_servers)]
+        #: Numbers for tables in the links between workers; equal on all workers.
+        self.table_numbers = itertools.count()
+        #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`.
+        self.tables: Dict[str, Tuple[Any, TableKeys]] = {}
+        self._stand_in: Any = None
+
+    @property
+    def native(self) -> Any:
+        """The native store of this worker, a local one if it has no connection of its own."""
+        if self.client is not None:
+            return self.client.native
+        if self._stand_in is None:
+            self._stand_in = mx.kv.create('local')
+        return self._stand_in
+
+    def install(self, watch: Dict[str, Any], half_rows: bool) -> None:
+        """Put the handler into every server and connect it to the job monitor (collective); with `half_rows` servers
+        will add float16 rows in float32, which cannot be changed later.
+        """
+        if self.client is None:
+            return
+        if half_rows and self.is_root:
+            send_command(self.client.native, _SET_MULTI_PRECISION, '')
+        self.initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
+        self.command('mailbox', keys=self._mailboxes)
+        self.command('watch', **watch)
+        for key in self._mailboxes:
+            self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
+        mx.nd.waitall()
+
+    def initialise(self, keys: Any, values: Any) -> None:
+        """Bring keys to life with the values of the worker that initialises (collective among clients)."""
+        if self.client is not None:
+            with self.client.lock:
+                self.client.native.init(keys, values)
+
+    def command(self, name: str, /, **arguments: Any) -> None:
+        """Have all servers carry out a command, see :mod:`mxhybrid.servers.protocol`; a no-op but in worker 0."""
+        if not self.is_root:
+            return
+        with self.trace.span('command ' + name, 'command'):
+            self.link.settle()
+            body = self._envelope(name, arguments)
+            assert self.client is not None
+            with self.client.lock:
+                send_command(self.client.native, 0, body)
+
+    def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
+        """The first `count` elements that a command left in a server's mailbox."""
+        out = mx.nd.empty(MAILBOX_ELEMENTS)
+        assert self.client is not None
+        with self.client.lock:
+            self.client.native.pull(self._mailboxes[server], out=out)
+        nbytes = count * np.dtype(dtype).itemsize
+        return np.array(host_view(out).view(np.uint8)[:nbytes]).view(dtype)

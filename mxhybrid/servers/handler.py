@@ -1,0 +1,211 @@
+"""What runs inside every parameter server: updates of table partitions, and the answers to commands.
+
+Commands come to :meth:`Handler.carry_out`: sealed ones by way of :mod:`mxhybrid.servers.main`, in servers that
+mxhybrid started, pickled ones by way of :mod:`mxhybrid.servers.pickled`, in stock servers that ``launch.py`` started.
+Either has the server install the one :class:`Handler` of the process as its optimizer.  From then on the server calls
+the handler once for each partition and step with the merged gradient.
+
+In a stock server ``import mxnet`` has not finished when this module is imported: only what is imported before
+``mxnet.kvstore`` (see ``mxnet/__init__.py``) is available, and threads must import nothing.  Modules of the user's, for
+classes marked with :func:`mxhybrid.row_wise`, are imported while a command is carried out, in the main thread.
+"""
+import atexit
+import os
+import traceback
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+from mxnet.optimizer import Optimizer
+
+from ..native import quiet
+from ..native.arrays import host_view, row_sparse_parts, trim_heap
+from ..native.optimizers import TableOptimizer, find_class
+from ..telemetry.courier import Courier
+from ..telemetry.recorder import OFF, AnyRecorder, Recorder
+from ..watchdog.leaving import leave
+from ..watchdog.lifeline import Lifeline
+from .partitioning import shared_rows
+from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
+from .stored import Partition, updated_optimizer
+
+
+class Handler(Optimizer):
+    """The optimizer that a server of MXNet believes it has; `lifeline` is the one of the process, if it has one."""
+
+    def __init__(self, lifeline: Optional[Lifeline] = None) -> None:
+        super().__init__()
+        quiet.hush()
+        self.aggregate_num = 0
+        self._partitions: Dict[int, Partition] = {}
+        #: Partitions by the keys to which gradients are pushed, and by those from which workers pull.
+        self._pushed: Dict[int, Partition] = {}
+        self._pairs: Dict[int, Partition] = {}
+        self._optimizers: Dict[str, TableOptimizer] = {}
+        self._mailbox_keys: List[int] = []
+        self._mailbox: Any = None
+        self._lifeline = lifeline
+        self._courier: Optional[Courier] = None
+        self.trace: AnyRecorder = OFF
+
+    # -- called by MXNet's Updater, once for every key and step --------------------------------------------
+
+    def create_state_multi_precision(self, index: int, weight: Any) -> None:
+        """The handler keeps state itself."""
+
+    def update_multi_precision(self, index: int, weight: Any, grad: Any, state: Any) -> None:
+        """Take one merged push; an error ends the server, since MXNet would swallow it."""
+        try:
+            self._update(index, grad, weight)
+        except BaseException:
+            self.die('update of key %s' % index)
+
+    def _update(self, key: int, grad: Any, stored: Any) -> None:
+        if key in self._mailbox_keys:
+            self._mailbox = stored
+            if isinstance(self.trace, Recorder):
+                number = self._mailbox_keys.index(key)
+                self.trace.rename('server %d (host %s)' % (number, os.uname().nodename), number)
+            return
+        if key in self._pairs:
+            self._pairs[key].pull_from(stored)
+            return
+        part = self._pushed.get(key) or self._partitions.get(key)
+        if part is None:
+            raise RuntimeError('push to key %d, which no table has' % key)
+        if part.stored is None and key not in self._pushed:
+            part.hold(stored)
+        with self.trace.span('%s %s' % (part.mode, part.table), 'update', table=part.table, key=key, mode=part.mode
+                             ) as span:
+            self._apply(part, grad)
+            if self.trace.enabled:
+                span.note(rows=len(row_sparse_parts(grad)[0]))
+
+    def _apply(self, part: Partition, grad: Any) -> None:
+        if part.mode == OPTIMIZE:
+            part.update(self._optimizers[part.table], grad)
+            return
+        if part.mode == CAPTURE:
+            return
+        ids, rows = row_sparse_parts(grad)
+        if part.mode == ASSIGN:
+            part.overwrite(ids, rows)
+        elif part.mode == REPLACE:
+            part.overwrite(slice(None), 0)
+            part.overwrite(ids, rows)
+        elif state_slot(part.mode) >= 0:
+            part.ensure_state(self._optimizers[part.table])
+            part.write_state(state_slot(part.mode), ids, rows)
+        else:
+            raise RuntimeError('unknown mode %r' % part.mode)
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def carry_out(self, name: str, arguments: Dict[str, Any]) -> None:
+        """Carry out a command of worker 0's; an error ends the server."""
+        try:
+            with self.trace.span('command ' + name, 'command'):
+                getattr(self, 'do_' + name)(**arguments)
+        except BaseException:
+            self.die('command %s' % name)
+
+    def do_mailbox(self, keys: List[int]) -> None:
+        """Learn which keys are mailboxes; the server's own is the one it is called for."""
+        self._mailbox_keys = keys
+
+    def do_watch(self, host: str, port: int, timeout: float, trace: bool = False, secret: str = '') -> None:
+        """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
+        if self._lifeline is None:
+            self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret)
+            atexit.register(self._lifeline.bye)
+        if trace and self._courier is None:
+            self.trace = Recorder('a server (host %s)' % os.uname().nodename)
+            self._courier = Courier(self.trace, self._lifeline)
+
+    def do_table(self, table: str, keys: List[int], rows: List[int], width: int,
+                 push_keys: Sequence[int] = (), pair_keys: Sequence[int] = ()) -> None:
+        """Learn a table's partitions and, if rows travel as float16, the keys for that."""
+        for key, count in zip(keys, rows):
+            self._partitions[key] = Partition(key, table, count, width, CAPTURE)
+        parts = [self._partitions[key] for key in keys]
+        self._pushed.update(zip(push_keys, parts))
+        self._pairs.update(zip(pair_keys, parts))
+
+    def do_mode(self, keys: List[int], mode: str) -> None:
+        for key in keys:
+            self._partitions[key].set_mode(mode)
+
+    def do_optimizer(self, table: str, keys: List[int], name: str, attributes: Dict[str, Any],
+                     count: Optional[int]) -> None:
+        """Set or change a table's optimizer: name or module and name, attributes, updates made so far."""
+        parts = [self._partitions[key] for key in keys]
+        self._optimizers[table] = updated_optimizer(self._optimizers.get(table), parts, name, attributes, count)
+        self.do_mode(keys, OPTIMIZE)
+
+    def do_find(self, name: str) -> None:
+        """Import an optimizer class, to learn before training whether that works."""
+        find_class(name)
+
+    def do_forget_state(self, table: str, keys: List[int]) -> None:
+        """Drop a table's optimizer and its state."""
+        self._optimizers.pop(table, None)
+        for key in keys:
+            self._partitions[key].forget_state()
+
+    def do_read(self, key: int, slot: int, start: int, stop: int, dtype: str) -> None:
+        """Copy rows of a partition's optimizer state into the mailbox, as `dtype`, if the partition lives here.
+
+        Servers may keep a table in float32 whatever its dtype is: MXNet never initialises the flag that says so
+        (``multi_precision_`` in ``kvstore_dist_server.h``).
+        """
+        part = self._partitions[key]
+        if part.stored is None:
+            return
+        rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]), dtype)
+        data = rows.reshape(-1).view(np.uint8)
+        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+
+    def do_move(self, table: str, rows: int, old: List[int], new: List[int], count: int) -> None:
+        """Copy what partitions `new` share with the partitions `old` of the same server, `count` updates made."""
+        optimizer = self._optimizers.get(table)
+        for to, key in enumerate(new):
+            for at, old_key in enumerate(old):
+                part, source = self._partitions[key], self._partitions[old_key]
+                if part.stored is None or source.stored is None:
+                    continue
+                shared = shared_rows(rows, len(old), at, len(new), to)
+                if shared is not None:
+                    part.take(source, shared[1], shared[0], optimizer)
+            if optimizer is not None:
+                optimizer.expect_count(key, count)
+
+    def do_expose(self, keys: List[int], slot: int) -> None:
+        """Overwrite weights by optimizer state `slot`, so that workers can pull it."""
+        for part in (self._partitions[key] for key in keys):
+            if part.stored is not None:
+                part.ensure_state(self._optimizers[part.table])
+                rows = part.all_state_rows(slot)
+                part.view[:, :rows.shape[1]] = rows
+
+    def do_release(self, keys: List[int]) -> None:
+        """Free partitions that are no longer used; their keys stay, MXNet cannot delete one."""
+        for part in (self._partitions[key] for key in keys):
+            part.release()
+        trim_heap()
+
+    def die(self, doing: str) -> None:
+        """End this server with the current exception, so that the job ends instead of training wrongly."""
+        text = traceback.format_exc()
+        os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
+        leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1]))
+
+    def _tell(self, doing: str, text: str) -> None:
+        if self._courier is not None:
+            self.trace.instant('failed: ' + doing)
+            self._courier.finish()
+        if self._lifeline is not None:
+            self._lifeline.fail(text)
+
+
+def server_name() -> str:
+    """How failures name this server."""
+    return 'a parameter server (host %s, pid %d)' % (os.uname().nodename, os.getpid())

@@ -1,0 +1,114 @@
+"""How tables come to the servers, taking keys and filling them, and go, giving memory and keys back."""
+from dataclasses import replace
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..native.arrays import allocate_rows, trim_heap
+from .channel import Channel, Order, packed_width, pairs_of
+from .cluster import ParameterServers
+from .keys import TableKind
+from .partitioning import partition_count
+from .table import Table
+
+#: Gives rows for ids.
+Values = Callable[[np.ndarray], np.ndarray]
+
+
+def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, wanted: int, mode: str,
+                 values: Optional[Values] = None, even: bool = False, halves: bool = False,
+                 exact: bool = True) -> Table:
+    """Create a table of about `wanted` partitions (collective); servers do with a push what `mode` says.
+
+    Its rows are `values`, of the worker that initialises, or zeros.  With `even` its partitions lie on the servers in
+    turn, instead of where the fewest bytes are.  With `halves` float32 rows travel as float16; unless the table is
+    `exact` the servers keep nothing else then, and only the modes ASSIGN and REPLACE work.  An InputError on all
+    workers, when the servers have no keys left; nothing has changed then.
+    """
+    dtype = np.dtype(dtype)
+    rows, width = shape[0], int(np.prod(shape[1:]))
+    count = partition_count(rows, width, dtype.itemsize, wanted)
+    keys = servers.keys.take(name, TableKind(rows, width, dtype.name, halves, exact, even), count,
+                             dtype.itemsize * (exact or not halves) + 2 * halves)
+    partitioning = keys.partitioning
+    # The native store's own barrier, below, must find no worker of any host with rows still under way.
+    servers.link.settle()
+    servers.barrier()
+    servers.command('table', table=name, keys=partitioning.keys, width=width,
+                    rows=[partitioning.shape(part)[0] for part in range(count)],
+                    push_keys=keys.push_keys, pair_keys=keys.pair_keys)
+    order = Order() if halves else None
+    wire = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype,
+                 Channel(name, dtype, width, keys.pair_keys, keys.push_keys, order)) if halves else None
+    if wire is not None and not exact:
+        table = wire
+    else:
+        table = Table(servers, name, partitioning, dtype, Channel(name, dtype, width, partitioning.keys, order=order),
+                      wire)
+    if wire is not None:
+        if not keys.used:
+            _fill(table, keys.push_keys, wire.channel.pushed_as, width, None, everything=False)
+            _fill(table, keys.pair_keys, dtype, packed_width(width), values and pairs_of(values, width))
+        _announce(wire)
+    if table is not wire:
+        if not keys.used:
+            _fill(table, partitioning.keys, dtype, width, values)
+        table.touch()
+    if keys.used and values is not None:
+        table.assign(values)
+    table.open(mode)
+    servers.tables[name] = table, keys
+    return table
+
+
+def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Optional[Values],
+          everything: bool = True) -> None:
+    """Bring one set of keys to life with all rows, or with the first row only."""
+    servers = table.servers
+    for part, key in enumerate(keys):
+        shape = (table.partitioning.shape(part)[0], width)
+        if servers.rank == servers.initialiser:
+            local = np.arange(shape[0] if everything else 1, dtype=np.int64)
+            value, view = allocate_rows(local, shape, dtype)
+            view[:] = 0 if values is None else values(table.partitioning.members(part))
+        else:
+            value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+        servers.initialise(key, value)
+
+
+def _announce(wire: Table) -> None:
+    """Have servers see the stored pairs, in a push without rows (collective)."""
+    client = wire.servers.client
+    if client is not None:
+        shapes = [wire.partitioning.shape(part) for part in range(wire.partitioning.count)]
+        empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=wire.dtype)
+                 for rows, width in shapes]
+        with client.lock:
+            client.native.push(list(wire.channel.keys), empty)
+    wire.touch()
+
+
+def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
+    """Give back what the tables with names that begin so hold (collective); no worker uses them any more."""
+    mx.nd.waitall()
+    names = [name for name in servers.tables if name.startswith(prefixes)]
+    tables = [servers.tables[name][0] for name in names]
+    servers.link.settle()
+    for table in tables:
+        for each in table.family:
+            each.collect()
+    servers.barrier()
+    for table in tables:
+        table.forget_optimizer()
+        servers.command('release', keys=table.partitioning.keys)
+    for table in tables:
+        for each in table.family:
+            each.touch()
+    servers.link.settle()
+    for name in names:
+        table, keys = servers.tables.pop(name)
+        servers.keys.give_back(keys, table.partitioning, table.former.values())
+        table.close()
+    trim_heap()
+    servers.barrier()

@@ -1,0 +1,206 @@
+"""Rows with their optimizer state, and how an update changes them: the same code in servers and in workers.
+
+Servers hold a partition of a table so, and workers a whole table that goes by allreduce.  Servers that ``launch.py``
+started import this while MXNet is half imported, see :mod:`mxhybrid.servers.handler`.
+"""
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from mxnet import ndarray as nd
+
+from ..native.arrays import allocate_rows, clear, host_view, make_row_sparse, row_sparse_parts
+from ..native.optimizer_state import state_arrays
+from ..native.optimizers import TableOptimizer
+from .protocol import CAPTURE
+
+
+class Partition:
+    """One partition: its stored weights, its mode and its optimizer state."""
+
+    def __init__(self, key: int, table: str, rows: int, width: int, mode: str):
+        self.key, self.table = key, table
+        self.shape = (rows, width)
+        self.mode = mode
+        self.stored: Any = None
+        self.state: Any = None
+        self.has_state = False
+        #: Rows of states of which every row is stored, by number: finding them costs a copy of all row ids.
+        self._whole: Dict[int, np.ndarray] = {}
+        self._dense: Any = None
+        #: The rows as float16, writable, if that is how workers pull them.
+        self.halves: Optional[np.ndarray] = None
+        self._pairs: Optional[np.ndarray] = None
+
+    @property
+    def view(self) -> np.ndarray:
+        """The stored weights as a writable NumPy array of shape (rows, width); finding them copies all row ids."""
+        return self._rows_of(self.stored)
+
+    def _rows_of(self, stored: Any) -> np.ndarray:
+        ids, rows = row_sparse_parts(stored)
+        if len(rows) != self.shape[0]:
+            raise RuntimeError('partition %d of %s holds %d of its %d rows'
+                               % (self.key, self.table, len(ids), self.shape[0]))
+        return rows
+
+    def set_mode(self, mode: str) -> None:
+        """Take pushes for what `mode` says, see :mod:`mxhybrid.servers.protocol`."""
+        self.mode = mode
+
+    def hold(self, stored: Any) -> None:
+        """Learn the array, row_sparse with all rows, that has the weights."""
+        self.stored = stored
+
+    def pull_from(self, pairs: Any) -> None:
+        """Learn the array from which workers pull."""
+        self._pairs = self._rows_of(pairs)
+        self.halves = self._pairs.view(np.float16)[:, :self.shape[1]]
+
+    def overwrite(self, ids: Any, rows: Any) -> None:
+        """Set rows, wherever the partition has them."""
+        if self.stored is not None:
+            host_view(self.dense)[ids] = rows
+        if self.halves is not None:
+            self.halves[ids] = rows
+
+    def _publish(self, ids: Optional[np.ndarray]) -> None:
+        """Show changed rows, all of them if `ids` is None, to the workers."""
+        if self.halves is None:
+            return
+        rows = host_view(self.dense)
+        if ids is None:
+            self.halves[:] = rows
+        else:
+            self.halves[ids] = rows[ids]
+
+    @property
+    def dense(self) -> Any:
+        """The stored weights as a dense MXNet array that shares their memory."""
+        if self._dense is None:
+            self._dense = nd.from_numpy(self.view, zero_copy=True)
+        return self._dense
+
+    def forget_state(self) -> None:
+        """Drop the optimizer state; the next update starts afresh."""
+        self.state, self.has_state = None, False
+        self._whole.clear()
+
+    def release(self) -> None:
+        """Give all memory back; the rows are zeros then, and the partition can be filled anew."""
+        self.mode = CAPTURE
+        self.forget_state()
+        self._dense = None
+        if self.stored is not None:
+            clear(self.view)
+        if self._pairs is not None:
+            clear(self._pairs)
+
+    def ensure_state(self, optimizer: TableOptimizer) -> None:
+        """Create the optimizer state unless it exists."""
+        if not self.has_state:
+            self.state = optimizer.create_state(self.key, self.dense if optimizer.takes_dense else self.stored)
+            self.has_state = True
+
+    def update(self, optimizer: TableOptimizer, grad: Any) -> None:
+        """Update the stored weights with a row_sparse gradient."""
+        self.ensure_state(optimizer)
+        weight = self.dense if optimizer.takes_dense else self.stored
+        ids, rows = row_sparse_parts(grad)
+        if optimizer.takes_dense:
+            grad = nd.zeros(self.shape, dtype=weight.dtype)
+            host_view(grad)[ids] = rows
+        elif self.halves is not None:
+            # Its shape is that of the key it was pushed to, its dtype float32 by the server's own doing.
+            grad = make_row_sparse(ids, rows.astype(weight.dtype, copy=False), self.shape)
+        optimizer.update(self.key, weight, grad, self.state)
+        weight.wait_to_read()
+        if not optimizer.takes_dense and not optimizer.keeps_rows(self.state):
+            self._store_all_rows()
+        self._publish(None if optimizer.changes_all_rows(self.state) else ids)
+
+    def _store_all_rows(self) -> None:
+        """Store again the rows of zeros that MXNet left out: servers find a row by its number."""
+        self._whole.clear()
+        self._dense = None  # the rows may be elsewhere now
+        ids, rows = row_sparse_parts(self.stored)
+        if len(ids) < self.shape[0]:
+            full, filled = allocate_rows(np.arange(self.shape[0]), self.shape, self.stored.dtype)
+            filled[:] = 0
+            filled[ids] = rows
+            full.copyto(self.stored)
+            self.stored.wait_to_read()
+
+    def state_rows(self, slot: int) -> Optional[np.ndarray]:
+        """Optimizer state `slot` as a writable array of all rows; None while MXNet keeps none, that is zeros."""
+        array = state_arrays(self.state)[slot]
+        if array.stype == 'default':
+            return host_view(array).reshape(self.shape[0], -1)
+        held, rows = row_sparse_parts(array)
+        return rows if len(held) == self.shape[0] else None
+
+    def all_state_rows(self, slot: int) -> np.ndarray:
+        """Optimizer state `slot` as a writable array of all rows, made where MXNet keeps only some."""
+        found = self.state_rows(slot)
+        if found is None:
+            array = state_arrays(self.state)[slot]
+            held, rows = row_sparse_parts(array)
+            full, filled = allocate_rows(np.arange(self.shape[0]), array.shape, array.dtype)
+            filled[:] = 0
+            filled[held] = rows
+            full.copyto(array)
+            _, found = row_sparse_parts(array)
+        return found
+
+    def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
+        """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
+        current = self.all_state_rows(slot)
+        current[ids] = rows[:, :current.shape[1]]
+
+    def take(self, source: 'Partition', mine: slice, theirs: slice, optimizer: Optional[TableOptimizer]) -> None:
+        """Copy rows of weights and optimizer state from another partition of the same table."""
+        self.view[mine] = source.view[theirs]
+        if optimizer is None or not source.has_state:
+            return
+        self.ensure_state(optimizer)
+        for slot, array in enumerate(state_arrays(source.state)):
+            if array.stype == 'default' or len(row_sparse_parts(array)[0]):
+                self.all_state_rows(slot)[mine] = source.all_state_rows(slot)[theirs]
+
+    def read(self, slot: int, start: int, stop: int, optimizer: TableOptimizer) -> np.ndarray:
+        """Rows ``start:stop`` of optimizer state number `slot`."""
+        self.ensure_state(optimizer)
+        array = state_arrays(self.state)[slot]
+        width = int(np.prod(array.shape[1:]))
+        if array.stype == 'default':
+            return host_view(array).reshape(-1, width)[start:stop]
+        if slot in self._whole:
+            array.wait_to_read()
+            return self._whole[slot][start:stop]
+        ids, rows = row_sparse_parts(array)
+        if len(ids) == self.shape[0]:
+            self._whole[slot] = rows
+            return rows[start:stop]
+        full = np.zeros((stop - start, width), array.dtype)
+        inside = (ids >= start) & (ids < stop)
+        full[ids[inside] - start] = rows[inside]
+        return full
+
+
+def updated_optimizer(known: Optional[TableOptimizer], parts: List[Partition], reference: str,
+                      attributes: Dict[str, Any], count: Optional[int],
+                      made_with: Optional[Dict[str, Any]] = None) -> TableOptimizer:
+    """The optimizer of a table's partitions, brought up to date; one of another class starts afresh, without state.
+
+    `attributes` are those that changed, of another class all, and `made_with` those with which to make state, if not
+    with these: see :mod:`mxhybrid.servers.optimized_table`.
+    """
+    if known is None or known.reference != reference:
+        known = TableOptimizer(reference, attributes, made_with)
+        for part in parts:
+            part.forget_state()
+    else:
+        known.change(attributes)
+    if count is not None:
+        for part in parts:
+            known.expect_count(part.key, count)
+    return known

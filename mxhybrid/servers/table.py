@@ -1,0 +1,243 @@
+"""One table on the servers: its rows are pushed and pulled here, and its optimizer is brought up to date."""
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import InputError
+from .aggregation import Direct
+from .channel import Channel
+from .cluster import ParameterServers
+from .early_rows import Ahead
+from .optimized_table import OptimizedTable
+from .partitioning import Partitioning, chunks, rows_in_partition
+from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
+
+#: Bytes of rows that travel in one push while a table is assigned.
+ASSIGN_CHUNK_BYTES = 32 << 20
+
+#: Bytes of rows that are pulled at a time where all of them are needed.
+PULL_CHUNK_BYTES = 8 << 20
+
+
+class Table(OptimizedTable):
+    """One table on the servers.  Row ids are global; partitions do not show.
+
+    With a `wire`, rows that may be rounded travel through that table, which shows what this one holds; its `family` is
+    this table and the one that shows its changes, or whose changes it shows.  `former` partitionings, by count, have
+    keys on the servers without contents.  `seconds_to_create` count the transfer of all rows from one worker in.
+    """
+
+    def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype,
+                 channel: Channel, wire: Optional['Table'] = None):
+        super().__init__(name, partitioning.width, dtype)
+        self.servers = servers
+        #: Number of the table in its job, and of pushes made to it; equal on all workers.
+        self.index = next(servers.table_numbers)
+        self.pushes = 0
+        self.partitioning, self.channel, self._wire = partitioning, channel, wire
+        self.family = [self]
+        if wire is not None:
+            wire.family.insert(0, self)
+            self.family = wire.family
+        self._empty: List[Any] = [None] * partitioning.count
+        self.mode = CAPTURE
+        self._ahead = Ahead(lambda ids, priority: servers.link.request(self, ids, priority), partitioning.width, dtype)
+        self.former: Dict[int, Partitioning] = {}
+        self._successor: Optional['Table'] = None
+        self._started = time.perf_counter()
+        self.seconds_to_create = 0.0
+
+    def open(self, mode: str) -> None:
+        """All rows are on the servers; pushes mean `mode` from now on."""
+        self.set_mode(mode)
+        self.seconds_to_create = time.perf_counter() - self._started
+
+    def successor(self, partitioning: Partitioning) -> 'Table':
+        """The table through which rows go to the partitions that this one is about to get."""
+        if self._successor is None:
+            channel = Channel(self.name, self.dtype, partitioning.width, partitioning.keys)
+            self._successor = Table(self.servers, self.name, partitioning, self.dtype, channel)
+        self._successor._use(partitioning)
+        return self._successor
+
+    def move_to(self, partitioning: Partitioning) -> None:
+        """Go on with other partitions, which hold the same rows; see :mod:`mxhybrid.servers.repartition`."""
+        self.former[self.partitioning.count] = self.partitioning
+        self._use(partitioning)
+
+    def close(self) -> None:
+        """Have the links between workers keep nothing for this table, which nobody uses any more."""
+        for each in self.family + ([self._successor] if self._successor is not None else []):
+            self.servers.link.forget(each)
+
+    def _use(self, partitioning: Partitioning) -> None:
+        self.partitioning = partitioning
+        self.channel = Channel(self.name, self.dtype, partitioning.width, partitioning.keys)
+        self._empty = [None] * partitioning.count
+
+    def collect(self) -> None:
+        """Wait for rows that were asked for, early or to be written by another thread."""
+        self._ahead.collect()
+
+    def touch(self) -> None:
+        """Push no rows (collective), which frees the servers' buffers; to be called after :meth:`collect`."""
+        self.push_exactly(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
+
+    def can_read(self, width: int) -> bool:
+        """Whether rows of optimizer state of `width` elements can be read, see :meth:`read`."""
+        return width * self.dtype.itemsize <= MAILBOX_ELEMENTS * 4
+
+    def empty(self, part: int) -> Any:
+        """A row_sparse array without rows in the shape of a partition."""
+        if self._empty[part] is None:
+            self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
+                                                   dtype=self.channel.pushed_as)
+        return self._empty[part]
+
+    @property
+    def keys_left(self) -> int:
+        """Keys that every server still has at least, for other partitions."""
+        return self.servers.keys.placement.keys_left()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row on its way."""
+        return (self._wire or self).channel.row_bytes
+
+    def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
+        table = self._wire or self
+        table._ahead.before_push()
+        table.push_exactly(ids, rows, priority)
+        table._ahead.after_push()
+
+    def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`push`, but rows travel as they are."""
+        (self._wire or self)._ahead.settle()  # for callers that did not: the host forgets the rows that it holds
+        self.pushes += 1
+        self.servers.link.push(self, ids, rows, priority)
+
+    def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """Write the rows `ids` into `result`, as after all earlier pushes of this worker (blocks; not collective)."""
+        (self._wire or self)._ahead.pull(ids, result, priority)
+
+    def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
+        """As :meth:`pull`, but only asks; what it returns waits: for :class:`mxhybrid.native.deliveries.Deliveries`."""
+        return (self._wire or self)._ahead.pull_later(ids, result, priority)
+
+    def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`pull`, but rows are not rounded."""
+        if self._wire is None:
+            self.pull(ids, result, priority)
+        else:
+            self.servers.link.request(self, ids, priority)(result)
+
+    def pull_anew(self, ids: np.ndarray, result: np.ndarray) -> None:
+        """As :meth:`pull_exactly`, but past rows that were asked for early: others than a push changed them since."""
+        self.servers.link.request(self, ids, 0)(result)
+
+    def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
+        """As :meth:`pull_exactly`, but nobody keeps the rows: the cache of the host would grow to a whole table.  On
+        worker 0 only, which is a client of the servers; not collective.
+        """
+        self.servers.link.settle()
+        assert self.servers.client is not None
+        Direct(self.servers.client).request(self, ids, 0)(result)
+
+    def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
+        """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.early_rows.Ahead.want`."""
+        (self._wire or self)._ahead.want(ids, priority, after_push)
+
+    def set_mode(self, mode: str) -> None:
+        """Tell the servers what pushes to this table mean from now on."""
+        self.mode = mode
+        self.servers.command('mode', keys=self.partitioning.keys, mode=mode)
+
+    def _tell_optimizer(self, reference: str, attributes: Dict[str, Any], count: Optional[int]) -> None:
+        self.servers.command('optimizer', table=self.name, keys=self.partitioning.keys, name=reference,
+                             attributes=attributes, count=count)
+        self.mode = OPTIMIZE
+
+    def _drop_optimizer(self) -> None:
+        self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
+
+    def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
+        """Overwrite the weights, or optimizer state `slot`, with rows by worker 0's `values` (collective)."""
+        before = self.mode
+        ahead = (self._wire or self)._ahead
+        ahead.before_push()
+        self.set_mode(overwrite_mode(slot))
+        for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, ASSIGN_CHUNK_BYTES):
+            if self.servers.is_root:
+                self.push_exactly(ids, values(ids))
+            else:
+                self.touch()
+            self.servers.link.settle()
+        ahead.after_push()
+        self.set_mode(before)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Ids of all rows, in portions that are not too large to pull at once."""
+        return chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, PULL_CHUNK_BYTES)
+
+    def hold_sums(self) -> None:
+        """Forget optimizer and state: a push overwrites its rows by their sum from now on (on all workers)."""
+        self.forget_optimizer()
+        self.set_mode(ASSIGN)
+
+    def expose(self, slot: int) -> None:
+        """Have the servers overwrite the weights by optimizer state `slot`, for all to pull anew.
+
+        No worker's pull, which comes after its push, overtakes the command: worker 0 pushes after it.  So a push of
+        all workers has to come in between, :meth:`touch` for example.
+        """
+        self.servers.command('expose', keys=self.partitioning.keys, slot=slot)
+
+    def take_state(self, widths: Sequence[int]) -> List[np.ndarray]:
+        """The arrays of optimizer state in order, each of shape (rows, width of the state), for every worker, which
+        has pulled the weights that it wants: they are lost (collective).
+        """
+        found = []
+        self.collect()
+        self.servers.barrier()
+        self.set_mode(CAPTURE)
+        for slot, width in enumerate(widths):
+            # As moving does it: weights make room for one array of the state after the other.
+            self.expose(slot)
+            self.touch()
+            array = np.empty((self.partitioning.rows, width), self.dtype)
+            for ids in self.chunks():
+                rows = np.empty((len(ids), self.partitioning.width), self.dtype)
+                self.pull_anew(ids, rows)
+                array[ids] = rows[:, :width]
+            found.append(array)
+            self.servers.barrier()
+        return found
+
+    def read(self, slot: int, width: int) -> np.ndarray:
+        """All rows of optimizer state `slot`, each of `width` elements (worker 0 only; not collective)."""
+        return self.read_rows(slot, width, 0, self.partitioning.rows)
+
+    def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
+        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (worker 0 only; not collective).
+        InputError where a row does not fit into a mailbox.
+        """
+        partitioning = self.partitioning
+        count = partitioning.count
+        step = MAILBOX_ELEMENTS * 4 // (width * self.dtype.itemsize)
+        if not step:
+            raise InputError('%s: rows of %d elements are too wide to read optimizer state from the servers, '
+                             'at most %d' % (self.name, width, MAILBOX_ELEMENTS * 4 // self.dtype.itemsize))
+        result = np.empty((last - first, width), self.dtype)
+        for part, (key, server) in enumerate(zip(partitioning.keys, partitioning.servers)):
+            rows = result[(part - first) % count::count]
+            begin = rows_in_partition(first, count, part)
+            for at in range(0, len(rows), step):
+                number = min(step, len(rows) - at)
+                self.servers.command('read', key=key, slot=slot, start=begin + at, stop=begin + at + number,
+                                     dtype=self.dtype.name)
+                data = self.servers.read_mailbox(server, self.dtype, number * width)
+                rows[at:at + number] = data.reshape(number, width)
+        return result

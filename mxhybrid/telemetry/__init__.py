@@ -1,0 +1,1 @@
+"""What a job records: events, steps, traffic."""

@@ -1,0 +1,78 @@
+"""Sends what a process recorded to the one trace file in worker 0, over the connections that watch the job.
+
+Every process asks worker 0's clock now and then, brings its events to that clock and sends them every few seconds:
+so little is lost with a process that is killed, no memory fills, and clocks that drift stay corrected.  The last
+ones are sent when the monitor asks for them before all leave, or when the job fails.
+"""
+import threading
+import time
+from typing import List
+
+from ..watchdog.lifeline import Lifeline
+from .clocks import ClockOffset
+from .recorder import Recorder, in_microseconds, now
+
+#: Seconds between two deliveries.
+INTERVAL_S = 1.0
+#: Round trips to worker 0's clock, of which the shortest counts: at the start, and before each delivery.
+FIRST_ROUND_TRIPS = 8
+ROUND_TRIPS = 3
+#: Events in one message.
+BATCH = 500
+#: Seconds that the end of a job waits for the last events.
+LAST_EVENTS_S = 2.0
+
+
+class Courier:
+    """In every process: sends what `recorder` recorded over `lifeline`."""
+
+    def __init__(self, recorder: Recorder, lifeline: Lifeline):
+        self._recorder = recorder
+        self._lifeline = lifeline
+        self._offset = ClockOffset()
+        self._origin = 0
+        self._trips = 0
+        self._delivered = time.monotonic()
+        self._lock = threading.Lock()
+        lifeline.listen('pong', self._pong)
+        lifeline.listen('last_events', lambda _: self.finish())
+        lifeline.every_second(self._tick)
+        lifeline.before_leaving(self.finish)
+        self._ask_clock(FIRST_ROUND_TRIPS)
+
+    def _ask_clock(self, trips: int) -> None:
+        self._trips = trips
+        self._lifeline.send({'ping': now()})
+
+    def _pong(self, answer: List[int]) -> None:
+        sent, theirs, self._origin = answer
+        self._offset.sample(sent, theirs, now())
+        self._trips -= 1
+        if self._trips > 0:
+            self._lifeline.send({'ping': now()})
+        else:
+            self._offset.settle()
+
+    def _tick(self) -> None:
+        """Called about every second by the thread of the lifeline."""
+        if time.monotonic() - self._delivered > INTERVAL_S:
+            self.deliver()
+            self._ask_clock(ROUND_TRIPS)
+            self._delivered = time.monotonic()
+
+    def deliver(self) -> None:
+        """Send all events recorded so far, unless worker 0's clock is not known yet."""
+        if self._offset.value is None or not self._lock.acquire(timeout=LAST_EVENTS_S):
+            return
+        try:
+            recorder = self._recorder
+            for _ in range(0, len(recorder), BATCH):
+                events = in_microseconds(recorder.take(BATCH), self._offset.value - self._origin)
+                self._lifeline.send({'trace': {'name': recorder.name, 'number': recorder.number, 'events': events}})
+        finally:
+            self._lock.release()
+
+    def finish(self) -> None:
+        """Send all events and say that no more come."""
+        self.deliver()
+        self._lifeline.send({'no_more_events': {'name': self._recorder.name, 'dropped': self._recorder.dropped}})

@@ -1,0 +1,151 @@
+"""What the settings ask to record about a job: opened in worker 0, recorded everywhere, completed at the end.
+
+Rank 0's settings decide for the job.  ``trace`` makes one Chrome trace with the events of all workers and servers,
+``metrics`` a line of JSON for each step of worker 0, and ``tensorboard`` shows the same numbers there.
+"""
+import atexit
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, Optional, Union
+
+from ..base.errors import SettingError
+from ..base.settings import Settings, variable
+from ..watchdog.leaving import LAST_WORDS_S
+from ..watchdog.lifeline import Lifeline
+from ..watchdog.monitor import Monitor
+from .collector import Collector
+from .courier import Courier
+from .recorder import OFF, AnyRecorder, Recorder, in_microseconds, now
+from .step_meter import NO_METER, NoMeter, StepMeter
+from .step_outputs import JsonLines, StepOutputs, TensorBoard
+from .trace_file import TraceFile
+
+#: Characters of a problem that travel to the other workers.
+_PROBLEM_LENGTH = 400
+#: Events of a job of one process after which they go to the file.
+_BATCH = 5000
+
+_OUTPUTS: Dict[str, Callable[[str], Any]] = {'trace': TraceFile, 'metrics': JsonLines, 'tensorboard': TensorBoard}
+
+
+class Session:
+    """This process's part in what the job records."""
+
+    def __init__(self) -> None:
+        self.trace: AnyRecorder = OFF
+        self._file: Optional[TraceFile] = None
+        self._outputs: Optional[StepOutputs] = None
+        self._courier: Optional[Courier] = None
+        self._collector: Optional[Collector] = None
+        self._origin = now()
+        self._stores = 0
+        self._pid = os.getpid()
+        self._failed = False
+
+    def open(self, settings: Settings, rank: int) -> Dict[str, Any]:
+        """Open the outputs in worker 0; returns what the other workers must know, as a JSON value."""
+        if rank:
+            return {}
+        opened: Dict[str, Any] = {}
+        for name, make in _OUTPUTS.items():
+            path = getattr(settings, name)
+            if not path:
+                continue
+            try:
+                opened[name] = make(path)
+            except Exception as error:  # TensorBoard's writers, and what they import, may raise anything
+                if 'trace' in opened:
+                    opened.pop('trace').discard()
+                StepOutputs(opened).close()
+                return {'problem': _problem(name, path, error)}
+        self._file = opened.pop('trace', None)
+        if opened:
+            self._outputs = StepOutputs(opened)
+            atexit.register(self._close_outputs)
+        return {'trace': self._file is not None}
+
+    def agree(self, plan: Dict[str, Any], rank: int) -> None:
+        """Heed what worker 0 returned from :meth:`open`; SettingError where an output cannot be written there."""
+        if plan.get('problem'):
+            raise SettingError(plan['problem'])
+        if plan.get('trace'):
+            self.trace = Recorder('worker %d (host %s)' % (rank, socket.gethostname()), rank)
+
+    def alone(self, settings: Settings) -> None:
+        """Open the outputs of a job of one process."""
+        self.agree(self.open(settings, 0), 0)
+        if self._file is not None:
+            self._file.name(0, 'worker 0 (host %s)' % socket.gethostname(), 0)
+            atexit.register(self._close_alone)
+
+    def collect(self, monitor: Monitor, num_workers: int) -> None:
+        """In worker 0: write the events that `monitor` receives."""
+        if self._file is not None:
+            self._collector = Collector(monitor, self._file, num_workers)
+
+    def connect(self, lifeline: Lifeline) -> None:
+        """Send events over `lifeline`."""
+        if isinstance(self.trace, Recorder):
+            self._courier = Courier(self.trace, lifeline)
+
+    @property
+    def measures(self) -> bool:
+        """Whether stores are measured at all."""
+        return self.trace.enabled or self._outputs is not None
+
+    def new_meter(self, routes: Dict[Any, Any]) -> Union[StepMeter, NoMeter]:
+        """A meter for a store with these routes."""
+        number, self._stores = self._stores, self._stores + 1
+        if not self.measures:
+            return NO_METER
+        return StepMeter(number, self.trace, self._outputs, routes, self._relieve)
+
+    def fail(self, text: str) -> None:
+        """Before this process tells that it fails with `text`: send what it recorded."""
+        self._failed = True
+        self.trace.instant('failed: ' + text)
+        if self._courier is not None:
+            self._courier.finish()
+
+    def wait(self) -> None:
+        """Before this process ends others after a failure: let their last events reach the file."""
+        if self._collector is not None:
+            self._collector.wait()
+        elif self._courier is not None and self._failed:
+            time.sleep(LAST_WORDS_S)
+
+    def _relieve(self) -> None:
+        """After each step: bring the events of a job of one process to the file, if there are many."""
+        if self._file is not None and self._collector is None and isinstance(self.trace, Recorder):
+            if len(self.trace) >= _BATCH:
+                self._write_alone(self.trace)
+
+    def _write_alone(self, recorder: Recorder) -> None:
+        assert self._file is not None
+        self._file.add(0, in_microseconds(recorder.take(len(recorder)), -self._origin))
+
+    def _close_alone(self) -> None:
+        if self._file is not None and os.getpid() == self._pid and isinstance(self.trace, Recorder):
+            self._write_alone(self.trace)
+            self._file.close()
+
+    def _close_outputs(self) -> None:
+        if self._outputs is not None and os.getpid() == self._pid:
+            self._outputs.close()
+
+    def discard(self) -> None:
+        """Remove an open trace: the job did not come about."""
+        if self._file is not None:
+            self._file.discard()
+
+
+def _problem(name: str, path: str, error: Exception) -> str:
+    reason, advice = str(error).strip().split('\n')[0], ''
+    if isinstance(error, OSError):
+        reason = error.strerror or reason
+        advice = ': give a path in a directory that exists and is writable there'
+    elif not isinstance(error, ImportError):
+        reason, advice = '%s: %s' % (type(error).__name__, reason), ': mend what writes it, or leave the setting out'
+    text = '%s=%.120r cannot be written on worker 0: %s%s' % (variable(name), path, reason, advice)
+    return text.encode('ascii', 'backslashreplace').decode()[:_PROBLEM_LENGTH]

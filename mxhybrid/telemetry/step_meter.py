@@ -1,0 +1,176 @@
+"""Measures the calls of one store and the steps of its Trainer.
+
+A step ends with ``Trainer.update``.  In the trace of a worker's main thread it looks so::
+
+    | forward/backward              | step 7                          |
+    |    [row_sparse_pull words]    | [exchange            ] [update] |
+    |                               |  [push words] [pushpull out]    |
+
+MXNet computes asynchronously: *forward/backward* is the time until the Trainer asks for the exchange, and the
+computation itself may last into the first call that needs a gradient.
+"""
+import time
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from .recorder import OFF, AnyRecorder, now
+from .step_outputs import StepOutputs
+
+
+class NoMeter:
+    """Measures nothing."""
+
+    enabled = False
+
+    def call(self, name: str, route: Any = None, parameter: str = '') -> Any:
+        """A context manager for a call of the store."""
+        return OFF
+
+    def exchange(self) -> Any:
+        """A context manager for ``Trainer.allreduce_grads``."""
+        return OFF
+
+    def update(self) -> Any:
+        """A context manager for ``Trainer.update``."""
+        return OFF
+
+    def over(self, routes: Dict[Any, Any]) -> 'NoMeter':
+        """The meter for a store that takes this one's place."""
+        return self
+
+
+#: The meter where nothing was asked for.
+NO_METER = NoMeter()
+
+Counts = Tuple[int, int, int]
+
+
+def _counts(route: Any) -> Counts:
+    traffic = route.traffic
+    return traffic.rows, traffic.pushed, traffic.pulled
+
+
+def _difference(after: Counts, before: Counts) -> Dict[str, int]:
+    return {name: new - old for name, new, old in zip(('rows', 'pushed', 'pulled'), after, before)}
+
+
+class _Call:
+    """Times one call of the store, and notes what it moved."""
+
+    __slots__ = ('_meter', '_name', '_route', '_parameter', '_before', '_begin')
+
+    def __init__(self, meter: 'StepMeter', name: str, route: Any, parameter: str):
+        self._meter, self._name, self._route, self._parameter = meter, name, route, parameter
+
+    def __enter__(self) -> None:
+        self._before = _counts(self._route) if self._route is not None else (0, 0, 0)
+        self._begin = now()
+
+    def __exit__(self, *_: Any) -> None:
+        end = now()
+        meter, route = self._meter, self._route
+        meter.count(end - self._begin)
+        if not meter.trace.enabled:
+            return
+        args: Dict[str, Any] = {'parameter': self._parameter, 'step': meter.step}
+        category = self._name
+        if route is not None:
+            route = meter.routes.get(route.key, route)  # it may have changed over meanwhile
+            args.update(_difference(_counts(route), self._before), parameter=route.name, route=route.kind)
+            category += ',' + route.kind
+        meter.trace.complete('%s %s' % (self._name, args['parameter']), self._begin, end, category, args)
+
+
+class _Part:
+    """Times one half of a step."""
+
+    __slots__ = ('_meter', '_name', '_begin')
+
+    def __init__(self, meter: 'StepMeter', name: str):
+        self._meter, self._name = meter, name
+
+    def __enter__(self) -> None:
+        self._begin = now()
+        self._meter.begin_step(self._begin)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        end = now()
+        self._meter.trace.complete(self._name, self._begin, end, 'step', {'step': self._meter.step})
+        if self._name == 'update' and kind is None:
+            self._meter.end_step(end)
+
+
+class StepMeter:
+    """Measures store `number` of this process, whose `routes` by key come to be as it trains."""
+
+    enabled = True
+
+    def __init__(self, number: int, trace: AnyRecorder, outputs: Optional[StepOutputs], routes: Dict[Any, Any],
+                 after_step: Callable[[], None]):
+        self.trace = trace
+        self.routes = routes
+        #: Number of the step that is under way.
+        self.step = 1
+        #: Nanoseconds in calls of the store in this step.
+        self._in_store = 0
+        self._number = number
+        self._outputs = outputs
+        self._after_step = after_step
+        self._last_end = now()
+        self._begin: Optional[int] = None
+        self._before: Dict[Any, Tuple[Any, Counts]] = {}
+
+    def call(self, name: str, route: Any = None, parameter: str = '') -> _Call:
+        """A context manager for a call of the store that serves one key."""
+        return _Call(self, name, route, parameter)
+
+    def exchange(self) -> _Part:
+        """A context manager for ``Trainer.allreduce_grads``: a step begins."""
+        return _Part(self, 'exchange')
+
+    def update(self) -> _Part:
+        """A context manager for ``Trainer.update``: a step ends."""
+        return _Part(self, 'update')
+
+    def over(self, routes: Dict[Any, Any]) -> 'StepMeter':
+        """The meter for a store that takes this one's place: steps go on."""
+        self.routes = routes
+        return self
+
+    def count(self, nanoseconds: int) -> None:
+        """A call of the store has taken so long."""
+        self._in_store += nanoseconds
+
+    def begin_step(self, begin: int) -> None:
+        """The exchange of gradients begins, unless it has before."""
+        if self._begin is None:
+            self._begin = begin
+            self.trace.complete('forward/backward', self._last_end, begin, 'step', {'step': self.step})
+
+    def end_step(self, end: int) -> None:
+        """All parameters were updated."""
+        assert self._begin is not None
+        self.trace.complete('step %d' % self.step, self._begin, end, 'step', {'step': self.step, 'store': self._number})
+        if self._outputs is not None:
+            self._outputs.write(self._record(end))
+        self.step += 1
+        self._in_store, self._begin, self._last_end = 0, None, end
+        self._after_step()
+
+    def _record(self, end: int) -> Dict[str, Any]:
+        routes: Dict[str, Dict[str, int]] = {}
+        alpha, tables = {}, {}
+        before, self._before = self._before, {}
+        for route in list(self.routes.values()):
+            counted, known = before.get(route.key, (None, (0, 0, 0)))
+            after = _counts(route)
+            moved = _difference(after, known if counted is route.traffic else (0, 0, 0))
+            self._before[route.key] = route.traffic, after
+            total = routes.setdefault(route.kind, dict.fromkeys(moved, 0))
+            for name, count in moved.items():
+                total[name] += count
+            if not route.all_rows and (route.has_table or moved['rows']):
+                alpha[route.name] = moved['rows'] / route.rows
+                tables[route.name] = dict(moved, route=route.kind)
+        return {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
+                'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,
+                'alpha': alpha, 'tables': tables}

@@ -1,0 +1,91 @@
+"""What every step took and moved, as JSON lines and for TensorBoard; in worker 0, about worker 0."""
+import importlib
+import json
+from typing import Any, Dict, Optional, Union
+
+from ..base.log import get_logger
+
+logger = get_logger(__name__)
+
+#: Modules with a ``SummaryWriter(directory, flush_secs=…)`` that has ``add_scalar(tag, value, step)``.
+WRITERS = ('tensorboardX', 'torch.utils.tensorboard', 'mxboard')
+#: Seconds after which TensorBoard's writer brings what it has to the disk.
+TENSORBOARD_FLUSH_S = 10
+
+
+class JsonLines:
+    """Appends one JSON object a line to a file and flushes each, so that a running job can be read."""
+
+    def __init__(self, path: str):
+        self._file: Any = open(path, 'a')
+
+    def write(self, record: Dict[str, Any]) -> None:
+        """Append a record."""
+        self._file.write(json.dumps(record) + '\n')
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """Writes the numbers of a record as scalars, through whichever of :data:`WRITERS` is installed."""
+
+    def __init__(self, directory: str):
+        self._writer = _summary_writer()(directory, flush_secs=TENSORBOARD_FLUSH_S)
+
+    def write(self, record: Dict[str, Any]) -> None:
+        """Write the scalars of a record."""
+        for tag, value in numbers_by_tag(record).items():
+            self._writer.add_scalar(tag, value, record['step'])
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        self._writer.close()
+
+
+def _summary_writer() -> Any:
+    for name in WRITERS:
+        try:
+            return importlib.import_module(name).SummaryWriter
+        except ImportError:
+            continue
+    raise ImportError('no SummaryWriter is installed: pip install tensorboardX')
+
+
+def numbers_by_tag(record: Dict[str, Any]) -> Dict[str, float]:
+    """Flatten a record of :class:`mxhybrid.telemetry.step_meter.StepMeter` to tags and numbers."""
+    top = 'mxhybrid' if record['store'] == 0 else 'mxhybrid%d' % record['store']
+    flat = {'%s/%s' % (top, name): record[name] for name in ('seconds', 'store_seconds')}
+    for kind, counts in record['routes'].items():
+        for name, value in counts.items():
+            flat['%s/%s/%s' % (top, name, kind.replace(' ', '_'))] = value
+    for table, alpha in record['alpha'].items():
+        flat['%s/alpha/%s' % (top, table)] = alpha
+    return flat
+
+
+class StepOutputs:
+    """Where records go, by the setting that asked for it; an output that fails later is given up, the job goes on."""
+
+    def __init__(self, outputs: Dict[str, Union[JsonLines, TensorBoard]]):
+        self._outputs = outputs
+
+    def write(self, record: Dict[str, Any]) -> None:
+        """Write a record to all outputs."""
+        for setting, output in list(self._outputs.items()):
+            self._try(setting, output.write, record)
+
+    def _try(self, setting: str, action: Any, record: Optional[Dict[str, Any]] = None) -> None:
+        try:
+            action() if record is None else action(record)
+        except Exception as error:  # a writer of TensorBoard may raise anything
+            logger.warning('%s ends here, the job goes on: %s', setting, error)
+            del self._outputs[setting]
+
+    def close(self) -> None:
+        """Close all outputs."""
+        for setting, output in list(self._outputs.items()):
+            self._try(setting, output.close)
+        self._outputs = {}

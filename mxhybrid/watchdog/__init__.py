@@ -1,0 +1,1 @@
+"""Notices who died, hangs or stays away, and ends the job."""

@@ -1,0 +1,146 @@
+"""What each process says and hears once a second: its beat, and whether the job monitor still answers.
+
+A process that is stopped, a host that hangs and a link that is cut close no connection.  So every process sends a
+beat a second from its lifeline's thread, and the monitor answers each.  Who hears nothing for too long draws its
+conclusion: the monitor ends the job, see :mod:`mxhybrid.watchdog.vigil`; a process that misses the monitor ends itself.
+
+The beat of a worker also says how many calls that need everybody it has made, and where its script is.
+
+Silence is counted on a clock that stands still while its own process does not run, or a process that was stopped,
+swapped out or suspended would find all others silent when it goes on.
+"""
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import activity
+from .identity import line_of_script, look_at, pid_space, state_of, this_process
+from .witnesses import ask_witness
+
+#: Seconds between two beats.
+BEAT_S = 1.0
+#: Of the time between two looks at a clock, what counts at most: beyond it the process did not run.
+AWAKE_S = 2.0
+
+#: What is said of a process that computes, by its name and the seconds of its silence.
+COMPUTES = ('%s has said nothing for %.0f s, though it computes: something keeps its Python from running other '
+            'threads, a long sort or pickle.loads, say')
+
+#: Why the monitor is silent, by the state letter of its process.
+_CAUSES = {'T': 'it is stopped, by a signal or a debugger', 't': 'a debugger holds it', 'D': 'it hangs in the kernel',
+           'S': 'it hangs', 'R': 'it hangs'}
+
+
+class AwakeClock:
+    """Seconds during which this process ran, by the looks that it took at the clock."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now = now
+        self._last = now()
+        self.seconds = 0.0
+
+    def advance(self) -> float:
+        """Go on; returns the seconds since the start."""
+        now = self._now()
+        self.seconds += min(max(0.0, now - self._last), AWAKE_S)
+        self._last = now
+        return self.seconds
+
+
+class Pulse:
+    """Beats of one process, and how long it missed the monitor's; `limit` (s) holds until the monitor says its own."""
+
+    def __init__(self, limit: float, is_worker: bool):
+        self._limit = limit
+        self._stall = 0.0
+        self._is_worker = is_worker
+        self._clock = AwakeClock()
+        self._heard = self._beaten = self._computed = 0.0
+        self._activity = activity.Activity()
+        #: State letter of the monitor's process when it was last seen alive; empty where it is out of sight.
+        self._state = ''
+        self._witnesses: List[Tuple[str, int]] = []
+        self._witness: Optional[Tuple[str, int]] = None
+        self._introduced = False
+        #: Who the monitor is, once it has answered.
+        self.monitor: Optional[Dict[str, Any]] = None
+
+    def due(self) -> bool:
+        """Whether it is time for a beat."""
+        now = self._clock.advance()
+        if self._introduced and now - self._beaten < BEAT_S:
+            return False
+        self._beaten = now
+        return True
+
+    def beat(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
+        """The message: what this process has done and where it is."""
+        beat: Dict[str, Any] = {}
+        if self._is_worker:
+            beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'at': line_of_script()}
+        if not self._introduced:
+            beat['me'], self._introduced = this_process(), True
+        if self._witness is not None:
+            beat['witness'] = self._witness
+        return beat
+
+    def heard(self) -> None:
+        """The monitor said something."""
+        self._heard = self._computed = self._clock.seconds
+        self._activity.forget()
+        self._state = ''
+
+    def answered(self, answer: Dict[str, Any]) -> None:
+        self._limit, self._stall = float(answer['limit']), float(answer.get('stall', 0.0))
+        self._witnesses = [(str(host), int(port)) for host, port in answer.get('witnesses', ())]
+        self.monitor = answer.get('me') or self.monitor
+
+    def is_beside_the_monitor(self) -> bool:
+        """Whether this process can see the monitor's, and is not it."""
+        return self.monitor is not None and self.monitor['pid'] != os.getpid() and state_of(self.monitor) != ''
+
+    def invite(self, witness: Tuple[str, int]) -> None:
+        """Have others told that at this address they can ask what the monitor's process does."""
+        self._witness = witness
+
+    def see(self) -> Optional[activity.Look]:
+        """What the monitor's process does."""
+        return look_at(self.monitor)
+
+    def _look(self) -> bool:
+        """Look at the monitor's process; whether it is too early to say what it does."""
+        seen = None
+        if self.is_beside_the_monitor():
+            seen = self.see()
+        elif self._witnesses and self.monitor is not None and self.monitor['pid_space'] != pid_space():
+            seen = ask_witness(self._witnesses[0])
+            if seen is None:  # the next time another one
+                self._witnesses.append(self._witnesses.pop(0))
+        if seen is not None and seen['state'] in _CAUSES:
+            self._state = seen['state']
+        elif seen is None and self.monitor is not None and self.monitor['pid_space'] != pid_space():
+            self._state = ''  # nothing cuts off a process of this host: there it has just been ended
+        if self._activity.take(seen):
+            self._computed = self._clock.seconds
+        return seen is not None and self._activity.computes is None
+
+    def death(self) -> str:
+        """What to say when the connection is closed: who stopped it may have been ended for that by another process."""
+        self._clock.advance()
+        # What is left of it now tells nothing, what was seen of it before does.
+        return self._verdict(self._limit / 2) or 'worker 0, which watches the job, died without a word'
+
+    def silence(self) -> Optional[str]:
+        """What to say if the monitor has been silent for too long, else None."""
+        unclear = self._clock.advance() - self._heard > activity.LATE_S and self._look()
+        return None if unclear else self._verdict(self._limit)
+
+    def _verdict(self, limit: float) -> Optional[str]:
+        now = self._clock.seconds
+        seconds = now - self._heard
+        if now - self._computed <= limit:
+            if not self._stall or seconds <= max(self._stall, self._limit):
+                return None
+            return COMPUTES % ('worker 0, which watches the job,', seconds)
+        return 'worker 0, which watches the job, has said nothing for %.0f s: %s' % (seconds, _CAUSES.get(
+            self._state, 'it is stopped, a host hangs, or the network between it and this process is cut'))

@@ -1,0 +1,269 @@
+"""The end of the connection to the job monitor that every other process has: it tells, and leaves when told to.
+
+ps-lite never notices a dead node: everyone would hang.  So every worker and server keeps one TCP connection to a
+monitor in worker 0's process, :mod:`mxhybrid.watchdog.monitor`.  The kernel closes the connection of a process that
+dies, however it dies; the monitor then tells everybody who failed first, and they leave with a message and exit
+status 1.  Beats find out those that are silent without having died, see :mod:`mxhybrid.watchdog.beats`.
+
+The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
+made and waits until all have ended.  A worker that is past that count could only hang, and is told so.  The watch
+goes on until each process has left the job and said so: the native exit barriers would wait for the dead, too.
+
+So does a deadlock among calls that need everybody: a worker that has waited long in one says in which, and
+when all workers wait in different ones, none of them can ever return.
+
+Other parts may use the connections for messages of their own: see `listen` of either end.
+"""
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from ..base.errors import JobError
+from ..base.log import get_logger
+from . import identity
+from .admission import answer_challenge
+from .beats import Pulse
+from .leaving import ECHO_DELAY_S, LAST_WORDS_S, leave
+from .messages import Lines, Sender, decode, send
+from .witnesses import Witness
+
+logger = get_logger(__name__)
+
+#: Seconds in a call that needs all workers after which a worker says that it waits.
+PATIENCE_S = 10.0
+
+
+class Lifeline:
+    """The connecting end in a worker or server.
+
+    `name` is how failures name this process, for example ``'worker 2 (host a, pid 71)'``; `rank` is the worker's, -1
+    for a server; `timeout` are seconds to wait for the monitor at `address`; the job's `secret` is not kept;
+    `cleanup` is called just before the process leaves because the job failed.
+    """
+
+    def __init__(self, address: Tuple[str, int], name: str, rank: int, timeout: float, secret: str,
+                 cleanup: Optional[Callable[[], None]] = None):
+        self._sock = _connect(address, timeout, secret, name, rank)
+        self._sender = Sender(self._sock)
+        self._name, self._cleanup = name, cleanup
+        self._released = threading.Event()
+        #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
+        self._said_all = False
+        self._parted = threading.Event()
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._call = ''
+        #: Name of the call that needs all workers in which this one is.
+        self._waiting: Optional[str] = None
+        #: How many calls are under way that may take long.
+        self._busy = 0
+        self._ended: Dict[int, int] = {}
+        self._pulse = Pulse(timeout, rank >= 0)
+        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'look': self._look}
+        self._ticks: List[Callable[[], None]] = []
+        self._last_words: List[Callable[[], None]] = []
+        self._beat()
+        os.register_at_fork(after_in_child=self._sock.close)
+        self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
+        self._thread.start()
+
+    # -- for other parts -----------------------------------------------------------------------------------------
+
+    def listen(self, kind: str, act: Callable[[Any], None]) -> None:
+        """Have the lifeline's thread call ``act(message[kind])`` for messages of the monitor with `kind`."""
+        self._listeners[kind] = act
+
+    def every_second(self, act: Callable[[], None]) -> None:
+        """Have the lifeline's thread call `act` about every second."""
+        self._ticks.append(act)
+
+    def before_leaving(self, act: Callable[[], None]) -> None:
+        """Have `act` called before this process leaves because the job failed elsewhere."""
+        self._last_words.append(act)
+
+    def send(self, message: Dict[str, Any]) -> bool:
+        """Send a message to the monitor; whether it left."""
+        return self._sender.send(message)
+
+    # -- what this process does ----------------------------------------------------------------------------------
+
+    def count_call(self, call: str) -> None:
+        """Count one collective call; raises JobError when a worker that already ended cannot take part."""
+        with self._lock:
+            self._calls += 1
+            self._call = call
+            late = self._behind()
+        if late is not None:
+            raise JobError(late)
+
+    @contextlib.contextmanager
+    def waiting(self, call: str) -> Iterator[None]:
+        """Around a collective call that blocks until all workers make it; counts it."""
+        self.count_call(call)
+        self._waiting = call
+        try:
+            yield
+        finally:
+            self._waiting = None
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Around what this process does for all and may take long: it does not count as a stall."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+
+    def fail(self, text: str, echo: bool = False) -> None:
+        """Tell everybody that this process fails with `text`.  With `echo`, first wait a moment for the cause: a death
+        elsewhere surfaces here as a native error.
+        """
+        if echo:
+            time.sleep(ECHO_DELAY_S)
+        self._said_all = True
+        try:
+            if self.send({'fail': text}):
+                self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def finish(self) -> bool:
+        """Say that this worker's script has ended and wait until all have; a death meanwhile ends this process."""
+        with self._lock:
+            calls = self._calls
+        return self.send({'done': calls}) and self._released.wait()
+
+    def bye(self) -> None:
+        """Say that this process has left the job in order: nobody waits for it any more."""
+        self._said_all = True
+        self.send({'bye': True})
+
+    def part(self) -> None:
+        """Say so, and wait until all workers have: whoever is silent or dies meanwhile ends this process."""
+        self.bye()
+        while self._thread.is_alive() and not self._parted.wait(0.5):
+            pass
+
+    # -- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # without this thread the process would wait for the dead
+            self._leave('its connection to the job monitor failed: %s: %s' % (type(error).__name__, error))
+
+    def _watch(self) -> None:
+        lines = Lines()
+        seen: Optional[Tuple[str, int]] = None
+        since, said = 0.0, False
+        readable = select.poll()
+        readable.register(self._sock, select.POLLIN)
+        while True:
+            self._beat()
+            for act in list(self._ticks):
+                act()
+            if not readable.poll(1000):
+                now, call = time.monotonic(), self._waiting
+                waiting = None if call is None else (call, self._calls)  # names come again and again
+                if waiting != seen:
+                    if said:
+                        self.send({'waiting': None})
+                    seen, since, said = waiting, now, False
+                elif seen is not None and not said and now - since > PATIENCE_S:
+                    self.send({'waiting': seen[0]})
+                    said = True
+                continue
+            try:
+                data = self._sock.recv(65536)
+            except OSError:
+                data = b''
+            if not data:
+                if not self._said_all:
+                    self._leave(self._pulse.death())
+                return
+            self._pulse.heard()
+            for line in lines.take(data):
+                self._handle(decode(line))
+
+    def _beat(self) -> None:
+        """Say that this process lives, and end it if the monitor does not."""
+        if not self._pulse.due():
+            return
+        self.send({'beat': self._pulse.beat(self._calls, self._call, self._waiting, self._busy > 0)})
+        text = self._pulse.silence()
+        if text is not None and not self._parted.is_set():
+            self.fail(text)
+            self._leave(text, [self._pulse.monitor], heard=False)
+
+    def _handle(self, message: Dict[str, Any]) -> None:
+        if 'abort' in message:
+            self._leave(message['abort'], message.get('silent', ()))
+        elif 'finished' in message:
+            with self._lock:
+                self._ended[message['finished']] = message['calls']
+                late = self._behind()
+            if late is not None:
+                self.fail('%s cannot go on: %s' % (self._name, late))
+                self._leave(late)
+        elif 'release' in message:
+            self._released.set()
+        elif 'farewell' in message:
+            self._parted.set()
+        for kind, act in list(self._listeners.items()):  # others may be added meanwhile
+            if kind in message:
+                try:
+                    act(message[kind])
+                except (AttributeError, KeyError, TypeError, ValueError):
+                    logger.warning('ignoring a malformed message of the job monitor: %.100r', message)
+
+    def _behind(self) -> Optional[str]:
+        for rank, calls in self._ended.items():
+            if self._calls > calls:
+                return ('worker %d ended its script after %d collective calls, this worker is at number %d: '
+                        'give every worker the same number of steps' % (rank, calls, self._calls))
+        return None
+
+    def _answered(self, answer: Dict[str, Any]) -> None:
+        self._pulse.answered(answer)
+        if 'me' in answer and self._pulse.is_beside_the_monitor():
+            host = self._sock.getsockname()[0]
+            if not host.startswith('127.'):  # where nobody is on another host
+                with contextlib.suppress(OSError):
+                    self._pulse.invite(Witness(host, self._pulse.see).address)
+
+    def _look(self, processes: List[Dict[str, Any]]) -> None:
+        self.send({'looked': [[process, identity.look_at(process)] for process in processes]})
+
+    def _leave(self, text: str, silent: Iterable[Any] = (), heard: bool = True) -> None:
+        if not self._parted.is_set():
+            # A monitor that does not read would hold up what is said to it until there is no time left for the reason.
+            leave('%s ends, because %s' % (self._name, text), self._say_last_words if heard else None, self._cleanup,
+                  LAST_WORDS_S, end_others=lambda: identity.end_processes(silent))
+
+    def _say_last_words(self) -> None:
+        self.send({'bye': True})
+        for act in self._last_words:
+            act()
+
+
+def _connect(address: Tuple[str, int], timeout: float, secret: str, name: str, rank: int) -> socket.socket:
+    deadline = time.monotonic() + timeout
+    while True:
+        sock = None
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            sock = socket.create_connection(address, timeout=left)
+            send(sock, answer_challenge(sock, secret, name, rank, left))
+            return sock
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            if time.monotonic() >= deadline:
+                raise JobError('no connection to the job monitor at %s:%d within %g s: %s'
+                               % (address[0], address[1], timeout, error)) from error
+            time.sleep(0.05)

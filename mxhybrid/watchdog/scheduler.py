@@ -1,0 +1,60 @@
+"""Whether a scheduler that mxhybrid did not start, so that it has no lifeline, still lives.
+
+ps-lite talks by ZeroMQ, which greets everybody who connects (ZMTP, RFC 23): a process that is stopped accepts a
+connection, the kernel does so for it, but greets nobody.
+"""
+import socket
+import threading
+import time
+from typing import Callable, Tuple
+
+from .beats import AwakeClock
+
+#: Seconds between two looks.
+POLL_S = 2.0
+#: Seconds for an answer; one that comes later counts as silence until the next look.
+_ANSWER_S = 2.0
+
+
+def _greets(address: Tuple[str, int]) -> bool:
+    """Whether it greets in time; ConnectionRefusedError if nobody listens there any more."""
+    deadline = time.monotonic() + _ANSWER_S
+    try:
+        with socket.create_connection(address, timeout=_ANSWER_S) as connection:
+            connection.settimeout(max(0.01, deadline - time.monotonic()))
+            return connection.recv(1) != b''
+    except ConnectionRefusedError:
+        raise
+    except OSError:
+        return False
+
+
+def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
+                    ended: Callable[[], bool]) -> None:
+    """Look at a scheduler from a thread, until `ended` says that it may go; after `limit` seconds of silence, while
+    this process runs, `on_failure` is called with a sentence, once.
+    """
+    threading.Thread(target=_watch, args=(address, limit, on_failure, ended), name='mxhybrid-scheduler',
+                     daemon=True).start()
+
+
+def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
+           ended: Callable[[], bool]) -> None:
+    clock = AwakeClock()
+    heard = 0.0
+    while not ended():
+        try:
+            greets = _greets(address)
+        except ConnectionRefusedError:
+            if not ended():
+                on_failure('the scheduler at %s:%d died' % address)
+            return
+        now = clock.advance()
+        if greets:
+            heard = now
+        elif now - heard > limit and not ended():
+            on_failure('the scheduler at %s:%d has said nothing for %.0f s: it is stopped, its host hangs, or the '
+                       'network to it is cut' % (address[0], address[1], now - heard))
+            return
+        time.sleep(POLL_S)
+        clock.advance()  # it counts little more of the time between two looks than either wait here takes

@@ -1,0 +1,200 @@
+"""The monitor's verdicts: who is silent, who does not come, and who does not go on.
+
+The monitor ends the job after too long a silence and names the silent ones.  Who is silent and computes is not given
+up before the limit of stalls, see :mod:`mxhybrid.watchdog.activity`: something keeps its Python from running the thread
+that beats.  The monitor looks at the processes of its own host, and has others look at those of theirs.
+
+When the others wait for a worker that is alive but elsewhere, worker 0 says so, and in the end gives up.
+"""
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+from ..base.log import get_logger
+from ..base.settings import Limits
+from .activity import LATE_S, checked_look
+from .beats import COMPUTES, AwakeClock
+from .identity import look_at, state_of, this_process
+from .peers import Peer
+
+logger = get_logger(__name__)
+
+#: Seconds beyond the limit after which silence is reported: others may follow, and all are named together.
+GATHER_S = 2.0
+#: Witnesses that a process knows at most.
+_WITNESSES = 4
+
+
+class Verdict(NamedTuple):
+    """Why the job must end, and the processes that cannot leave by themselves."""
+
+    text: str
+    silent: List[Dict[str, Any]]
+
+
+class Vigil:
+    """Keeps watch over all processes for the monitor, in its thread; so many `workers` will come."""
+
+    def __init__(self, workers: int, limits: Limits, now: Callable[[], float] = time.monotonic):
+        self._workers, self._limits = workers, limits
+        self._clock = AwakeClock(now)
+        self._me: Dict[str, Any] = this_process()
+        self._came: List[int] = []
+        #: Servers and scheduler by space of process ids and own id: names, and since when those that did not come
+        #: are missed.
+        self._children: Dict[Tuple[str, int], str] = {}
+        self._awaited: Dict[Tuple[str, int], float] = {}
+        self._introduced: Set[Tuple[str, int]] = set()
+        self._witnesses: List[Peer] = []
+
+    def joined(self, name: str, rank: int) -> Peer:
+        """A process has connected."""
+        if rank >= 0:
+            self._came.append(rank)
+        return Peer(name, rank, self._clock.seconds, self._limits.silence)
+
+    def heard(self, peer: Peer) -> None:
+        """A process has said something."""
+        peer.speaks(self._clock.seconds, self._limits.silence)
+
+    def beat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
+        """A process beats; returns the answer."""
+        answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
+        if 'witness' in beat and peer not in self._witnesses:
+            peer.witnesses(beat['witness'])
+            self._witnesses.append(peer)
+            self._witnesses.sort(key=lambda one: one.is_worker)  # servers first: they run little Python
+        if self._witnesses and not self._sees(peer):
+            answer['witnesses'] = [one.witness for one in self._witnesses if not one.has_left][:_WITNESSES]
+        if 'me' in beat:
+            peer.introduces(beat['me'])
+            assert peer.key is not None
+            self._introduced.add(peer.key)
+            self._awaited.pop(peer.key, None)
+            answer['me'] = self._me
+        if peer.is_worker:
+            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['at']), bool(beat.get('busy')))
+        return {'beat': answer}
+
+    def expect(self, parent: Peer, children: List[List[Any]]) -> None:
+        """A worker has started processes, given as ``[role, pid]``."""
+        for role, pid in children:
+            child = (parent.pid_space, int(pid))
+            self._children[child] = 'the %s with pid %d on host %s' % (role, pid, parent.host)
+            if child not in self._introduced:  # it may be faster than its parent's message
+                self._awaited[child] = self._clock.seconds
+
+    def has_parent(self, peer: Peer) -> bool:
+        """Whether a worker started this process and will learn how it ended."""
+        return peer.key in self._children
+
+    def verdict(self, peers: List[Peer]) -> Optional[Verdict]:
+        """Whether the job must end, because a process of `peers` is silent, or one did not come, or does not go on."""
+        now = self._clock.advance()
+        peers = [peer for peer in peers if not peer.has_left]
+        for peer in self._late(peers):
+            if self._sees(peer):
+                peer.seen(now, look_at(peer.process))
+        return self._silent(peers, now) or self._absent(now) or self._stalled(peers, now)
+
+    def _late(self, peers: List[Peer]) -> List[Peer]:
+        return [peer for peer in peers if self._clock.seconds - peer.heard > LATE_S]
+
+    def _sees(self, peer: Peer) -> bool:
+        """Whether a process runs where this one can see it."""
+        return peer.pid_space == self._me['pid_space']
+
+    def questions(self, peers: List[Peer]) -> List[Tuple[Peer, List[Dict[str, Any]]]]:
+        """Whom to ask to look at which late processes that this one cannot see."""
+        late = self._late(peers)
+        found = []
+        for there in {peer.pid_space for peer in late if peer.process is not None and not self._sees(peer)}:
+            here = [peer for peer in peers if peer.pid_space == there]
+            # Servers rather than workers, which may all do the same.
+            able = sorted((peer for peer in here if peer not in late and not peer.has_left), key=lambda peer: peer.rank)
+            if able:
+                found.append((able[0], _processes(peer for peer in here if peer in late)))
+        return found
+
+    def looked(self, peers: List[Peer], seen: List[List[Any]]) -> None:
+        """What somebody saw who was asked, as ``[process, look]``."""
+        for process, found in seen:
+            for peer in self._late(peers):
+                if peer.process == process:
+                    peer.seen(self._clock.seconds, checked_look(found))
+
+    def _silent(self, peers: List[Peer], now: float) -> Optional[Verdict]:
+        for peer in peers:
+            if peer.is_quiet(now):
+                logger.warning(COMPUTES % (peer.name, now - peer.heard) + (peer.at and '; it was at ' + peer.at))
+        limit = max(self._limits.stall, self._limits.silence)
+        for peer in peers:
+            stalled = 0 < self._limits.stall and limit < now - peer.heard and not peer.busy
+            if stalled and now - peer.computed <= self._limits.silence:
+                return Verdict(COMPUTES % (peer.name, now - peer.heard), _processes([peer]))
+        if max([now - peer.computed for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
+            return None
+        silent = [peer for peer in peers if now - peer.computed > self._limits.silence]
+        age = max(now - peer.heard for peer in silent)
+        return Verdict('; '.join(self._describe(silent, peers, age)), _processes(silent))
+
+    def _describe(self, silent: List[Peer], peers: List[Peer], age: float) -> List[str]:
+        texts = []
+        elsewhere = [peer for peer in peers if peer.host != self._me['host']]
+        if len(elsewhere) > 1 and len({peer.host for peer in elsewhere}) > 1 and silent == elsewhere:
+            return ['all other hosts have said nothing for %.0f s: the network of host %s, where worker 0 runs, is cut'
+                    % (age, self._me['host'])]
+        for host in sorted({peer.host for peer in silent}):
+            here = [peer for peer in peers if peer.host == host]
+            quiet = [peer for peer in silent if peer.host == host]
+            if host != self._me['host'] and len(quiet) == len(here) > 1:
+                texts.append('host %s (%s) has said nothing for %.0f s: it hangs, or its network is cut'
+                             % (host, ', '.join(peer.name for peer in quiet), age))
+            else:
+                texts += ['%s has said nothing for %.0f s: %s' % (peer.name, age, _cause(peer)) for peer in quiet]
+        return texts
+
+    def _absent(self, now: float) -> Optional[Verdict]:
+        if now > self._limits.start and len(self._came) < self._workers:
+            missing = sorted(set(range(self._workers)) - set(self._came))
+            return Verdict('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
+        for child, since in self._awaited.items():
+            if now - since > self._limits.start:
+                return Verdict('%s did not come within %g s' % (self._children[child], self._limits.start), [])
+        return None
+
+    def _stalled(self, peers: List[Peer], now: float) -> Optional[Verdict]:
+        workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]
+        if not workers:
+            return None
+        last = max(workers, key=lambda peer: peer.calls)
+        least = min(peer.calls for peer in workers)
+        for peer in workers:
+            if peer.calls > least or least == last.calls:
+                peer.is_not_missed()
+                continue
+            missed = peer.missed(now, self._limits.silence)
+            text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
+                    'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.at or 'an unknown place'))
+            if 0 < self._limits.stall < missed and not peer.busy:
+                mute = now - peer.heard > self._limits.silence
+                return Verdict(text, _processes([peer]) if mute else [])
+            if peer.is_overdue(missed):
+                logger.warning('%s', text)
+        return None
+
+
+def _cause(peer: Peer) -> str:
+    state = state_of(peer.process)
+    if state in ('T', 't'):
+        return 'it is stopped, by a signal or a debugger'
+    if state == 'D':
+        return 'it hangs in the kernel'
+    return 'it hangs' if state else 'it is stopped, its host hangs, or the network to it is cut'
+
+
+def _processes(peers: Iterable[Peer]) -> List[Dict[str, Any]]:
+    return [peer.process for peer in peers if peer.process is not None]
+
+
+def _workers(ranks: List[int]) -> str:
+    return 'worker%s %s' % ('s' * (len(ranks) > 1), ', '.join(map(str, ranks)))

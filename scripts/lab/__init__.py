@@ -1,0 +1,1 @@
+"""Real jobs, on this machine and on emulated hosts, behind the tests and the scripts."""

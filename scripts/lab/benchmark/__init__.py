@@ -1,0 +1,26 @@
+"""The benchmark behind ``scripts/bench``: mxhybrid against other ways to exchange the same gradients.
+
+Each module imports only modules below it.
+
+=================  ===================================================================================
+``cli``            arguments of ``scripts/bench``; what runs in which order
+``exchange``       workloads that exchange gradients and compute nothing
+``overhead``       what a step of the store costs one process, beside MXNet's own way
+``training``       the real training run, examples/word_lm.py
+``interruption``   signals that end the benchmark, and with it its jobs
+``launching``      which processes and variables each contender's job needs
+``rendezvous``     where Horovod's workers find each other
+``contender_job``  starts the processes of a job, waits for them with a deadline, ends them
+``places``         where a job's processes run: emulated hosts, or plain processes on loopback
+``worker``         main program of a worker: warm up, step, measure, verify
+``contenders``     the exchanges by MXNet: hybrid, dist_sync, Horovod dense, Horovod allgather
+``sharded``        the exchange by PyTorch: row-wise sharded tables, alltoall
+``measuring``      bytes of an interface, CPU seconds of a job
+``gradients``      the gradients, and what every contender must have summed
+``report``         from readings to the table and the JSON file
+``plot``           from readings to the picture (matplotlib)
+``bounds``         bytes that no such exchange can avoid
+``workloads``      tensors and access patterns
+``shapes``         layers of the image models
+=================  ===================================================================================
+"""

@@ -1,0 +1,191 @@
+"""Arguments of scripts/bench, and what runs in which order.
+
+Contenders take turns: in every round each one's job is started, measured and ended before the next begins.  Jobs are
+not held beside each other, because an idle Horovod goes on talking: its workers agree every millisecond that there is
+nothing to do, over the link and on the cores that are being measured.
+"""
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from lab.emulation import CONGESTION_CONTROL, MAX_HOSTS, EmulationError
+from lab.processes import JobFailed
+
+from . import launching, report
+from .exchange import Exchange
+from .interruption import Interrupted, Signals
+from .places import Emulated, Loopback
+from .training import NAME, Training
+from .workloads import WORKLOADS
+
+OVERHEAD = 'overhead'
+
+
+def _counts(text: str) -> List[int]:
+    counts = [int(part) for part in text.split(',')]
+    if not counts or min(counts) < 1:
+        raise ValueError(text)
+    return counts
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    if not 0 < float(text) < float('inf'):
+        raise ValueError(text)
+    return float(text)
+
+
+def _scale(text: str) -> float:
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError('%s is not above 0 and at most 1' % text)
+    return float(text)
+
+
+def _output(text: str) -> str:
+    path = os.path.realpath(text)
+    if os.path.exists(path) and not os.path.isfile(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError('%s cannot be written: give a file in a directory that exists and is writable'
+                                         % text)
+    return path
+
+
+def _variable(text: str) -> List[str]:
+    if '=' not in text:
+        raise ValueError(text)
+    return text.split('=', 1)
+
+
+def _names(text: str) -> List[str]:
+    names = [name.strip() for name in text.split(',') if name.strip()]
+    unknown = [name for name in names if name not in launching.CONTENDERS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError('%s: choose from %s' % (','.join(unknown) or 'none',
+                                                                 ', '.join(launching.CONTENDERS)))
+    return names
+
+
+def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
+    add = parser.add_argument
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD], default='lm1b',
+        help='tensors and access patterns; word_lm is a real training run, overhead its step in one process')
+    add('--width-scale', type=_scale, default=0.125,
+        help='factor on the width of tables and on dense parameters; 1 is the published model')
+    add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
+    add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
+    add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
+    add('--mbit', type=_rate, default=100.0, metavar='RATE', help='rate of every link, 10^6 bits per second')
+    add('--tcp', default=CONGESTION_CONTROL, metavar='NAME',
+        help="congestion control of the hosts' TCP, as in sysctl net.ipv4.tcp_allowed_congestion_control")
+    add('--no-network', action='store_true',
+        help='plain processes on this host, no limit, no byte counts; needs no root')
+    add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
+        help='who takes part: ' + ', '.join(launching.CONTENDERS))
+    add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded')
+    add('--rounds', type=_positive, default=2, help='jobs of each contender')
+    add('--steps', type=_positive, default=10, help='steps measured in each job')
+    add('--warmup', type=_positive, default=3, help='steps before them')
+    add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='that one job may take')
+    add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE', help='for all processes of jobs')
+    add('--json', type=_output, metavar='FILE', help='write all figures, anew after each count of hosts')
+    add('--plot', type=_output, metavar='FILE.png',
+        help='draw bars, and a curve over several --hosts; needs matplotlib')
+    args = parser.parse_args(argv)
+    if not args.no_network and max(args.hosts) > MAX_HOSTS:
+        parser.error('argument --hosts: %d: at most %d hosts are emulated' % (max(args.hosts), MAX_HOSTS))
+    return args
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; results alone go to standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, signals: Signals) -> Dict[str, Any]:
+    """All contenders on one number of hosts, in turn, round after round."""
+    left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
+    rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
+    with signals.deferred(), Loopback() if args.no_network else Emulated(hosts, args.mbit, args.tcp) as place:
+        for number in range(args.rounds):
+            for name, done in rounds.items():
+                started = time.monotonic()
+                done.append(kind.run(place, hosts, name, signals.check))
+                say('%d x %d, round %d of %d, %s: %.3f s/step (job %.0f s)'
+                    % (hosts, args.workers, number + 1, args.rounds, name, done[-1]['step_s'],
+                       time.monotonic() - started))
+    contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
+    report.add_ratios(contenders)
+    return {'hosts': hosts, 'workers': args.workers, 'unit': kind.unit, 'model': kind.describe(), 'skipped': left_out,
+            'bound': kind.bound(hosts), 'contenders': contenders}
+
+
+def _settings(args: argparse.Namespace) -> Dict[str, Any]:
+    settings = {name: value for name, value in vars(args).items() if name not in ('json', 'plot')}
+    return dict(settings, cores=os.cpu_count(), load_before=os.getloadavg()[0], machine=platform.platform(),
+                python=platform.python_version(), started=time.strftime('%Y-%m-%dT%H:%M:%S%z'))
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the benchmark; returns the exit status."""
+    args = parse(argv)
+    if args.plot:
+        from . import plot
+
+        if not plot.available():
+            say('bench: --plot needs matplotlib: pip install matplotlib, or leave --plot out')
+            return 2
+    settings = _settings(args)
+    if args.workload == OVERHEAD:
+        from .overhead import run  # which trains in this very process
+
+        figures = run(args)
+        if args.json:
+            _write({'settings': settings, 'runs': figures}, args.json)
+        return 0
+    runs: List[Dict[str, Any]] = []
+    try:
+        with Signals() as signals:
+            kind = Training(args) if args.workload == NAME else Exchange(args)
+            for hosts in args.hosts:
+                runs.append(run_hosts(args, kind, hosts, signals))
+                _print_run(args, runs[-1], settings)
+                if args.json:
+                    _write({'settings': settings, 'runs': runs}, args.json)
+    except (EmulationError, JobFailed) as error:
+        say('bench: %s' % error)
+        if isinstance(error, EmulationError):
+            say('bench: --no-network runs plain processes instead')
+        return 1
+    except Interrupted as error:
+        say('bench: %s; all processes and namespaces are gone' % error)
+        return 128 + error.number
+    if args.plot:
+        plot.draw({'settings': settings, 'runs': runs}, args.plot)
+    return 0
+
+
+def _write(result: Dict[str, Any], path: str) -> None:
+    with open(path + '.part', 'w') as file:
+        json.dump(result, file, indent=1)
+    os.replace(path + '.part', path)
+
+
+def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:
+    link = 'no network' if args.no_network else '%g Mbit/s, TCP %s' % (args.mbit, args.tcp)
+    print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
+    print(report.table(run))
+    for sentence in report.explain(run, settings):
+        print('* ' + sentence)
+    sys.stdout.flush()

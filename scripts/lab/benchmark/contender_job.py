@@ -1,0 +1,135 @@
+"""The job of one contender: all its processes, started one by one, waited for with a deadline, and none left behind."""
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from lab.jobs import Command, Job
+from lab.processes import JobFailed
+
+from .worker import PARENT
+
+#: Settings of the shell that would reach into a job; --env passes on what is wanted. MXHYBRID_* stay.
+_NOT_INHERITED = '(HOROVOD|DMLC|MXNET|PS|OMPI|PMI|PMIX|GLOO)_'
+_FAREWELL_S = 60.0  # for servers, once the last worker has ended
+_TAIL_LINES = 30
+
+_FREE_PORT_S = 60.0
+_FREE_PORT = 'import socket; s = socket.socket(); s.bind((%r, 0)); print(s.getsockname()[1])'
+
+
+class ContenderJob(Job):
+    """The processes of one job.
+
+    Parameters
+    ----------
+    place : places.Emulated or places.Loopback
+    hosts, workers : int
+        Hosts, and workers on each.
+    timeout : float
+        Seconds that the whole job may take.
+    extra : dict of str to str
+        Environment variables for all processes, which win over all others.
+    check : callable
+        Called again and again while the job waits; may raise.
+    """
+
+    def __init__(self, place: Any, hosts: int, workers: int, timeout: float, extra: Dict[str, str],
+                 check: Callable[[], None]):
+        super().__init__(_NOT_INHERITED, {PARENT: os.getpid(), 'MXHYBRID_TIMEOUT': '%g' % timeout})
+        self.place, self.hosts, self.workers, self._check = place, hosts, workers, check
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._extra = extra
+        self._helpers: List[Command] = []
+        self._workers: List[Command] = []
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def _start(self, label: str, host: int, argv: List[str], env: Dict[str, Any]) -> Command:
+        # Its standard input stays open as long as the benchmark lives.
+        return self.start('%s on %s' % (label, self.place.name(host)), self.place.argv(host, argv),
+                          dict(env, **self._extra), cwd=os.getcwd(), stdin=subprocess.PIPE)
+
+    def start_helper(self, label: str, host: int, argv: List[str], env: Dict[str, Any]) -> None:
+        """Start a process that is to end after the workers."""
+        self._helpers.append(self._start(label, host, argv, env))
+
+    def start_worker(self, rank: int, argv: List[str], env: Dict[str, Any]) -> None:
+        """Start a worker; ranks are grouped by host."""
+        self._workers.append(self._start('worker %d' % rank, rank // self.workers, argv, env))
+
+    def free_port(self) -> int:
+        """A TCP port that the system says is free on the first host."""
+        code = _FREE_PORT % self.place.address(0)
+        try:
+            done = subprocess.run(self.place.argv(0, [sys.executable, '-c', code]), stdout=subprocess.PIPE, check=True,
+                                  timeout=_FREE_PORT_S, start_new_session=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise JobFailed('no free port on %s: %s' % (self.place.name(0), error)) from error
+        return int(done.stdout)
+
+    def start_rendezvous(self) -> int:
+        """Start Horovod's rendezvous on the first host; returns its port."""
+        file = self.directory / 'rendezvous'
+        names = [self.place.name(host) for host in range(self.hosts)]
+        grouping = {'names': names, 'workers': self.workers}
+        if len(set(names)) == 1:  # one host in truth
+            grouping = {'names': names[:1], 'workers': self.hosts * self.workers}
+        self.start_helper('rendezvous', 0, [sys.executable, '-m', 'lab.benchmark.rendezvous', json.dumps(grouping),
+                                            str(file)], {})
+        self._wait_until(file.exists, 'Horovod\'s rendezvous')
+        return int(file.read_text())
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    def over(self) -> str:
+        """Which process failed, and what it said."""
+        self._check()
+        for command in self.commands:
+            if command.poll():
+                return '%s ended with status %d:\n%s' % (command.label, command.poll(), command.tail(_TAIL_LINES))
+        return ''
+
+    def explain(self, over: str, timeout: float, what: str) -> str:
+        """What is told of a job that is over, or out of time."""
+        if over:
+            return over
+        running = [command for command in self.commands if command.poll() is None]
+        return 'gave up waiting for %s (--timeout %g); still running: %s. The first one says:\n%s' % (
+            what, self._timeout, ', '.join(command.label for command in running),
+            running[0].tail(_TAIL_LINES) if running else '  (none)')
+
+    def _wait_until(self, condition: Callable[[], Any], what: str, deadline: Optional[float] = None) -> None:
+        self.wait_until(condition, (self._deadline if deadline is None else deadline) - time.monotonic(), what)
+
+    def wait(self) -> None:
+        """Wait until all workers have ended with 0.
+
+        Raises
+        ------
+        JobFailed
+            One did not, or time is up.
+        """
+        self._wait_until(lambda: all(worker.poll() == 0 for worker in self._workers), 'the workers to end')
+
+    def wait_for_helpers(self) -> None:
+        """Wait until servers have ended, too."""
+        servers = [helper for helper in self._helpers if not helper.label.startswith('rendezvous')]
+        self._wait_until(lambda: all(server.poll() == 0 for server in servers), 'the servers to end',
+                         time.monotonic() + _FAREWELL_S)
+
+    def outputs(self) -> List[str]:
+        """What each worker wrote."""
+        return [worker.output for worker in self._workers]
+
+    def readings(self) -> List[Dict[str, Any]]:
+        """What each worker left."""
+        return [json.loads((self.directory / ('rank%d.json' % rank)).read_text())
+                for rank in range(len(self._workers))]
+
+    def end(self) -> None:
+        """Kill what is left of the job, and whatever else is on its hosts."""
+        self.place.kill_processes()
+        super().end()

@@ -1,0 +1,103 @@
+"""Workloads that exchange gradients and compute nothing: run a job, check its sums, take its figures."""
+import argparse
+import runpy
+from collections import Counter
+from typing import Any, Callable, Dict, List
+
+from lab.launchers import SCRIPTS
+from lab.processes import JobFailed
+
+from . import launching, report
+from .bounds import lower_bound
+from .contender_job import ContenderJob
+from .gradients import Expected, differences
+from .worker import make_workload
+from .workloads import step_batch
+
+#: Share of the memory that is free which Horovod's dense tables may take.
+_MEMORY_SHARE = 0.5
+
+# By its path: the package would bring MXNet, and its threads, into this process.
+available_bytes = runpy.run_path(str(SCRIPTS.parent / 'mxhybrid' / 'base' / 'machine.py'))['available_bytes']
+
+
+class Exchange:
+    """What `cli` runs.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        The command line.
+    """
+
+    def __init__(self, args: argparse.Namespace):
+        self._args = args
+        self._spec = {'workload': args.workload, 'shrink': args.shrink, 'width_scale': args.width_scale,
+                      'workers': args.workers, 'warmup': args.warmup, 'steps': args.steps}
+        self._workload = make_workload(self._spec)
+        self.unit = self._workload.unit
+
+    def units(self, hosts: int) -> int:
+        """Words, images or samples that all workers handle in a step."""
+        return self._workload.units * hosts * self._args.workers
+
+    def describe(self) -> str:
+        """Size of the model."""
+        return 'width scale %g, dense %.1f MB, tables %.0f MB' % (
+            self._args.width_scale, self._workload.dense_bytes / report.MB, self._workload.table_bytes / report.MB)
+
+    def bound(self, hosts: int) -> Dict[str, Any]:
+        """The lower bound, in the form of a contender's figures."""
+        args = self._args
+        bound = lower_bound(self._workload, hosts, args.workers, None if args.no_network else args.mbit)
+        return report.bound_row(bound, self.units(hosts))
+
+    def skipped(self, hosts: int) -> Dict[str, str]:
+        """Contenders that cannot take part, and why."""
+        reasons = {}
+        workload, size = self._workload, hosts * self._args.workers
+        if not workload.tables:
+            reasons['horovod_dense'] = 'without tables it is the same as horovod_gather'
+        else:
+            # Each worker holds the dense gradient of every table, and Horovod as much again to fuse them.
+            needed, free = 2 * workload.table_bytes * size, available_bytes()
+            if needed > _MEMORY_SHARE * free:
+                reasons['horovod_dense'] = ('dense gradients of the tables need %.1f GB of memory, %.1f GB are free '
+                                            'on this machine; lower --width-scale' % (needed / 1e9, free / 1e9))
+        if not self._args.torch_python:
+            reasons['torch_sharded'] = 'no --torch-python was given'
+        return reasons
+
+    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
+
+        Raises
+        ------
+        JobFailed
+            It did not come to its end, or did not sum what it was given.
+        """
+        args = self._args
+        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            spec = dict(self._spec, hosts=hosts, contender=contender, interface=place.counted,
+                        directory=str(job.directory))
+            launching.start(job, contender, launching.WORKER, launching.worker_environment(spec), args.torch_python)
+            job.wait()
+            readings = job.readings()
+            job.wait_for_helpers()
+        self._check(hosts * args.workers, contender, readings)
+        return report.one_round(readings, args.steps)
+
+    def _check(self, size: int, contender: str, readings: List[Dict[str, Any]]) -> None:
+        done = self._args.warmup + self._args.steps
+        last = step_batch(done)
+        expected = {'step': Expected(self._workload, size, {last: 1}),
+                    'past': Expected(self._workload, size, Counter(step_batch(step) for step in range(done)))}
+        rounded: Dict[str, List[Expected]] = {'step': [], 'past': []}
+        if contender in launching.ROUNDED:
+            # Each gradient on its way to the servers, and each weight on its way back, before and after the step.
+            rounded = {'past': [expected['past']] * 2, 'step': [expected['past'], expected['step']] * 2}
+        wrong = [text for reading in readings for when, sums in reading['sums'].items()
+                 for text in differences(self._workload, expected[when], reading['rank'], last, sums, rounded[when])]
+        if wrong:
+            raise JobFailed('%s did not sum the gradients: %s%s'
+                            % (contender, wrong[0], ', and %d more' % (len(wrong) - 1) if wrong[1:] else ''))

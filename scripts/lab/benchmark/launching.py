@@ -1,0 +1,73 @@
+"""How each contender's job is started: which helpers it needs, which variables tell its workers their place."""
+import json
+import sys
+from typing import Any, Dict, List, Optional
+
+from . import rendezvous
+from .contender_job import ContenderJob
+from .places import Loopback
+
+#: Every contender, in the order in which they take turns.
+CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_float16', 'dist_sync', 'horovod_gather', 'horovod_dense',
+              'torch_sharded')
+
+#: Those that round what they move to float16.
+ROUNDED = ('hybrid_float16',)
+
+WORKER = ['-m', 'lab.benchmark.worker']
+
+_GLOO_TIMEOUT_S = 300
+
+
+def start(job: ContenderJob, contender: str, argv: List[str], env: Dict[str, str],
+          torch_python: Optional[str] = None) -> None:
+    """Start all processes of a job.
+
+    Parameters
+    ----------
+    job : ContenderJob
+    contender : str
+    argv : list of str
+        Arguments of the interpreter in every worker.
+    env : dict of str to str
+        For the workers; the rank is added.
+    torch_python : str, optional
+        Interpreter for PyTorch's contender.
+    """
+    place, size = job.place, job.hosts * job.workers
+    on_one_host = isinstance(place, Loopback)
+    python = torch_python if contender == 'torch_sharded' and torch_python else sys.executable
+    by_rank: List[Dict[str, Any]] = [{} for _ in range(size)]
+    if contender == 'dist_sync':
+        common = {'DMLC_PS_ROOT_URI': place.address(0), 'DMLC_PS_ROOT_PORT': job.free_port(),
+                  'DMLC_NUM_WORKER': size, 'DMLC_NUM_SERVER': job.hosts, 'DMLC_INTERFACE': place.link}
+        # These processes never return from the import of mxnet.
+        serve = [sys.executable, '-c', 'import lab.benchmark.worker as worker; worker.die_with_parent(); import mxnet']
+        job.start_helper('scheduler', 0, serve,
+                         dict(common, DMLC_ROLE='scheduler', DMLC_NODE_HOST=place.address(0)))
+        for host in range(job.hosts):
+            job.start_helper('server %d' % host, host, serve,
+                             dict(common, DMLC_ROLE='server', DMLC_NODE_HOST=place.address(host)))
+        by_rank = [dict(common, DMLC_ROLE='worker', DMLC_NODE_HOST=place.address(rank // job.workers))
+                   for rank in range(size)]
+    elif contender == 'torch_sharded':
+        port = job.free_port()
+        by_rank = [{'MASTER_ADDR': place.address(0), 'MASTER_PORT': port, 'GLOO_SOCKET_IFNAME': place.link}] * size
+    else:
+        port = job.start_rendezvous()
+        names = [place.name(host) for host in range(job.hosts)]
+        slots = rendezvous.slots(names[:1], size) if on_one_host else rendezvous.slots(names, job.workers)
+        # Many workers on few cores may need more than Horovod's 30 s to find each other.
+        by_rank = [dict(rendezvous.environment(slot, place.address(0), port, place.link),
+                        HOROVOD_GLOO_TIMEOUT_SECONDS=_GLOO_TIMEOUT_S) for slot in slots]
+        if contender.startswith('hybrid'):
+            # As many servers as dist_sync gets: one for each host that there is or would be.
+            servers = {'MXHYBRID_SERVERS_PER_HOST': job.hosts if on_one_host else 1}
+            by_rank = [dict(servers, **values) for values in by_rank]
+    for rank, values in enumerate(by_rank):
+        job.start_worker(rank, [python] + argv, dict(values, **env, MXHYBRID_BENCH_RANK=str(rank)))
+
+
+def worker_environment(spec: Dict[str, Any]) -> Dict[str, str]:
+    """Variables by which `lab.benchmark.worker` learns what to do."""
+    return {'MXHYBRID_BENCH_SPEC': json.dumps(spec)}

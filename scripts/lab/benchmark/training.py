@@ -1,0 +1,107 @@
+"""The real training run: examples/word_lm.py on Shakespeare's works, words per second from end to end.
+
+Each contender trains two short epochs; the second one's speed counts, since the first one creates the tables.
+Evaluation comes between them and moves more than training does, so bytes are not counted.
+"""
+import argparse
+import re
+import subprocess
+import sys
+from typing import Any, Callable, Dict, List, Optional
+
+from lab.launchers import SCRIPTS
+from lab.processes import JobFailed
+
+from . import launching
+from .contender_job import ContenderJob
+
+NAME = 'word_lm'
+EXAMPLES = SCRIPTS.parent / 'examples'
+
+COLUMNS, WORDS = 8, 35  # of text, per worker and step
+_LEAST_TOKENS = 4000  # fewer have fewer words than examples/word_lm.py draws as candidates, 512
+_FETCH_S = 900.0
+_FETCH = 'import sys; sys.path.insert(0, %r); from _data import load_corpus; load_corpus("shakespeare", 20000)'
+_TOLERANCE = 0.02  # between the perplexities of two contenders, which round differently
+
+
+def tokens_for(workers: int, steps: int) -> int:
+    """Tokens of training text that give all workers together `steps` steps an epoch, or as few as the example takes."""
+    # The last token of a column is a target only.
+    return max(_LEAST_TOKENS, COLUMNS * workers * (WORDS * steps + 1))
+
+
+class Training:
+    """What `cli` runs; the methods are those of `exchange.Exchange`."""
+
+    unit = 'words'
+
+    def __init__(self, args: argparse.Namespace):
+        self._args = args
+        self._perplexity: Dict[int, float] = {}
+        # An emulated host reaches no other network.
+        try:
+            subprocess.run([sys.executable, '-c', _FETCH % str(EXAMPLES)], check=True, timeout=_FETCH_S,
+                           start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           universal_newlines=True)
+        except subprocess.CalledProcessError as error:
+            raise JobFailed('the text cannot be had:\n%s' % error.stderr) from error
+        except subprocess.TimeoutExpired as error:
+            raise JobFailed('the text cannot be had: its download was not done after %g s' % _FETCH_S) from error
+
+    def units(self, hosts: int) -> int:
+        """Words of all workers in a step."""
+        return COLUMNS * WORDS * hosts * self._args.workers
+
+    def describe(self) -> str:
+        """Size of the model."""
+        return 'examples/word_lm.py, forward and backward passes included'
+
+    def bound(self, hosts: int) -> Optional[Dict[str, Any]]:
+        """None: here the workers compute, too."""
+
+    def skipped(self, hosts: int) -> Dict[str, str]:
+        """Contenders that cannot take part, and why."""
+        reason = 'the example has row_sparse weights, which need a KVStore'
+        return {name: reason for name in launching.CONTENDERS if name not in ('hybrid', 'dist_sync')}
+
+    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Run one contender's job and return its figures; `check` is called while it waits, and may raise.
+
+        Raises
+        ------
+        JobFailed
+            It did not come to its end, or learned something else than the one before it.
+        """
+        args, size = self._args, hosts * self._args.workers
+        argv = [str(EXAMPLES / 'word_lm.py'), '--kvstore', contender, '--epochs', '2', '--batch-size',
+                str(COLUMNS * size), '--bptt', str(WORDS), '--max-tokens', str(tokens_for(size, args.steps))]
+        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            launching.start(job, contender, argv, {})
+            job.wait()
+            outputs = job.outputs()
+            job.wait_for_helpers()
+        speeds, perplexity = read(outputs)
+        first = self._perplexity.setdefault(hosts, perplexity)
+        if abs(perplexity / first - 1) > _TOLERANCE:
+            raise JobFailed('%s ends with perplexity %.1f, a contender before it with %.1f'
+                            % (contender, perplexity, first))
+        step_s = self.units(hosts) / speeds[-1]
+        return {'step_s': step_s, 'steps_s': [], 'sent': None, 'received': None, 'cpu_s': None, 'busy_s': None,
+                'hosts': [], 'phases': {}, 'perplexity': perplexity}
+
+
+def read(outputs: List[str]) -> Any:
+    """Words per second of every epoch, and the final perplexity, from what the workers printed.
+
+    Raises
+    ------
+    JobFailed
+        They printed no such thing.
+    """
+    text = '\n'.join(outputs)
+    speeds = [float(found.replace(',', '')) for found in re.findall(r'([\d,]+) words/s', text)]
+    final = re.findall(r'final test perplexity ([\d.]+)', text)
+    if not speeds or not final:
+        raise JobFailed('examples/word_lm.py printed neither words/s nor a perplexity:\n%s' % text[-2000:])
+    return speeds, float(final[-1])

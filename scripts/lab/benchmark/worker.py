@@ -1,0 +1,91 @@
+"""Main program of a worker: join, warm up, step between barriers, verify, and leave the readings in a file."""
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict
+
+from lab.processes import MARKER
+
+from .measuring import busy_seconds, cpu_seconds, interface_bytes
+from .workloads import WORKLOADS, Workload, step_batch
+
+#: Environment variable with the process id of the benchmark.
+PARENT = 'MXHYBRID_BENCH_PARENT'
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the benchmark dies, however it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):
+        sys.exit('the benchmark that started this process is gone')
+
+
+def make_workload(spec: Dict[str, Any]) -> Workload:
+    """The workload that a job's specification asks for."""
+    return WORKLOADS[spec['workload']].shrunk(spec['shrink']).scaled(spec['width_scale'])
+
+
+def make_contender(spec: Dict[str, Any], rank: int) -> Any:
+    """This worker's contender; imports the library that it needs and no other."""
+    size = spec['hosts'] * spec['workers']
+    if spec['contender'] == 'torch_sharded':
+        from .sharded import TorchSharded
+
+        return TorchSharded(make_workload(spec), rank, size)
+    from .contenders import CLASSES
+
+    return CLASSES[spec['contender']](make_workload(spec), rank, size)
+
+
+def _snapshot(spec: Dict[str, Any], rank: int) -> Dict[str, Any]:
+    """Readings at one moment: of the host by its first worker, of the job by the first of all."""
+    taken: Dict[str, Any] = {}
+    if spec['interface'] is not None and rank % spec['workers'] == 0:
+        taken['received'], taken['sent'] = interface_bytes(spec['interface'])
+    if rank == 0:
+        taken['cpu'], taken['busy'] = cpu_seconds(os.environ[MARKER]), busy_seconds()
+    return taken
+
+
+def main() -> None:
+    """Run one worker."""
+    die_with_parent()
+    spec, rank = json.loads(os.environ['MXHYBRID_BENCH_SPEC']), int(os.environ['MXHYBRID_BENCH_RANK'])
+    contender = make_contender(spec, rank)
+    contender.start()
+    warmup, steps = spec['warmup'], spec['steps']
+    for step in range(warmup):
+        contender.step(step_batch(step))
+    contender.flush()
+    contender.barrier()
+    before = _snapshot(spec, rank)
+    contender.barrier()
+    contender.phases.clear()
+    started = time.monotonic()
+    ends = []
+    for step in range(warmup, warmup + steps):
+        contender.step(step_batch(step))
+        ends.append(time.monotonic() - started)
+    contender.flush()
+    contender.barrier()
+    seconds = time.monotonic() - started
+    after = _snapshot(spec, rank)
+    contender.barrier()
+    readings = {'rank': rank, 'seconds': seconds, 'ends': ends, 'phases': dict(contender.phases),
+                'used': {name: after[name] - before[name] for name in before},
+                'sums': contender.verify(step_batch(warmup + steps))}
+    contender.flush()
+    contender.barrier()
+    scratch = '%s/%d.part' % (spec['directory'], rank)
+    with open(scratch, 'w') as file:
+        json.dump(readings, file)
+    os.replace(scratch, '%s/rank%d.json' % (spec['directory'], rank))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,368 @@
+"""Run one case: start the job, wait for the moment, let it go wrong, watch the end, judge."""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lab import jobs
+from lab.launchers import over_hosts
+from mxhybrid.base.errors import CheckpointError
+from mxhybrid.checkpoint import files as checkpoint_files, folder
+
+from . import faults
+from .cases import IMPORT_S, SILENCE_S
+
+BODY = Path(__file__).with_name('body.py')
+
+#: Seconds that a job may take to come to the moment, and beyond its limit to its end.
+_MOMENT_S, _PATIENCE_S = 120.0, 40.0
+
+#: Seconds that processes may outlive their launcher.
+_GRACE_S = 5.0
+
+_POLL_S = 0.02
+_TAIL_LINES = 40
+
+#: A disk that holds one checkpoint of two; no parameters; parameters, but no state; a few lines of numbers.
+_DISKS = {'checkpoint': '700k', 'parameters': '64k', 'states': '300k', 'metrics': '8k', 'trace': '8k'}
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes
+    ----------
+    case : str
+    status : int or None
+        The launcher's; None if it had to be killed.
+    seconds : float
+        From the fault to the end of the last process.
+    named : list of str
+        Causes that processes of the job gave.
+    right : bool
+        Whether they name what happened.
+    left : list of str
+        Processes, shared memory and files that stayed behind.
+    problems : list of str
+        Why the case failed; empty if it passed.
+    output : str
+        Last lines, where it failed.
+    """
+
+    case: str
+    status: object
+    seconds: float
+    named: list
+    right: bool
+    left: list
+    problems: list
+    output: str
+
+
+def run_case(case, cluster, reference):
+    """Run a case.
+
+    Parameters
+    ----------
+    case : cases.Case
+    cluster : EmulatedCluster
+        Two hosts.
+    reference : dict of str to numpy.ndarray
+        The weights that training ends with.
+
+    Returns
+    -------
+    Outcome
+    """
+    directory = Path(tempfile.mkdtemp(prefix='mxhybrid-chaos-'))
+    try:
+        with contextlib.ExitStack() as stack:
+            return _Run(case, cluster, directory, stack).outcome(reference)
+    finally:
+        shutil.rmtree(str(directory), ignore_errors=True)
+
+
+def train_alone():
+    """Weights after the training of a case in one process."""
+    directory = tempfile.mkdtemp(prefix='mxhybrid-chaos-')
+    try:
+        jobs.run_job(BODY, 'none', env={'MXHYBRID_CHAOS': json.dumps({'weights': directory})}).ok()
+        return _weights(Path(directory), 0)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _weights(directory, rank):
+    with np.load(str(directory / ('weights.%d.npz' % rank))) as file:
+        return {name: file[name] for name in file}
+
+
+def shared_memory(cluster):
+    """Names of segments and semaphores that processes of a cluster's hosts made, as ``'hosta:/dev/shm/name'``."""
+    return {'%s:/dev/shm/%s' % (host.name, path.name) for index, host in enumerate(cluster.hosts)
+            for path in cluster.shared_memory(index).iterdir()}
+
+
+class _Run:
+    def __init__(self, case, cluster, directory, stack):
+        self.case, self.cluster, self.directory, self.stack = case, cluster, directory, stack
+        self._shared_memory = shared_memory(cluster)
+        for name in ('job', 'saved', 'tmp', 'disk'):
+            (directory / name).mkdir()
+        if case.fault == 'full':
+            stack.enter_context(faults.small_disk(str(directory / 'disk'), _DISKS[case.target]))
+        self.job = cluster.start(0, self._command(), env=self._environment(), body=BODY)
+        stack.callback(self._clean_up)
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _command():
+        return over_hosts([('hosta', 2), ('hostb', 2)], [BODY], 'e0')
+
+    def _environment(self):
+        case = self.case
+        spec = {'directory': str(self.directory / 'job'), 'moment': case.moment, 'announcers': case.announcers,
+                'holds': case.holds, 'raises': case.rank if case.fault == 'raise' else None,
+                'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut'}
+        on_disk = case.fault == 'full' and case.moment == 'saving'
+        if case.moment == 'saving':
+            spec['plain'] = case.target in ('parameters', 'states')
+            spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
+        if case.must_end_well:
+            spec['weights'] = str(self.directory / 'job')
+        if not case.holds and not case.must_end_well:
+            spec['steps'] = 10 ** 6
+        env = dict(case.environment, MXHYBRID_CHAOS=json.dumps(spec), TMPDIR=str(self.directory / 'tmp'))
+        if case.fault == 'full' and not on_disk:
+            env['MXHYBRID_' + case.target.upper()] = str(self.directory / 'disk' / case.target)
+        return env
+
+    def _clean_up(self):
+        self.job.close()
+        for host in self.cluster.hosts:
+            for pid in self.cluster.pids(host.namespace):
+                # What sshd started for the job; it waits for a link that was cut. The daemons themselves stay.
+                if pid not in self.cluster.daemons:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    # -- the fault ---------------------------------------------------------------------------------------------
+
+    def _ended(self):
+        return self.job.poll() is not None
+
+    def _wait_for(self, condition, seconds, what):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self._ended() or time.monotonic() > deadline:
+                raise _Missed('the job %s before %s' % ('ended' if self._ended() else 'did not go on', what))
+            time.sleep(_POLL_S)
+
+    def _victim(self):
+        """Process id of who is hit, as soon as there is one."""
+        case, found = self.case, []
+        if case.target == 'launcher':
+            return self.job.pid
+
+        def look():
+            role = case.target.split('-')[0] if case.rank is None else 'worker'
+            found[:] = [process.pid for process in self.job.processes(role)
+                        if (case.rank is None or process.rank == case.rank)
+                        and (case.host is None or self.cluster.host_of(process.pid) == case.host)]
+            return found
+        self._wait_for(look, _MOMENT_S, 'there was a %s' % case.target)
+        return found[0]
+
+    def _inject(self):
+        """Let it go wrong; returns a sentence part that names the victim."""
+        case = self.case
+        files = [self.directory / 'job' / ('at.%d' % rank) for rank in case.announcers]
+        by_birth = case.moment == 'start' and case.target.split('-')[0] in ('server', 'scheduler')
+        victim = None
+        if case.fault in faults.SIGNALS and by_birth:
+            (self.directory / 'job' / 'go').write_text('')
+            victim = self._victim()
+        elif case.fault != 'full' and not (case.fault == 'raise' and case.rank is None):
+            self._wait_for(lambda: all(file.exists() for file in files), _MOMENT_S, case.moment)
+            if case.fault in faults.SIGNALS:
+                victim = self._victim()
+        self.fault_at = time.monotonic()
+        if victim is not None:
+            faults.hit(victim, case.fault)
+        elif case.fault == 'cut':
+            faults.set_link(self.cluster, case.host, False)
+            self.stack.callback(faults.set_link, self.cluster, case.host, True)
+        elif case.fault == 'slow':
+            self.stack.enter_context(faults.SlowHost(self.cluster, case.host, lambda: [
+                process.pid for process in self.job.processes() if process.role != 'launcher'
+                and self.cluster.host_of(process.pid) == case.host]))
+        elif case.fault == 'away':
+            self._wait_for(lambda: 'has not come to the calls' in self.job.output, 10 * SILENCE_S, 'the warning')
+        if case.fault != 'lost':
+            (self.directory / 'job' / 'go').write_text('')
+        return victim
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def outcome(self, reference):
+        """Do it all."""
+        try:
+            victim = self._inject()
+        except _Missed as missed:
+            return Outcome(self.case.name, self.job.poll(), 0.0, [], False, [], [str(missed)], self._tail())
+        if self.case.fault in ('full', 'none') or self.case.fault == 'raise' and self.case.rank is None:
+            self._wait_for_end(_MOMENT_S)
+        deadline = self.case.limit + _PATIENCE_S
+        ended = self._wait_for_end(deadline)
+        status = self.job.poll()
+        rest = self._wait_for_rest(victim)
+        seconds = time.monotonic() - self.fault_at
+        left = self._left(rest, victim)
+        by_body = self.directory / 'job' / 'fault'
+        if victim is None and by_body.exists() and (self.case.fault == 'full' or self.case.target == 'server-a'):
+            seconds = time.time() - by_body.stat().st_mtime
+        return self._judge(status, ended, seconds, left, victim, reference)
+
+    def _wait_for_end(self, seconds):
+        deadline = time.monotonic() + seconds
+        while not self._ended() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self._ended()
+
+    def _wait_for_rest(self, victim):
+        # What was cut off notices by itself; who still imports MXNet notices afterwards.
+        extra = (SILENCE_S + 3.0) * self.case.silent + IMPORT_S * (self.case.moment == 'start')
+        deadline = time.monotonic() + _GRACE_S + extra
+        while True:
+            stays = victim if (self.case.fault, self.case.moment) == ('stop', 'start') else None
+            rest = [process for process in self.job.processes() if process.pid != stays]
+            if not rest or time.monotonic() > deadline:
+                return rest
+            time.sleep(_POLL_S)
+
+    def _left(self, rest, victim):
+        if (self.case.fault, self.case.moment) == ('stop', 'start') and not self._ends_once_continued(victim):
+            rest = [process for process in self.job.processes() if process.pid == victim] + rest
+        left = ['%s pid %d%s' % (process.role, process.pid, ' (the victim)' * (process.pid == victim))
+                for process in rest]
+        left += sorted(shared_memory(self.cluster) - self._shared_memory)
+        left += [str(path.relative_to(self.directory)) for path in sorted((self.directory / 'tmp').iterdir())]
+        left += [str(path.relative_to(self.directory)) for name in ('saved', 'disk')
+                 for path in sorted((self.directory / name).iterdir()) if path.name.endswith('.part')]
+        return left
+
+    def _ends_once_continued(self, victim):
+        """Whether a process that was stopped before anybody in the job knew of it ends by itself when it goes on."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGCONT)
+        deadline = time.monotonic() + IMPORT_S
+        while victim in [process.pid for process in self.job.processes()] and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return time.monotonic() < deadline
+
+    def _text(self):
+        text = self.job.output
+        for path in sorted((self.directory / 'job').glob('log.*')):
+            text += path.read_text(errors='replace')
+        return text
+
+    def _tail(self):
+        return '\n'.join(self._text().splitlines()[-_TAIL_LINES:])
+
+    def _judge(self, status, ended, seconds, left, victim, reference):
+        case, text, problems = self.case, self._text(), []
+        causes = sorted(set(re.findall(r'ends, because (.*)', text)) | set(re.findall(r'gave up after .*', text)))
+        launcher = re.findall(r'Process name: \d+|(?<=\n)Exit code: .*', text)
+        right = self._is_right(causes, launcher, text, victim)
+        if not ended:
+            problems.append('did not end')
+        elif case.must_end_well:
+            problems += self._check_weights(reference) if status == 0 else ['status %r, not 0' % status]
+        elif status == 0:
+            problems.append('status 0 in spite of the fault')
+        if seconds > case.limit:
+            problems.append('%.1f s, not %g' % (seconds, case.limit))
+        if not right:
+            problems.append('wrong or no cause named')
+        if case.moment == 'saving' and case.target not in ('parameters', 'states'):
+            problems += self._check_checkpoints()
+        if left:
+            problems.append('left behind: ' + ', '.join(left))
+        return Outcome(case.name, status if ended else None, round(seconds, 1), causes + launcher, right, left,
+                       problems, self._tail() if problems else '')
+
+    def _check_checkpoints(self):
+        """The one that was there before the fault must be, and all must be whole."""
+        found = []
+        for directory in (self.directory / 'saved', self.directory / 'disk'):
+            try:
+                for name in folder.names(str(directory)):
+                    checkpoint_files.Reader(str(directory / name)).verify()
+                    found.append(name)
+            except CheckpointError as error:
+                return [str(error)]
+        return [] if found else ['no checkpoint is left']
+
+    def _check_weights(self, reference):
+        for rank in range(4):
+            mine = _weights(self.directory / 'job', rank)
+            for name, expected in reference.items():
+                if not np.allclose(mine[name], expected, rtol=1e-5, atol=1e-6):
+                    return ['%s is wrong on worker %d' % (name, rank)]
+        return []
+
+    def _is_right(self, causes, launcher, text, victim):
+        case = self.case
+        # Before it has joined, a worker on another host knows no more than this.
+        if case.moment == 'start':
+            causes = [cause for cause in causes if not re.match('the launcher at .* has ended', cause)]
+        host = 'host' + ('ab'[case.rank // 2] if case.rank is not None else case.target[-1])
+        if case.must_end_well:
+            warned = re.search(r'worker %s \(.*has not come to the calls.*body\.py:\d+' % case.rank, text)
+            return not causes and (case.fault != 'away' or warned is not None)
+        if case.target == 'launcher':
+            return True  # nobody is left to whom it could be told
+        patterns = []
+        if case.fault == 'kill' and case.rank is not None:
+            patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) died' % (case.rank, host, victim)]
+            if not causes:  # the launcher may be quicker than a process that only starts
+                return launcher[:1] == ['Process name: %d' % case.rank]
+        elif case.fault == 'kill':
+            patterns = [r'the %s with pid %d on host \w+ ended with signal 9 \(SIGKILL\)' % (
+                case.target.split('-')[0], victim)]
+        elif case.fault == 'stop' and case.rank is not None:
+            patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) has said nothing'
+                        % (case.rank, host, victim), r'gave up after .* \(worker %d did not come\)' % case.rank]
+        elif case.fault == 'stop':
+            patterns = [r'the scheduler \(pid %d\) has said nothing' % victim,
+                        r'a parameter server \(host %s, pid %d\) has said nothing' % (host, victim),
+                        r'the \w+ with pid %d on host \w+ did not come' % victim]
+        elif case.fault == 'raise':
+            patterns = [r'worker %s \(host %s, pid \d+\) failed: RuntimeError: deliberately wrong' % (case.rank, host)
+                        if case.rank is not None else r'a parameter server .* failed: KeyError: 12345']
+            if case.moment == 'saving' and case.rank == 0:
+                patterns = [r'failed: CheckpointError: checkpoint\.save failed on worker 0: RuntimeError: deliberately']
+            if case.rank is not None and not causes:
+                return 'RuntimeError: deliberately wrong' in text
+        elif case.fault == 'cut':
+            patterns = [r'host hostb \(.*\) has said nothing', r'worker 0, which watches the job, has said nothing',
+                        r'gave up after .* \((the launcher at .* does not answer|worker.* did not come)\)']
+        elif case.fault == 'full':
+            # MXNet's native code does not say more than that it could not write.
+            return re.search('No space left|FileStream.Write incomplete', text) is not None
+        elif case.fault == 'lost':
+            patterns = [r'worker %d \(.*has not come to the calls.*body\.py:\d+' % case.rank]
+        return bool(causes) and all(any(re.search(one, cause) for one in patterns) for cause in causes)
+
+
+class _Missed(Exception):
+    """The job did not come to the moment of its case."""

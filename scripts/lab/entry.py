@@ -1,0 +1,19 @@
+"""Begins the command lines of scripts/: finds the environment that scripts/install makes, where Python has no MXNet."""
+import importlib
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from .launchers import REPOSITORY, SCRIPTS
+
+
+def run(command: str, module: str) -> None:
+    """Run `main` of a module of this package, and end with its status; `command` is what the user typed."""
+    if find_spec('mxnet') is None or find_spec('horovod') is None:
+        python = REPOSITORY / os.environ.get('MXHYBRID_VENV', '.venv') / 'bin' / 'python'
+        if Path(sys.executable) == python or not python.exists():
+            sys.exit(command + ': MXNet and Horovod are not installed here: run scripts/install first, then this again')
+        os.execv(str(python), [str(python), str(SCRIPTS / command)] + sys.argv[1:])
+    sys.path.insert(0, str(REPOSITORY))
+    sys.exit(importlib.import_module('lab.' + module).main())

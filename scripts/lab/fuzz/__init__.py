@@ -1,0 +1,15 @@
+"""Random training programs: each runs in a job and in one process with MXNet alone, and must not differ.
+
+=============  ==========================================================================================
+module         what is in it
+=============  ==========================================================================================
+`cli`          the command line: draws, runs, looks closer at failures, counts
+`runner`       runs many programs in the same processes, and compares
+`body`         what every process runs
+`shrinking`    makes a failing program small
+`script`       turns a program into the script that is run, and shown
+`pieces`       what these scripts are made of
+`drawing`      draws programs from seeds
+`program`      a program as data
+=============  ==========================================================================================
+"""

@@ -1,0 +1,156 @@
+"""The command line: draws programs, runs them, shrinks those that fail, counts."""
+import argparse
+import collections
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from . import runner, shrinking
+from .drawing import PER_JOB, draw
+from .script import commands, standing_alone
+
+#: Lines of a failure's words that are shown.
+_LINES = 12
+
+
+def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog='scripts/fuzz', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description='Draw training programs, run each in a job and in one process with MXNet alone, and compare what '
+                    'they have after every event. A failing program is made small and written as a script.')
+    add = parser.add_argument
+    add('--programs', type=int, default=100, help='how many')
+    add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
+    add('--seed', type=int, help='run this program by itself')
+    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='where scripts of failures go')
+    add('--no-shrink', action='store_true', help='write failing programs as they were drawn')
+    return parser.parse_args(argv)
+
+
+def _tell(words: str) -> None:
+    print(words, flush=True)
+
+
+class Session:
+    """Programs run so far, and what became of them."""
+
+    def __init__(self, scripts: Path, shrinks: bool):
+        self._scripts, self._shrinks = scripts, shrinks
+        self.outcomes: Dict[int, runner.Outcome] = {}
+
+    def run(self, seeds: List[int]) -> None:
+        """Run the programs of seeds that share a job; look closer at those that fail."""
+        began = time.monotonic()
+        programs = [draw(seed) for seed in seeds]
+        outcomes = runner.run(programs)
+        self.outcomes.update(zip(seeds, outcomes))
+        job = programs[0]['job']
+        kinds = collections.Counter(outcome.kind for outcome in outcomes)
+        _tell('seeds %d to %d, %s with %d workers: %s; %.0f s' % (
+            seeds[0], seeds[-1], job['launcher'], job['workers'],
+            ', '.join('%d %s' % (count, kind) for kind, count in kinds.most_common()), time.monotonic() - began))
+        for at, outcome in enumerate(outcomes):
+            if outcome.fails:
+                self._look_closer(programs[:at + 1], outcome)
+
+    def _look_closer(self, programs: List[Dict[str, Any]], outcome: runner.Outcome) -> None:
+        seed = programs[-1]['seed']
+        _tell('\nseed %d %s, event %d: %s' % (seed, outcome.kind, outcome.event, _shortened(outcome.words)))
+        found = programs[-1:]
+        alone = runner.run(found)[0] if len(programs) > 1 else outcome
+        if alone.kind == outcome.kind:
+            if self._shrinks:
+                found = [shrink(programs[-1], alone)]
+        else:
+            _tell('by itself: %s; with the %d programs before it in the job:' % (alone.kind, len(programs) - 1))
+            found = with_those_before(programs, outcome.kind)
+            if not found:
+                _tell('it did not come again\n')
+                found = programs
+        self._scripts.mkdir(parents=True, exist_ok=True)
+        path = self._scripts / ('fuzz-%d.py' % seed)
+        path.write_text(standing_alone(found, str(path)))
+        _tell('%s shows it:\n%s\n' % (path, '\n'.join(commands(found[-1], str(path)))))
+
+
+def _shortened(words: str) -> str:
+    lines = words.strip().splitlines()
+    return '\n'.join(lines if len(lines) <= _LINES else [lines[0], '...'] + lines[-_LINES:])
+
+
+def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[runner.Alter] = None) -> Dict[str, Any]:
+    """A smaller program that fails in the same way."""
+    kind = outcome.kind
+
+    def fails(programs: List[Dict[str, Any]]) -> List[bool]:
+        return [each.kind == kind for each in runner.run_all(programs, alter)]
+    if 0 < outcome.event < len(program['events']):
+        shorter = dict(program, events=program['events'][:outcome.event])
+        program = shorter if fails([shorter])[0] else program
+    return shrinking.shrink(program, fails, lambda words: _tell('    shrunk to ' + words))
+
+
+def with_those_before(programs: List[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
+    """As few programs as possible of which the last fails, after the others in one job; none if it does not."""
+    def fails(chosen: List[Dict[str, Any]]) -> bool:
+        return runner.run(chosen)[-1].kind == kind
+    *before, last = programs
+    if not fails(programs):
+        return []
+    size = len(before)
+    while size:
+        size = -(-size // 2)
+        at = 0
+        while at < len(before):
+            fewer = before[:at] + before[at + size:]
+            if fails(fewer + [last]):
+                before = fewer
+            else:
+                at += size
+        size = 0 if size == 1 else size
+    return before + [last]
+
+
+def gist(words: str) -> str:
+    """Words of an error without the numbers and names that differ from case to case."""
+    return re.sub(r'net_\w+', 'PARAMETER', re.sub(r'\d+(\.\d+)?(e-?\d+)?', 'N', words.strip().splitlines()[-1]))[:160]
+
+
+def summary(outcomes: Dict[int, runner.Outcome], seconds: float) -> str:
+    """What became of all programs."""
+    kinds = collections.Counter(outcome.kind for outcome in outcomes.values())
+    lines = ['%d programs in %.0f min: %s' % (len(outcomes), seconds / 60, ', '.join(
+        '%d %s' % (count, kind) for kind, count in kinds.most_common()))]
+    for kind in ('refused', 'invalid'):
+        messages: Dict[str, List[int]] = collections.defaultdict(list)
+        for seed, outcome in outcomes.items():
+            if outcome.kind == kind:
+                messages[gist(outcome.words)].append(seed)
+        lines += ['    %s, %d times, as with seed %d: %s' % (kind, len(seeds), seeds[0], message)
+                  for message, seeds in sorted(messages.items(), key=lambda item: -len(item[1]))]
+    failing = [seed for seed, outcome in outcomes.items() if outcome.fails]
+    if failing:
+        lines.append('failing seeds: ' + ', '.join(map(str, failing)))
+    return '\n'.join(lines)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run programs; status 1 if any failed."""
+    args = parse(argv)
+    session = Session(args.scripts, not args.no_shrink)
+    began = time.monotonic()
+    seeds = [args.seed] if args.seed is not None else list(range(args.first, args.first + args.programs))
+    try:
+        while seeds:
+            batch = [seed for seed in seeds if seed // PER_JOB == seeds[0] // PER_JOB]
+            session.run(batch)
+            seeds = seeds[len(batch):]
+    except KeyboardInterrupt:
+        sys.stderr.write('interrupted\n')
+        return 130
+    finally:
+        _tell(summary(session.outcomes, time.monotonic() - began))
+    return int(any(outcome.fails for outcome in session.outcomes.values()))

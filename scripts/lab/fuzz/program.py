@@ -1,0 +1,70 @@
+"""A program as data: what follows from it, for those that draw, write, run and shrink it.
+
+A program is a dict that JSON can hold::
+
+    {'seed': 17,
+     'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'aggregation': 1},
+     'model': {'dtype': 'float32', 'devices': 1, 'bias': True, 'units': 3, 'add': False,
+               'branches': [{'block': 'Branch', 'kind': 'weight', 'rows': 20, 'width': 4, 'uses': 1}]},
+     'optimizer': {'name': 'sgd', 'options': {'learning_rate': 0.1}, 'scheduler': None},
+     'asked': None, 'store': {'partitions': 2}, 'looks': True,
+     'events': [{'do': 'step', 'seed': 5, 'samples': 9, 'use': ['all'], 'ids': 'any'}]}
+
+A branch may have ``'shared': 0``, the place of the branch whose table it uses.  ``asked`` is the Trainer's
+``update_on_kvstore``.  ``looks`` says whether all values are compared after every event; else they are where the
+program evaluates, and at its end, so that looking does not refresh what a worker holds.
+"""
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+#: Optimizers whose settings and state bring float64 down to float32, or that refuse it.
+FLOAT32 = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta', 'dcasgd', 'ftml', 'lamb', 'nadam')
+
+
+class Parameter(NamedTuple):
+    """One parameter of a program's net."""
+
+    #: Place in ``net.collect_params()``.
+    place: int
+    #: 'weight', 'gradient', 'dense' or 'tied' for tables, '' for others.
+    kind: str
+    rows: int
+    #: Branch that it belongs to, -1 for trunk and output.
+    branch: int
+
+
+def parameters(model: Dict[str, Any]) -> List[Parameter]:
+    """All parameters of a model, in the order of ``net.collect_params()``."""
+    found: List[Parameter] = []
+    for at, branch in enumerate(model['branches']):
+        if 'shared' not in branch:
+            found.append(Parameter(len(found), branch['kind'], branch['rows'], at))
+        for _ in range(1 + bool(model['bias'])):
+            found.append(Parameter(len(found), '', 0, at))
+    for _ in range(2 * (1 + bool(model['bias']))):
+        found.append(Parameter(len(found), '', 0, -1))
+    return found
+
+
+def has(program: Dict[str, Any], kind: str) -> bool:
+    """Whether the model has a table of a kind."""
+    return any(branch['kind'] == kind for branch in program['model']['branches'])
+
+
+def update_on_store(program: Dict[str, Any]) -> bool:
+    """Whether the store updates: where weights are row_sparse, MXNet's Trainer insists."""
+    return has(program, 'weight') or bool(program['asked'])
+
+
+def optimizer_of(program: Dict[str, Any], at: int) -> Dict[str, Any]:
+    """The optimizer after event number `at`, counted from 0."""
+    found = program['optimizer']
+    for event in program['events'][:at + 1]:
+        found = event.get('optimizer') or found
+    return found
+
+
+def tolerance(program: Dict[str, Any]) -> Tuple[float, float]:
+    """Relative and absolute difference that needs no explanation: more where rounding grows, see `slack_of`."""
+    if program['model']['dtype'] == 'float64' and not has(program, 'weight') and not has(program, 'gradient'):
+        return 1e-9, 1e-10
+    return 1e-5, 1e-6

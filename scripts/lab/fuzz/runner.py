@@ -1,0 +1,236 @@
+"""Runs programs with MXNet alone and in a job, many of them in the same processes, and compares."""
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from lab.jobs import start_job
+
+from . import pieces
+from .program import tolerance
+from .script import standing_alone
+
+BODY = Path(__file__).resolve().parent / 'body.py'
+
+#: Seconds that a worker may take from one event to the next, or to start.
+EVENT_S = 90.0
+
+_POLL_S = 0.1
+
+#: Changes a script.
+Alter = Callable[[str], str]
+
+#: Errors by which mxhybrid refuses.
+_REFUSALS = ('InputError', 'SettingError')
+
+
+class Outcome(NamedTuple):
+    """What became of a program.
+
+    Attributes
+    ----------
+    kind : str
+        'same'; 'differs', from MXNet alone; 'workers differ', from each other; 'refused', by mxhybrid; 'failed', with
+        another error; 'hangs'; 'dies'; 'invalid', where MXNet alone fails.
+    words : str
+        What was found.
+    event : int
+        Where, counted from 1; 0 before the first and where it is not known.
+    """
+
+    kind: str
+    words: str = ''
+    event: int = 0
+
+    @property
+    def fails(self) -> bool:
+        """Whether this is a finding."""
+        return self.kind not in ('same', 'invalid')
+
+
+class Side(NamedTuple):
+    """What one side made of a program: a problem, the values of each worker, and what rounding may change of them."""
+
+    problem: Optional[Outcome]
+    values: List[Dict[str, np.ndarray]]
+    slack: Dict[str, float] = {}
+
+
+def run_all(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
+    """Run programs, those together that have the same job settings."""
+    groups: Dict[str, List[int]] = {}
+    for at, program in enumerate(programs):
+        groups.setdefault(repr(sorted(program['job'].items())), []).append(at)
+    found: Dict[int, Outcome] = {}
+    for places in groups.values():
+        found.update(zip(places, run([programs[at] for at in places], alter)))
+    return [found[at] for at in range(len(programs))]
+
+
+def run(programs: List[Dict[str, Any]], alter: Optional[Alter] = None) -> List[Outcome]:
+    """Run programs that share the settings of a job, in their order.
+
+    Parameters
+    ----------
+    programs : list of dict
+    alter : callable, optional
+        Changes the script that the job runs, to plant a difference.
+    """
+    directory = Path(tempfile.mkdtemp(prefix='mxhybrid-fuzz-'))
+    try:
+        names = ['%03d' % number for number in range(len(programs))]
+        for name, program in zip(names, programs):
+            (directory / (name + '.py')).write_text(standing_alone([program]))
+        expected = _run_side(directory, 'mxnet', names, None)
+        valid = [name for name in names if expected[name].problem is None]
+        if alter is not None:
+            for name in names:
+                path = directory / (name + '.py')
+                path.write_text(alter(path.read_text()))
+        found = _run_side(directory, 'job', valid, programs[0]['job'])
+        return [_judge(program, expected[name], found.get(name)) for name, program in zip(names, programs)]
+    finally:
+        shutil.rmtree(str(directory), ignore_errors=True)
+
+
+# -- one side ------------------------------------------------------------------------------------------------------
+
+def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[str, Any]]) -> Dict[str, Side]:
+    """Run programs in one job, or, after one that ends it, in another."""
+    found: Dict[str, Side] = {}
+    workers = job['workers'] if job else 1
+    left = list(names)
+    while left:
+        (directory / ('programs.' + side)).write_text(json.dumps(left))
+        for path in directory.glob('progress.%s.*' % side):
+            path.unlink()
+        ended = _run_job(directory, side, job)
+        before = len(left)
+        while left and (directory / ('%s.%s.%d.json' % (left[0], side, workers - 1))).exists():
+            if not all((directory / ('%s.%s.%d.json' % (left[0], side, rank))).exists() for rank in range(workers)):
+                break
+            name = left.pop(0)
+            found[name] = _read(directory, side, name, workers)
+        if ended is None:
+            if left:
+                raise RuntimeError('the job ended well without %s' % left)
+            break
+        if left:
+            name = left.pop(0)
+            found[name] = Side(_of_some(directory, side, name, ended), [])
+        elif before:
+            # All programs ran to their end, the job did not.
+            last = names[-1]
+            found[last] = Side(ended._replace(words='at its end: ' + ended.words), found[last].values)
+    return found
+
+
+def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optional[Outcome]:
+    """Run the body to its end; what became of it, None if it ended well."""
+    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'aggregation': 1}
+    env = {'MXHYBRID_LOCAL_AGGREGATION': job['aggregation'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
+           'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
+    with start_job(BODY, job['launcher'], workers=job['workers'], servers=job['servers'], args=[directory, side],
+                   env=env) as running:
+        last, since = None, time.monotonic()
+        while running.poll() is None:
+            now = [path.stat().st_mtime_ns for path in _progress(directory, side)]
+            if now != last:
+                last, since = now, time.monotonic()
+            elif time.monotonic() > since + EVENT_S:
+                try:
+                    running.wait(0)
+                except AssertionError as error:
+                    return Outcome('hangs', str(error))
+            time.sleep(_POLL_S)
+        try:
+            result = running.wait(5, grace=20)
+        except AssertionError as error:
+            return Outcome('dies', str(error))
+    if result.returncode:
+        return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, result.tail(60)))
+    if 'Exception ignored' in result.output:
+        return Outcome('dies', 'an error was swallowed:\n' + result.tail(60))
+    return None
+
+
+def _progress(directory: Path, side: str) -> List[Path]:
+    return [path for path in sorted(directory.glob('progress.%s.*' % side)) if path.suffix != '.part']
+
+
+def _of_some(directory: Path, side: str, name: str, ended: Outcome) -> Outcome:
+    """What became of the program that ended the job: the error of a worker that failed alone, if one did."""
+    for path in sorted(directory.glob('%s.%s.*.json' % (name, side))):
+        problem = json.loads(path.read_text())
+        if problem:
+            kind, words, event, what = problem
+            return Outcome('failed', '%s in %s on worker %s only: %s' % (
+                kind, what, path.name.split('.')[2], words), event)
+    return ended._replace(event=_last_event(directory, side))
+
+
+def _last_event(directory: Path, side: str) -> int:
+    """Where the slowest worker was."""
+    events = []
+    for path in _progress(directory, side):
+        with contextlib.suppress(ValueError):
+            events.append(json.loads(path.read_text())[1])
+    return min(events, default=0)
+
+
+def _read(directory: Path, side: str, name: str, workers: int) -> Side:
+    values, problems, mark = [], [], 'slack of '
+    for rank in range(workers):
+        place = directory / ('%s.%s.%d' % (name, side, rank))
+        problems.append(json.loads(Path('%s.json' % place).read_text()))
+        with np.load('%s.npz' % place) as file:
+            values.append({key: file[key] for key in file})
+        os.unlink('%s.npz' % place)
+    shutil.rmtree(str(directory / ('%s.%s.files' % (name, side))), ignore_errors=True)
+    slack = {key[len(mark):]: float(value) for key, value in values[0].items() if key.startswith(mark)}
+    values = [{key: value for key, value in each.items() if not key.startswith(mark)} for each in values]
+    if not any(problems):
+        return Side(None, values, slack)
+    kind, words, event, what = next(problem for problem in problems if problem)
+    alike = all(problem == problems[0] for problem in problems)
+    refused = alike and kind in _REFUSALS
+    return Side(Outcome('refused' if refused else 'failed', '%s in %s%s: %s' % (
+        kind, what, '' if alike else ' on some workers only', words), event), values)
+
+
+# -- the verdict ---------------------------------------------------------------------------------------------------
+
+def _event_of(name: str) -> int:
+    return int(name.split('/')[0])
+
+
+def _judge(program: Dict[str, Any], expected: Side, found: Optional[Side]) -> Outcome:
+    if expected.problem is not None:
+        return expected.problem._replace(kind='invalid')
+    assert found is not None
+    rtol, atol = tolerance(program)
+    outcomes = []
+    for rank, values in enumerate(found.values):
+        for name, words in pieces.differences(expected.values[0], values, expected.slack, rtol, atol):
+            outcomes.append(Outcome('differs', '%s on worker %d: %s' % (name, rank, words), _event_of(name)))
+        for name, value in values.items():
+            # What is saved has the same bits everywhere.
+            if re.match(r'\d+/\d', name) and not np.array_equal(value, found.values[0].get(name), equal_nan=True):
+                outcomes.append(Outcome('workers differ', '%s on workers 0 and %d' % (name, rank), _event_of(name)))
+    if found.problem is not None:
+        outcomes.append(found.problem)
+    elif not outcomes:
+        missing = set(expected.values[0]) - {name for values in found.values for name in values}
+        if missing:
+            outcomes.append(Outcome('differs', 'not in the job: %s' % sorted(missing)[0], _event_of(min(missing))))
+    if not outcomes:
+        return Outcome('same')
+    order = ['dies', 'hangs', 'failed', 'refused', 'differs', 'workers differ']
+    return min(outcomes, key=lambda each: (each.event, order.index(each.kind)))

@@ -1,0 +1,206 @@
+"""Turns a program, which is data, into the script that is run; a failure is shown as that very script."""
+import ast
+import builtins
+import functools
+import inspect
+from typing import Any, Dict, List, Set, Tuple
+
+from . import pieces
+from .program import optimizer_of, tolerance, update_on_store
+
+HEAD = '''\
+import contextlib
+import os
+import pickle
+import sys
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+WORDS, OUTPUTS = %d, %d
+''' % (pieces.WORDS, pieces.OUTPUTS)
+
+_INDENT = ' ' * 4
+
+
+def _names(source: str) -> Set[str]:
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+@functools.lru_cache(maxsize=None)
+def _pieces() -> Dict[str, Tuple[str, Set[str]]]:
+    """Of each piece its source and the pieces that it names."""
+    sources = {name: inspect.getsource(value) for name, value in vars(pieces).items()
+               if getattr(value, '__module__', None) == pieces.__name__}
+    return {name: (source, _names(source) & set(sources)) for name, source in sources.items()}
+
+
+def needed(source: str) -> List[str]:
+    """The sources of all pieces that a source names, and those that they name, in their order."""
+    known = _pieces()
+    wanted: Set[str] = set()
+    left = _names(source) & set(known)
+    while left:
+        name = left.pop()
+        wanted.add(name)
+        left |= known[name][1] - wanted
+    return [known[name][0] for name in known if name in wanted]
+
+
+def _call(name: str, *positional: str, **keywords: Any) -> str:
+    """A call, broken into lines."""
+    words = list(positional) + ['%s=%r' % item for item in keywords.items()]
+    line, lines = '%s(' % name, []
+    for at, word in enumerate(words):
+        word += ')' if at + 1 == len(words) else ', '
+        if len(line) + len(word) > 102:
+            lines.append(line.rstrip())
+            line = _INDENT
+        line += word
+    return '\n'.join(lines + [line if words else line + ')'])
+
+
+def _trainer(program: Dict[str, Any], optimizer: Dict[str, Any], store: Dict[str, Any]) -> List[str]:
+    lines = [_call('options = dict', **optimizer['options'])]
+    scheduler = optimizer.get('scheduler')
+    if scheduler:
+        lines.append(_call("options['lr_scheduler'] = mx.lr_scheduler." + scheduler['name'], **scheduler['options']))
+    on_store = update_on_store(program)
+    return lines + [_call('trainer = job.trainer', 'net', repr(optimizer['name']), 'options',
+                          on_store=on_store, asked=program['asked'], **store)]
+
+
+def _net(program: Dict[str, Any]) -> str:
+    model = program['model']
+    branches = []
+    for spec in model['branches']:
+        spec = dict(spec)
+        kind = spec.pop('block')
+        branches.append('(%s, %r)' % (kind, spec))
+    options = {name: model[name] for name in ('devices', 'dtype', 'bias', 'units') if name in model}
+    return _call('net, params = make_net', 'job', *branches, seed=program['seed'] % 1000, **options)
+
+
+def _event(program: Dict[str, Any], at: int, event: Dict[str, Any]) -> List[str]:
+    """Statements of an event."""
+    arguments = {name: value for name, value in event.items() if name != 'do'}
+    do = event['do']
+    if do == 'step':
+        lines = [_call('train', 'job', 'record', 'net', 'trainer', **arguments)]
+        if program['model'].get('add'):
+            lines.append('net.collect_params().zero_grad()')
+        return lines
+    if do == 'steps ahead':
+        return [_call('train_ahead', 'job', 'record', 'net', 'trainer', **arguments)]
+    if do == 'rate':
+        return ['trainer.set_learning_rate(%r)' % event['value']]
+    if do == 'attribute':
+        return ['trainer.optimizer.%s = %r' % (event['name'], event['value'])]
+    if do == 'multiplier':
+        return ['params[%d].%s = %r' % (event['place'], event['name'], event['value'])]
+    if do == 'grad_req':
+        return ['params[%d].grad_req = %r' % (event['place'], event['value'])]
+    if do == 'evaluate':
+        return [_call('evaluate', 'job', 'record', 'net', **arguments)]
+    if do == 'save':
+        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', **arguments)]
+    if do == 'load':
+        return [_call('load', 'job', 'net', 'trainer', 'directory', **arguments)]
+    if do == 'set':
+        return [_call('set_value', 'job', 'params', **arguments)]
+    if do == 'initialise':
+        # Worker 0's values count from the next step on.
+        return [_call('initialise_anew', 'job', 'net', **arguments),
+                _call('train', 'job', 'record', 'net', 'trainer', seed=0, samples=1, ids='any',
+                      use=['none'] * len(program['model']['branches']))]
+    if do == 'read':
+        return [_call('read', 'job', 'params', **arguments)]
+    if do == 'repartition':
+        return [_call('repartition', 'job', 'trainer', 'params', **arguments)]
+    if do == 'prefetch':
+        return [_call('prefetch', 'job', 'params', **arguments)]
+    if do == 'hybridize':
+        return ['net.branches[%d]%s.hybridize(%r)' % (event['branch'], event['part'], event['on'])]
+    if do == 'report':
+        return ['if job.rank == 0 and not job.alone and trainer._kvstore is not None:',
+                _INDENT + 'trainer._kvstore.report()']
+    if do == 'trainer':
+        return _trainer(program, optimizer_of(program, at), event['store'])
+    if do == 'renew':
+        return [_call('save', 'job', 'record', 'net', 'trainer', 'directory', slot='renewed', what=['parameters']),
+                _net(program), *_requests(program),
+                *_trainer(program, optimizer_of(program, at), event['store']),
+                _call('load', 'job', 'net', 'trainer', 'directory', slot='renewed', what=['parameters'])]
+    raise ValueError('no event %r' % do)
+
+
+def _requests(program: Dict[str, Any]) -> List[str]:
+    if not program['model'].get('add'):
+        return []
+    return ['for param in params:', _INDENT + "if param._grad_stype == 'default':",
+            2 * _INDENT + "param.grad_req = 'add'"]
+
+
+def function(program: Dict[str, Any], name: str) -> str:
+    """The program as a function."""
+    lines = [_net(program), *_requests(program), *_trainer(program, program['optimizer'], program['store'])]
+    for at, event in enumerate(program['events'], 1):
+        lines.append('record.at(%d, %r)' % (at, event['do']))
+        lines += _event(program, at - 1, event)
+        if program['looks'] or event['do'] in ('evaluate',) or at == len(program['events']):
+            lines.append('look(record, trainer, params)')
+    body = '\n'.join(_INDENT + line for part in lines for line in part.split('\n'))
+    return 'def %s(job, record, directory):\n%s\n' % (name, body)
+
+
+def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str:
+    """A script that runs programs one after the other, and says what differs from MXNet alone in the last one."""
+    names = ['program_%d' % number for number in range(1, len(programs) + 1)]
+    rtol, atol = tolerance(programs[-1])
+    end = "if __name__ == '__main__':\n    main([%s], %r, %r)\n" % (', '.join(names), rtol, atol)
+    functions = [function(program, name) for program, name in zip(programs, names)]
+    body = '\n\n'.join(functions + [end])
+    title = '"""Seed %s of scripts/fuzz.\n\n%s\n"""\n' % (programs[-1]['seed'], '\n'.join(commands(programs[-1], file)))
+    return title + HEAD + '\n\n' + '\n\n'.join(needed(body)) + '\n\n' + body
+
+
+def commands(program: Dict[str, Any], file: str) -> List[str]:
+    """Command lines that show the difference."""
+    job = program['job']
+    settings = 'MXHYBRID_LOCAL_AGGREGATION=%d ' % job['aggregation']
+    lines = ['    python %s --mxnet    # what one process with MXNet alone finds' % file]
+    if job['launcher'] == 'horovodrun':
+        lines.append('    %sMXHYBRID_SERVERS_PER_HOST=%d horovodrun -np %d --gloo python %s' % (
+            settings, job['servers'], job['workers'], file))
+    elif job['launcher'] == 'launch.py':
+        lines.append('    %spython scripts/launch.py -n %d -s %d --launcher local python %s' % (
+            settings, job['workers'], job['servers'], file))
+    else:
+        lines.append('    python %s' % file)
+    return lines
+
+
+def check_names(source: str) -> None:
+    """Raise where a script names what it does not have."""
+    tree = ast.parse(source)
+    compile(source, 'script', 'exec')
+    have = set(dir(builtins)) | {'__file__', '__name__'}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            have.add(node.name)
+        if isinstance(node, ast.FunctionDef):
+            arguments = node.args
+            have |= {each.arg for each in arguments.args + arguments.kwonlyargs}
+            have |= {each.arg for each in (arguments.vararg, arguments.kwarg) if each}
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            have |= {(alias.asname or alias.name).split('.')[0] for alias in node.names}
+        if isinstance(node, ast.ExceptHandler) and node.name:
+            have.add(node.name)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            have.add(node.id)
+    missing = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - have
+    if missing:
+        raise NameError('a script would lack %s' % ', '.join(sorted(missing)))

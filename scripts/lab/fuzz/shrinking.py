@@ -1,0 +1,231 @@
+"""Makes a failing program small: fewer events, then simpler ones, a simpler model, fewer arguments, fewer workers.
+
+Candidates of a round are run together, many in one job, and the smallest that still fails goes on.
+"""
+import copy
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+
+from .program import parameters
+
+Program = Dict[str, Any]
+
+#: Says of each program whether it still fails.
+Fails = Callable[[List[Program]], Sequence[bool]]
+
+#: Candidates in a round.
+_MOST = 24
+
+
+def shrink(program: Program, fails: Fails, tell: Callable[[str], None] = lambda words: None) -> Program:
+    """The smallest program found that fails.
+
+    Parameters
+    ----------
+    program : dict
+        One that fails.
+    fails : callable
+        Given programs, which have the same job settings or not, says of each whether it fails.
+    tell : callable, optional
+        Given a line about each step.
+    """
+    before = None
+    while before != program:
+        before = program
+        program = _fewer_events(program, fails, tell)
+        for simpler in (_simpler_structure, _simpler_job):
+            program = _first_of(simpler, program, fails, tell)
+        program = _together(program, fails, tell)
+    return program
+
+
+def _first_of(simpler: Callable[[Program], Iterator[Program]], program: Program, fails: Fails,
+              tell: Callable[[str], None]) -> Program:
+    """Take the first simpler program that fails, again and again."""
+    while True:
+        candidates = list(simpler(program))
+        found = [each for each, verdict in zip(candidates, fails(candidates)) if verdict] if candidates else []
+        if not found:
+            return program
+        program = found[0]
+        tell(_describe(program))
+
+
+def _together(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
+    """Make all changes that leave a failure, as many as do so together."""
+    changes = list(_changes(program))
+    for at in range(0, len(changes), _MOST):
+        some = changes[at:at + _MOST]
+        candidates = [_changed(program, [change]) for change in some]
+        useful = [change for change, verdict in zip(some, fails(candidates)) if verdict]
+        if not useful:
+            continue
+        rows = [_changed(program, useful[:count]) for count in range(1, len(useful) + 1)]
+        failing = [row for row, verdict in zip(rows, fails(rows)) if verdict]
+        if failing:
+            program = failing[-1]
+            tell(_describe(program))
+    return program
+
+
+def _describe(program: Program) -> str:
+    return '%d branches, %s, %d workers' % (
+        len(program['model']['branches']), program['optimizer']['name'], program['job']['workers'])
+
+
+def _with(program: Program, **changes: Any) -> Program:
+    return dict(copy.deepcopy(program), **copy.deepcopy(changes))
+
+
+def _fewer_events(program: Program, fails: Fails, tell: Callable[[str], None]) -> Program:
+    """Drop what can be dropped: large pieces first, then each by itself."""
+    pieces = 2
+    while True:
+        events = program['events']
+        size = max(1, -(-len(events) // pieces))
+        cuts = [(start, min(len(events), start + size)) for start in range(0, len(events), size)]
+        candidates = [_with(program, events=events[:start] + events[end:]) for start, end in cuts]
+        found = None
+        for at in range(0, len(candidates), _MOST):
+            verdicts = fails(candidates[at:at + _MOST])
+            failing = [number for number, verdict in enumerate(verdicts, at) if verdict]
+            if failing:
+                # Often all of these can go; else the first can.
+                gone = {event for number in failing for event in range(*cuts[number])}
+                both = _with(program, events=[event for each, event in enumerate(events) if each not in gone])
+                found = both if len(failing) > 1 and fails([both])[0] else candidates[failing[0]]
+                break
+        if found is not None:
+            program = found
+            pieces = max(2, min(pieces, len(program['events'])))
+            tell('%d events' % len(program['events']))
+        elif size == 1:
+            return program
+        else:
+            pieces = min(2 * pieces, max(1, len(events)))
+
+
+def _simpler_structure(program: Program) -> Iterator[Program]:
+    model = program['model']
+    for at in range(len(model['branches'])):
+        found = without_branch(program, at)
+        if found is not None:
+            yield found
+    if model['bias']:
+        yield _renumbered(program, dict(model, bias=False))
+
+
+def _simpler_job(program: Program) -> Iterator[Program]:
+    job, simple = program['job'], {'workers': 2, 'servers': 1, 'aggregation': 1, 'launcher': 'horovodrun'}
+    if job['workers'] == 1:
+        return
+    changes = {name: value for name, value in simple.items() if job[name] != value}
+    if len(changes) > 1:
+        yield _with(program, job=simple)
+    for name, value in changes.items():
+        yield _with(program, job=dict(job, **{name: value}))
+
+
+#: Where in a program, and what is to be there; None: nothing.
+Change = Tuple[Tuple[Any, ...], Any]
+
+
+def _changed(program: Program, changes: Sequence[Change]) -> Program:
+    program = copy.deepcopy(program)
+    for (*path, last), value in changes:
+        where: Any = program
+        for name in path:
+            where = where.get(name) if isinstance(where, dict) else where[name]
+            if where is None:
+                break
+        if where is not None and value is not None:
+            where[last] = copy.deepcopy(value)
+        elif where is not None:
+            where.pop(last, None)
+    return program
+
+
+def _changes(program: Program) -> Iterator[Change]:
+    """Changes, each of which makes one thing simpler, and that can be made together."""
+    model, optimizer = program['model'], program['optimizer']
+    for name, value in (('devices', 1), ('add', False), ('dtype', 'float32'), ('units', 1)):
+        if model[name] != value:
+            yield ('model', name), value
+    for at, branch in enumerate(model['branches']):
+        for name, value in (('uses', 1), ('width', 1), ('rows', 5), ('block', 'Branch')):
+            common = 'shared' in branch or any(other.get('shared') == at for other in model['branches'])
+            if branch[name] != value and (name != 'rows' or value < branch['rows']) and not (name != 'uses' and common):
+                yield ('model', 'branches', at, name), value
+    for setting in program['store']:
+        yield ('store', setting), None
+    if optimizer.get('scheduler'):
+        yield ('optimizer', 'scheduler'), None
+    if optimizer['name'] != 'sgd':
+        yield ('optimizer',), {'name': 'sgd', 'options': {'learning_rate': 0.1}, 'scheduler': None}
+    for option in optimizer['options']:
+        if option != 'learning_rate':
+            yield ('optimizer', 'options', option), None
+    for at, event in enumerate(program['events']):
+        for name, value in _simple_arguments(program, event):
+            if name in event and event[name] != value and not (name in ('samples', 'steps') and event[name] < value):
+                yield ('events', at, name), value
+    if program['asked'] is not None:
+        yield ('asked',), False
+    if not program['looks']:
+        yield ('looks',), True
+
+
+def _simple_arguments(program: Program, event: Dict[str, Any]) -> Sequence[Tuple[str, Any]]:
+    renewed = (('optimizer', None), ('store', {}))
+    return {'step': (('by', None), ('clip', None), ('backwards', None), ('divisor', None),
+                     ('split', 'even'), ('use', ['all'] * len(program['model']['branches'])), ('ids', 'any'),
+                     ('samples', 6)),
+            'steps ahead': (('samples', 4), ('steps', 2)), 'trainer': renewed, 'renew': renewed,
+            'read': (('write', None),), 'evaluate': (('samples', 5), ('ids', 'any'))}.get(event['do'], ())
+
+
+def without_branch(program: Program, at: int) -> Any:
+    """The program without a branch; None where it must stay."""
+    branches = program['model']['branches']
+    if len(branches) == 1 or any(branch.get('shared') == at for branch in branches):
+        return None
+    kept = copy.deepcopy(branches[:at] + branches[at + 1:])
+    for branch in kept:
+        if branch.get('shared', -1) > at:
+            branch['shared'] -= 1
+    found = _renumbered(program, dict(program['model'], branches=kept), at)
+    for event in found['events']:
+        if 'use' in event:
+            del event['use'][at]
+        if event['do'] == 'hybridize' and event['branch'] > at:
+            event['branch'] -= 1
+    return found
+
+
+def _renumbered(program: Program, model: Dict[str, Any], gone: int = -2) -> Program:
+    """The program with another model; events of parameters that it lacks are dropped."""
+    def names(made: Dict[str, Any], gone: int) -> List[Any]:
+        found, seen = [], {}  # type: ignore[var-annotated]
+        for param in parameters(made):
+            branch = param.branch + (param.branch >= gone >= 0)
+            number = seen.get(branch, 0)
+            seen[branch] = number + 1
+            tables = 1 if branch < 0 or 'shared' in made['branches'][param.branch] else 0
+            # Without bias there is every other one of the layers' parameters.
+            layer = number if number == 0 and not tables else 2 * number if not made['bias'] and tables else (
+                1 + 2 * (number - 1) if not made['bias'] else number)
+            found.append((branch, layer))
+        return found
+    old = names(program['model'], -2)
+    new = {name: place for place, name in enumerate(names(model, gone))}
+    found = _with(program, model=model)
+    events = []
+    for event in found['events']:
+        if 'place' in event:
+            name = old[event['place']]
+            if name not in new:
+                continue
+            event['place'] = new[name]
+        if event['do'] == 'hybridize' and event['branch'] == gone:
+            continue
+        events.append(event)
+    return dict(found, events=events)

@@ -1,0 +1,411 @@
+"""Real jobs: start one, watch it, read what its workers report, leave nothing behind.
+
+A *body* is a Python script that every worker of a job runs, under a launcher::
+
+    result = run_job(BODIES / 'dense.py', workers=2, args=['--steps', '20']).ok()
+    np.testing.assert_allclose(result.results[0]['weights']['dense0_weight'], expected)
+
+and it hands its results back::
+
+    from lab.reports import report
+    report(kv.rank, weights={name: param.data() for name, param in params.items()}, steps=20)
+
+Who wants to disturb a job holds it in the hands::
+
+    with start_job(body, 'horovodrun', workers=2) as job:
+        job.wait_for_output('step 3', timeout=60)
+        job.kill(job.wait_for_processes('server', 1, timeout=5)[0].pid)
+        result = job.wait(timeout=30)
+    assert result.returncode != 0
+
+Every process of a job carries a marker (:mod:`lab.processes`): those that do not end in time, and those that outlive
+their launcher, fail the job and are killed by process id. Nothing is ever killed by name.
+"""
+import contextlib
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from . import processes, reports
+from .launchers import REPOSITORY, SCRIPTS, job_command
+from .processes import GRACE_S, MARKER, POLL_S, JobFailed
+
+TAIL_LINES = 100  # of the output, in a message; horovodrun adds a stack of 25 lines of its own
+_REAP_S = 10.0
+
+
+def _obey_ctrl_c():
+    """Undo what a shell does to commands in its background: those ignore SIGINT, and so would all they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Command:
+    """One command of a job, in a session of its own, and the file that takes what it writes."""
+
+    def __init__(self, label, argv, log, **how):
+        self.label, self._log = label, log
+        with open(str(log), 'wb') as output:
+            self._process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                             preexec_fn=_obey_ctrl_c, **how)
+        self.pid = self._process.pid
+        resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
+
+    def poll(self):
+        """int or None: its exit status, None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout):
+        """int or None: its exit status, None if it still runs after `timeout` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+        return self._process.returncode
+
+    @property
+    def output(self):
+        """str: what it has written so far, standard output and error together."""
+        return self._log.read_text(errors='replace')
+
+    def tail(self, lines=TAIL_LINES):
+        """str: the last lines of that."""
+        return indented(self.output, lines)
+
+    def kill(self):
+        """Kill it, and wait until it is gone."""
+        if self.poll() is None:
+            self._process.kill()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self.wait(_REAP_S)
+
+
+def indented(output, lines=TAIL_LINES):
+    """str: the last lines of an output, to be shown in a message."""
+    return '\n'.join('  | ' + line for line in output.splitlines()[-lines:]) or '  (it said nothing)'
+
+
+class Job:
+    """Commands that belong together, and all processes that they start: marked, watched, and ended together.
+
+    A context manager, which ends them at the end of the block, whatever happens there.
+
+    Parameters
+    ----------
+    not_inherited : str
+        A regular expression: variables of this process whose names begin so do not reach the job.
+    env : dict, optional
+        Added to the environment of every command; None as a value removes a name.
+
+    Attributes
+    ----------
+    marker : str
+        What every process of the job carries in its environment.
+    directory : Path
+        For files of the job; it goes when the job does.
+    """
+
+    def __init__(self, not_inherited, env=None):
+        self.marker = processes.new_marker()
+        self.directory = Path(tempfile.mkdtemp(prefix='mxhybrid-job-'))
+        self.commands = []
+        self._environment = _with(
+            {name: value for name, value in os.environ.items() if not re.match(not_inherited, name)},
+            {MARKER: self.marker,
+             'OMP_NUM_THREADS': '1',
+             'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]),
+             'PYTHONUNBUFFERED': '1',
+             # SIGABRT then prints the Python stack of every thread: how a job that is out of time explains itself.
+             'PYTHONFAULTHANDLER': '1'}, env)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def start(self, label, argv, env=None, cwd=None, stdin=subprocess.DEVNULL):
+        """Start a command; returns it."""
+        log = self.directory / ('output.%d' % len(self.commands))
+        self.commands.append(Command(label, argv, log, env=_with(self._environment, env), stdin=stdin,
+                                     cwd=str(cwd or self.directory)))
+        return self.commands[-1]
+
+    def over(self):
+        """str: why nothing more is to be expected of the job; empty while it goes on."""
+        return ''
+
+    def wait_until(self, condition, timeout, what):
+        """Wait until `condition()` holds; `JobFailed` where the job is over, or time is up, without it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            over = self.over()
+            if condition():
+                return
+            if over or time.monotonic() > deadline:
+                message = self.explain(over, timeout, what)
+                self.close()
+                raise JobFailed(message)
+            time.sleep(POLL_S)
+
+    def explain(self, over, timeout, what):
+        """str: what the job was doing when it was over, or else when time was up."""
+        said = '\n'.join('last lines of the output:\n' + command.tail() for command in self.commands)
+        return f'{over or "%g s passed" % timeout} while waiting for {what}; running:\n{self.running()}\n{said}'
+
+    def running(self):
+        """str: a line for each process that runs."""
+        return processes.format_processes(processes.find_processes(self.marker))
+
+    def end(self):
+        """Kill what is left of the job."""
+        for command in self.commands:
+            command.kill()  # by itself: one that renames itself (sshd) overwrites its environment
+        processes.kill_processes(self.marker)
+
+    def close(self):
+        """Kill what is left of the job and remove its files. Safe to call twice."""
+        try:
+            self.end()
+        finally:
+            shutil.rmtree(str(self.directory), ignore_errors=True)
+
+
+def _with(environment, *changes):
+    """A copy of an environment with changes; None as a value removes a name."""
+    changed = dict(environment)
+    for name, value in (pair for change in changes for pair in (change or {}).items()):
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = str(value)
+    return changed
+
+
+class Result:
+    """What a job left: its exit status, its output and the reports of its workers.
+
+    Attributes
+    ----------
+    returncode : int
+        Exit status of the launcher, negative for a signal.
+    output : str
+        Standard output and error of the whole job, together.
+    seconds : float
+        From the start to the launcher's end.
+    results : dict of int to dict
+        `results[rank][name]`, what each worker gave to `report`. Ranks that reported nothing are absent.
+    """
+
+    def __init__(self, command, returncode, output, seconds, results):
+        self.command = command
+        self.returncode = returncode
+        self.output = output
+        self.seconds = seconds
+        self.results = results
+
+    def __repr__(self):
+        return f'<Result returncode={self.returncode} seconds={self.seconds:.1f} ranks={sorted(self.results)}>'
+
+    def tail(self, lines=TAIL_LINES):
+        """str: the last lines of the output."""
+        return '\n'.join(self.output.splitlines()[-lines:])
+
+    def ok(self):
+        """Assert that the job ended with 0; returns the result itself, to chain."""
+        if self.returncode != 0:
+            raise JobFailed(f'the job ended with status {self.returncode} after {self.seconds:.1f} s:\n'
+                            f'  {self.command}\n{indented(self.output)}')
+        return self
+
+    def failed(self, *words):
+        """Assert that the job ended with another status than 0 and that its output holds each of `words`."""
+        if self.returncode == 0:
+            raise JobFailed(f'the job should have failed, but ended with 0:\n  {self.command}\n'
+                            f'{indented(self.output)}')
+        for word in words:
+            if word not in self.output:
+                raise JobFailed(f'the job failed without saying {word!r}:\n{indented(self.output)}')
+        return self
+
+
+class LaunchedJob(Job):
+    """A job that one command launches. Made by `start_job` and `start_command`.
+
+    Attributes
+    ----------
+    pid : int
+        Process id of the launcher.
+    """
+
+    def __init__(self, argv, env=None, body=None, cwd=None):
+        super().__init__('(HOROVOD|DMLC|MXHYBRID|MXNET|PS)_')
+        self.body = None if body is None else str(body)
+        self.command = ' '.join(shlex.quote(word) for word in argv)
+        self._reports = self.directory / 'reports'
+        self._reports.mkdir()
+        self._result = None
+        self._started = time.monotonic()
+        self._launcher = self.start('the launcher', argv, dict({reports.DIRECTORY: self._reports}, **(env or {})), cwd)
+        self.pid = self._launcher.pid
+
+    @property
+    def output(self):
+        """str: what the job has written so far, standard output and error together."""
+        return self._result.output if self._result else self._launcher.output
+
+    def processes(self, role=None):
+        """list of Process: those running now; with `role`, of that role only."""
+        return [p for p in processes.find_processes(self.marker, self.body) if role in (None, p.role)]
+
+    def running(self):
+        """str: a line for each process that runs."""
+        return processes.format_processes(self.processes())
+
+    def poll(self):
+        """int or None: the launcher's exit status, None while it runs."""
+        return self._launcher.poll()
+
+    def over(self):
+        """str: that the launcher has ended, if it has."""
+        return '' if self.poll() is None else 'the job ended'
+
+    def kill(self, pid, sig=signal.SIGKILL):
+        """Send a signal to one process of this job, and to no other."""
+        if not processes.read_environ(pid).get(MARKER, '').startswith(self.marker):
+            raise ValueError(f'process {pid} does not belong to this job')
+        os.kill(pid, sig)
+
+    def wait_for_output(self, text, timeout):
+        """Wait until the output holds `text`; `JobFailed` where the job ends, or time is up, without it."""
+        self.wait_until(lambda: text in self.output, timeout, f'the output to say {text!r}')
+
+    def wait_for_processes(self, role, count, timeout):
+        """Wait until at least `count` processes of a role run; returns them."""
+        self.wait_until(lambda: len(self.processes(role)) >= count, timeout, f'{count} {role} process(es)')
+        return self.processes(role)
+
+    def wait(self, timeout, grace=GRACE_S):
+        """Wait for the end of the job, launcher and all.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds, from now, that the launcher may take.
+        grace : float
+            Seconds that other processes may take to end after it.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        JobFailed
+            If time is up (with the processes still running and, where they can still speak, their Python
+            stacks), or if processes outlive the launcher. They are killed first.
+        """
+        try:
+            returncode = self._launcher.wait(timeout)
+            if returncode is None:
+                self._fail_out_of_time(timeout)
+            seconds = time.monotonic() - self._started
+            processes.assert_no_processes_left(self.marker, grace, self.body, indented(self.output))
+            self._result = Result(self.command, returncode, self.output, seconds, reports.read_reports(self._reports))
+            return self._result
+        finally:
+            self.close()
+
+    def _fail_out_of_time(self, timeout):
+        table = self.running()
+        for process in self.processes():
+            if process.role in ('worker', 'server', 'scheduler'):
+                processes.send_signal(process.pid, signal.SIGABRT)
+        self._launcher.wait(3)  # for the stacks to arrive; the launcher may end by itself now
+        raise JobFailed(f'the job did not end within {timeout:g} s:\n  {self.command}\n'
+                        f'running at that time:\n{table}\n{indented(self.output)}')
+
+    def end(self):
+        """Kill what is left of the job; what it has written stays to be read."""
+        super().end()
+        if self._result is None:
+            self._result = Result(self.command, self.poll(), self.output, time.monotonic() - self._started, {})
+
+
+def start_command(argv, env=None, body=None, cwd=None):
+    """Start any command as a job: marked, captured, in a session of its own, reading from /dev/null.
+
+    Parameters
+    ----------
+    argv : list of str
+    env : dict, optional
+        Added to the environment; None as a value removes a name.
+    body : path, optional
+        The script that workers run, to tell their role.
+    cwd : path, optional
+        A fresh temporary directory by default.
+
+    Returns
+    -------
+    LaunchedJob
+    """
+    return LaunchedJob([str(word) for word in argv], env=env, body=body, cwd=cwd)
+
+
+def start_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env=None, cwd=None):
+    """Start a job; parameters as for `run_job`.
+
+    Returns
+    -------
+    LaunchedJob
+        To be used in a `with` statement, or closed by hand.
+    """
+    env = dict(env or {})
+    if launcher == 'horovodrun':
+        env.setdefault('MXHYBRID_SERVERS_PER_HOST', str(servers))
+    return start_command(job_command(body, launcher, workers, servers, args), env=env, body=body, cwd=cwd)
+
+
+def run_job(body, launcher='horovodrun', workers=None, servers=1, args=(), env=None, timeout=120, grace=GRACE_S,
+            cwd=None):
+    """Run a job to its end.
+
+    Parameters
+    ----------
+    body : path
+        Python script that every worker runs, with this interpreter.
+    launcher : {'horovodrun', 'launch.py', 'stock-launch.py', 'none'}
+        'launch.py' is scripts/launch.py, 'stock-launch.py' the one in the mxnet wheel (see `STOCK_LAUNCH_WORKS`).
+    workers : int
+        2 by default, 1 without a launcher.
+    servers : int
+        In all under launch.py, per host under horovodrun.
+    args : sequence of str
+        Arguments of the body.
+    env : dict, optional
+        Added to the environment; None as a value removes a name. HOROVOD_*, DMLC_*, MXHYBRID_*, MXNET_* and PS_*
+        are not inherited.
+    timeout : float
+        Seconds for the whole job.
+    grace : float
+        Seconds that processes may outlive their launcher.
+    cwd : path, optional
+        A fresh temporary directory by default.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    JobFailed
+        If the job is out of time or leaves processes behind; never for its exit status (`Result.ok` does that).
+    """
+    with start_job(body, launcher, workers, servers, args, env, cwd) as job:
+        return job.wait(timeout, grace)

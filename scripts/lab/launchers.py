@@ -1,0 +1,64 @@
+"""The command lines that start a job under each launcher."""
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPTS = REPOSITORY / 'scripts'
+
+# The wheel's launch.py calls Thread.isAlive, which CPython 3.9 removed.
+STOCK_LAUNCH_WORKS = sys.version_info < (3, 9)
+LAUNCHERS = ('horovodrun', 'launch.py', 'stock-launch.py', 'none')
+
+
+def beside_python(name):
+    """str: path of a command installed in the environment of this interpreter."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise FileNotFoundError(f'{name} is not installed beside {sys.executable}')
+    return str(path)
+
+
+def stock_launch():
+    """str: path of the launch.py that the mxnet wheel ships."""
+    spec = importlib.util.find_spec('mxnet')
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f'mxnet is not installed for {sys.executable}')
+    return str(Path(spec.origin).parent / 'tools' / 'launch.py')
+
+
+def job_command(body, launcher='horovodrun', workers=None, servers=1, args=()):
+    """list of str: the command line that starts a job; parameters as for `jobs.run_job`."""
+    if launcher not in LAUNCHERS:
+        raise ValueError(f'launcher {launcher!r} is none of {", ".join(LAUNCHERS)}')
+    if workers is None:
+        workers = 1 if launcher == 'none' else 2
+    script = [sys.executable, str(body)] + [str(arg) for arg in args]
+    if launcher == 'none':
+        if workers != 1:
+            raise ValueError(f'workers={workers}, but without a launcher there is one')
+        return script
+    if launcher == 'horovodrun':
+        return [sys.executable, beside_python('horovodrun'), '-np', str(workers), '--gloo'] + script
+    path = str(SCRIPTS / 'launch.py') if launcher == 'launch.py' else stock_launch()
+    # dmlc_tracker joins the words again without quoting them.
+    return [sys.executable, path, '-n', str(workers), '-s', str(servers), '--launcher', 'local'] \
+        + [shlex.quote(word) for word in script]
+
+
+def over_hosts(hosts, job, interface='e0'):
+    """list of str: the command line by which horovodrun starts workers on several hosts.
+
+    Parameters
+    ----------
+    hosts : list of (str, int)
+        Names, and how many workers each gets.
+    job : sequence of str or path
+        What every worker runs, as arguments of this interpreter.
+    interface : str
+        By which the hosts reach each other.
+    """
+    return [sys.executable, beside_python('horovodrun'), '-np', str(sum(count for _, count in hosts)),
+            '-H', ','.join('%s:%d' % host for host in hosts), '--gloo', '--network-interface', interface,
+            sys.executable] + [str(word) for word in job]

@@ -1,0 +1,49 @@
+"""What workers hand back: a body reports values under names, whoever started its job reads them by rank.
+
+Bodies import this module, so it imports neither mxnet nor horovod.
+"""
+import os
+import pickle
+from pathlib import Path
+
+#: Environment variable with the directory that takes the reports of a job.
+DIRECTORY = 'MXHYBRID_LAB_REPORTS'
+
+
+def report(rank, **values):
+    """Hand results from a body to whoever started its job; called in a worker, as often as wanted (later values win).
+
+    Parameters
+    ----------
+    rank : int
+    **values
+        NumPy arrays, MXNet arrays, numbers, strings, None, and lists, tuples and dicts of them.
+    """
+    path = Path(os.environ[DIRECTORY]) / f'rank{rank}.pickle'
+    merged = pickle.loads(path.read_bytes()) if path.exists() else {}
+    merged.update({name: _plain(value, name) for name, value in values.items()})
+    scratch = path.with_suffix(f'.{os.getpid()}')
+    scratch.write_bytes(pickle.dumps(merged))
+    os.replace(str(scratch), str(path))
+
+
+def _plain(value, name):
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, dict):
+        return {key: _plain(item, f'{name}[{key!r}]') for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item, f'{name}[{i}]') for i, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
+    if hasattr(value, 'asnumpy'):
+        return value.asnumpy()
+    if type(value).__module__ == 'numpy':
+        return value
+    raise TypeError(f'report({name}=...): cannot hand over a {type(value).__name__}; '
+                    'convert it to NumPy or plain Python')
+
+
+def read_reports(directory):
+    """What every worker reported, by rank."""
+    return {int(path.stem[len('rank'):]): pickle.loads(path.read_bytes())
+            for path in directory.glob('rank*.pickle')}

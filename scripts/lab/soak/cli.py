@@ -1,0 +1,95 @@
+"""The command line: runs the job, looks at its processes again and again, judges."""
+import argparse
+import collections
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from lab.jobs import start_job
+
+from . import growth
+
+BODY = Path(__file__).resolve().parent / 'body.py'
+
+#: Samples of each process, however long it takes; the first ones, in which it grows up, do not count.
+SAMPLES = 60
+
+#: Seconds that the job may take beyond the time asked for.
+_BEYOND_S = 1800.0
+
+
+def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog='scripts/soak', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description='Run a job of random steps for long: every step is compared with NumPy, and no process may come '
+                    'to hold more memory, descriptors, threads or shared memory.')
+    add = parser.add_argument
+    add('--minutes', type=float, default=60.0, help='how long at least')
+    add('--steps', type=int, default=10000, help='steps at least')
+    add('--workers', type=int, default=2)
+    add('--servers', type=int, default=2)
+    add('--launcher', choices=('horovodrun', 'launch.py'), default='horovodrun')
+    add('--json', metavar='FILE', help='write all samples')
+    return parser.parse_args(argv)
+
+
+def soak(launcher: str, workers: int, servers: int, seconds: float, steps: int, interval: float) -> Dict[str, Any]:
+    """Run a job to its end.
+
+    Parameters
+    ----------
+    launcher : str
+    workers, servers : int
+    seconds, steps : float, int
+        How long at least.
+    interval : float
+        Seconds between two samples.
+
+    Returns
+    -------
+    dict
+        ``steps`` that were made, ``samples`` by process, and what :func:`lab.soak.growth.judge` finds in them.
+    """
+    samples: Dict[str, List[growth.Sample]] = collections.defaultdict(list)
+    with start_job(BODY, launcher, workers=workers, servers=servers, args=[seconds, steps]) as job:
+        job.wait_for_output('soak: 100 steps', timeout=300)
+        deadline = time.monotonic() + seconds + _BEYOND_S
+        while job.poll() is None and time.monotonic() < deadline:
+            for process in job.processes():
+                if process.role == 'launcher':
+                    continue
+                held = growth.sample(process.pid)
+                if held is not None:
+                    name = process.role if process.rank is None else '%s %d' % (process.role, process.rank)
+                    samples['%s (%d)' % (name, process.pid)].append(held)
+            time.sleep(interval)
+        result = job.wait(timeout=60).ok()
+    # Those that were seen from beginning to end: a process that starts another one looks like it for a moment.
+    most = max(map(len, samples.values()))
+    samples = {name: held[:-1] for name, held in samples.items() if len(held) > most / 2}
+    made = {each['steps'] for each in result.results.values()}
+    if len(made) != 1 or sorted(result.results) != list(range(workers)):
+        raise RuntimeError('workers made different numbers of steps: %s' % result.results)
+    by_pid = {each['pid']: each['requests'] for each in result.results.values()}
+    requests = {name: by_pid[pid] for name in samples for pid in by_pid if name.endswith('(%d)' % pid)}
+    return {'steps': made.pop(), 'samples': samples, 'judgement': growth.judge(samples, requests)}
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run the soak; returns the exit status."""
+    args = parse(argv)
+    seconds = 60 * args.minutes
+    began = time.monotonic()
+    outcome = soak(args.launcher, args.workers, args.servers, seconds, args.steps, max(1.0, seconds / SAMPLES))
+    print('%d steps in %.0f min, each equal to NumPy' % (outcome['steps'], (time.monotonic() - began) / 60))
+    print(growth.table(outcome['judgement']))
+    if args.json:
+        with open(args.json, 'w') as file:
+            json.dump(outcome, file)
+    grew = [row['process'] for row in outcome['judgement'] if row['grew']]
+    if grew:
+        sys.stderr.write('soak: grew: %s\n' % ', '.join(grew))
+    return int(bool(grew))

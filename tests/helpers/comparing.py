@@ -1,0 +1,43 @@
+"""What the equality tests share: MXNet alone on the joint batch, and how close is equal."""
+import numpy as np
+from lab.jobs import run_job
+
+#: float32 after 20 steps.
+TOLERANCE = {'rtol': 1e-5, 'atol': 1e-6}
+
+#: float16: sums over workers round in another order, by a unit in the last place.
+HALF_TOLERANCE = {'rtol': 2e-3, 'atol': 2e-3}
+
+
+def reference(body, *args):
+    """What one process with MXNet's own store reports."""
+    result = run_job(body, launcher='none', args=('--kvstore', 'device') + args, timeout=150).ok()
+    assert 'Exception ignored' not in result.output, 'MXNet swallowed an error: the reference is wrong'
+    return result.results[0]
+
+
+def assert_equal(expected, found, case):
+    """Compare the arrays of one case."""
+    assert sorted(expected) == sorted(found)
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype
+        tolerance = HALF_TOLERANCE if values.dtype == np.float16 else TOLERANCE
+        np.testing.assert_allclose(found[name], values, err_msg='%s: %s' % (case, name), **tolerance)
+
+
+def assert_same_bits(expected, found, case):
+    """Compare the arrays of one case bit for bit."""
+    assert sorted(expected) == sorted(found)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg='%s: %s' % (case, name))
+
+
+def assert_cases(expected, result, workers):
+    """Every worker reports every case, all workers the same bits, and they equal what is expected."""
+    assert sorted(result.results) == list(range(workers))
+    for case, arrays in expected.items():
+        if not isinstance(arrays, dict):
+            continue
+        assert_equal(arrays, result.results[0][case], case)
+        for rank in range(1, workers):
+            assert_same_bits(result.results[0][case], result.results[rank][case], '%s on rank %d' % (case, rank))

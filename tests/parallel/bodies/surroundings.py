@@ -1,0 +1,477 @@
+"""What training scripts do around their loop; each case trains a model and reports its weights, as in ``train.py``.
+
+``--in-thread`` has threads that end make the first store and train.  Cases in which the script ends are by themselves:
+``--end NAME``.
+"""
+import argparse
+import asyncio
+import atexit
+import code
+import concurrent.futures
+import gc
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+from train import BATCH, ROWS, Worker, batches, fill, fit, weights
+
+import mxhybrid
+
+STEPS = 9
+LIMIT_S = 60
+
+
+class Mixed(gluon.Block):
+    """A row_sparse weight, a row_sparse gradient and a dense layer."""
+
+    def __init__(self, sparse_weight=True):
+        super().__init__()
+        with self.name_scope():
+            self.held = SparseEmbedding(ROWS, 4) if sparse_weight else nn.Embedding(ROWS, 4)
+            self.own = nn.Embedding(ROWS, 3, sparse_grad=True)
+            self.out = nn.Dense(2, in_units=21)
+
+    def forward(self, ids):
+        """Concatenate what both tables give."""
+        parts = [table(ids).reshape((ids.shape[0], -1)) for table in (self.held, self.own)]
+        return self.out(mx.nd.concat(*parts, dim=1))
+
+
+def make(worker, sparse_weight=True, **options):
+    """A filled model and its Trainer."""
+    net = Mixed(sparse_weight)
+    fill(net.collect_params())
+    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.3, 'momentum': 0.9},
+                              kvstore=worker.store(**options), **options)
+
+
+def around(act, every=1):
+    """A case that calls ``act(worker)`` before each step, or some."""
+    def case(worker):
+        net, trainer = make(worker)
+        return fit(worker, net, trainer, steps=STEPS,
+                   before=lambda step, trainer: act(worker) if step % every == every - 1 else None)
+    return case
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def _process(method):
+    process = multiprocessing.get_context(method).Process(target=len, args=('',))
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == 0, process.exitcode
+
+
+def forks(worker):
+    """Fork right after a step."""
+    _process('fork')
+
+
+def _ended(pid):
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError('a forked process did not end')
+
+
+def child_exits(worker):
+    """A forked process ends like a script."""
+    pid = os.fork()
+    if not pid:
+        sys.exit(3)
+    assert _ended(pid) == 3 << 8
+
+
+def child_raises(worker):
+    """A forked process ends with an exception that nobody catches."""
+    pid = os.fork()
+    if not pid:
+        sys.stderr = io.StringIO()
+        raise ValueError('this child fails')
+    assert _ended(pid) == 1 << 8
+
+
+def child_computes(worker):
+    """A forked process uses MXNet."""
+    pid = os.fork()
+    if not pid:
+        os._exit(int(mx.nd.ones(5).sum().asscalar()))
+    assert _ended(pid) == 5 << 8
+
+
+def child_calls_store(worker):
+    """A forked process is told that it is no member of the job."""
+    if not worker.hybrid:
+        return
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            worker._first.init('never', mx.nd.zeros(3))
+        except mxhybrid.JobError as error:
+            status = 7 if 'forked from worker %d' % worker.rank in str(error) else 8
+        os._exit(status)
+    assert _ended(pid) == 7 << 8
+
+
+def programs(worker):
+    """Programs, with and without Python code between fork and exec."""
+    subprocess.run(['true'], check=True, timeout=LIMIT_S)
+    subprocess.run(['true'], check=True, timeout=LIMIT_S, preexec_fn=os.getpid)
+    assert os.system('true') == 0
+
+
+def mid_step(worker):
+    """Processes between the exchange of gradients and the update."""
+    net, trainer = make(worker, False, update_on_kvstore=False)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches()
+    for step in range(STEPS):
+        with autograd.record():
+            output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+        output.backward()
+        subprocess.run(['true'], check=True, timeout=LIMIT_S)
+        trainer.allreduce_grads()
+        _process('fork')
+        trainer.update(BATCH)
+    return weights(net)
+
+
+def pools(worker):
+    """A pool of forked processes that lives for the whole training."""
+    net, trainer = make(worker)
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('fork')) as pool:
+        found = []
+        result = fit(worker, net, trainer, steps=STEPS, before=lambda step, _: found.append(pool.submit(abs, -step)))
+        assert [one.result(LIMIT_S) for one in found] == list(range(STEPS))
+    return result
+
+
+def _feed(batches, queue):
+    for batch in batches:
+        queue.put(batch)
+
+
+def loaders(worker):
+    """MXNet's data loader, and a process that feeds a queue as PyTorch's does, both started in the middle."""
+    net, trainer = make(worker)
+    fit(worker, net, trainer, steps=3)
+    loss = gluon.loss.L2Loss()
+    ids, targets = batches(6)
+    size = BATCH // worker.size
+    mine = [np.concatenate([batch[worker.rank::worker.size] for batch in all_of][:4]) for all_of in (ids, targets)]
+    loader = gluon.data.DataLoader(gluon.data.ArrayDataset(*mine), batch_size=size, num_workers=2, timeout=LIMIT_S)
+    queue = multiprocessing.get_context('fork').Queue(2)
+    feeder = multiprocessing.get_context('fork').Process(target=_feed, daemon=True, args=(
+        [(mine[0][at:at + size], mine[1][at:at + size]) for at in range(0, 4 * size, size)], queue))
+    for start, source in ((lambda: None, iter(loader)), (feeder.start, iter(lambda: queue.get(timeout=LIMIT_S), None))):
+        start()
+        for _, (x, y) in zip(range(4), source):
+            with autograd.record():
+                output = loss(net(mx.nd.array(x)), mx.nd.array(y))
+            output.backward()
+            trainer.step(BATCH)
+    feeder.join(LIMIT_S)
+    return weights(net)
+
+
+def spawned(worker):
+    """Processes started afresh, which import this program: on the way, and one that fails."""
+    net, trainer = make(worker)
+    fit(worker, net, trainer, steps=3)
+    _process('spawn')
+    sleeper = subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        # Not in the working directory, from which `python -c` imports.
+        if worker.rank == 0:
+            failing = subprocess.run([sys.executable, '-c', 'import mxhybrid; raise ValueError()'], timeout=LIMIT_S,
+                                     stderr=subprocess.DEVNULL, cwd='/')
+            assert failing.returncode == 1
+        program = 'import mxhybrid; store = mxhybrid.create(); assert store.num_workers == 1, store.num_workers'
+        subprocess.run([sys.executable, '-c', program], check=True, timeout=LIMIT_S, cwd='/')
+        result = fit(worker, net, trainer, steps=3, seed=6)
+        assert sleeper.poll() is None, 'the job ended a process that is none of its own'
+        return result
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+# -- threads and signals -----------------------------------------------------------------------------------------
+
+
+def in_a_thread(what, *args):
+    """Call a function in a thread that ends; not one of a pool, from which CPython's multiprocessing cannot fork."""
+    result = concurrent.futures.Future()
+
+    def call():
+        try:
+            result.set_result(what(*args))
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    return result.result()
+
+
+def in_threads(worker):
+    """Each part of the training in a thread of its own, which ends."""
+    net, trainer = make(worker)
+    for seed in (5, 6, 7):
+        result = in_a_thread(fit, worker, net, trainer, seed, 3)
+    return result
+
+
+def beside_threads(worker):
+    """A thread that starts programs and collects garbage beside the training."""
+    net, trainer = make(worker)
+    stop, rounds = threading.Event(), []
+
+    def busy():
+        while not stop.is_set():
+            if worker.hybrid:  # on CPython 3.8 MXNet alone may lose an operation, and hang
+                subprocess.run(['true'], check=True, timeout=LIMIT_S)
+            gc.collect()
+            rounds.append(1)
+            stop.wait(0.02)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        return fit(worker, net, trainer, steps=STEPS)
+    finally:
+        stop.set()
+        thread.join(LIMIT_S)
+        assert rounds
+
+
+def in_event_loop(worker):
+    """Training inside of a coroutine."""
+    async def train():
+        net, trainer = make(worker)
+        return fit(worker, net, trainer, steps=STEPS)
+    return asyncio.run(train())
+
+
+def signals(worker):
+    """A timer's signals interrupt whatever the script does, and their handler starts a program now and then."""
+    net, trainer = make(worker)
+    count = [0]
+
+    def tick(number, frame):
+        count[0] += 1
+        if count[0] % 10 == 0:
+            subprocess.run(['true'], check=True, timeout=LIMIT_S)
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    try:
+        return fit(worker, net, trainer, steps=STEPS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        assert count[0]
+
+
+# -- the script ----------------------------------------------------------------------------------------------------
+
+
+def cells(worker):
+    """A console, as behind a notebook: an error ends its cell only."""
+    names = {'worker': worker, 'make': make, 'fit': fit}
+    console = code.InteractiveConsole(names)
+    shown, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        for line in ('net, trainer = make(worker)', 'first = fit(worker, net, trainer, steps=3)', 'first.nonsense',
+                     'result = fit(worker, net, trainer, steps=3, seed=6)'):
+            assert not console.push(line)
+        text = sys.stderr.getvalue()
+    finally:
+        sys.stderr = shown
+    assert 'nonsense' in text
+    return names['result']
+
+
+def caught(worker):
+    """Errors that the script catches, on all workers or on one, in calls, forward passes and records."""
+    net, trainer = make(worker)
+    fit(worker, net, trainer, steps=2)
+    for wrong in (lambda: trainer.step('many'), lambda: net(mx.nd.ones((2, 2))),
+                  lambda: trainer._kvstore.pull('nobody', mx.nd.zeros(2)) if worker.hybrid else 1 / 0):
+        try:
+            with autograd.record():
+                wrong()
+        except Exception:  # the errors of MXNet and of the store are of many kinds
+            continue
+        raise AssertionError('nothing was raised')
+    if worker.rank == 0:
+        try:
+            with autograd.record():
+                net(mx.nd.ones((2, 2)))
+        except mx.base.MXNetError:
+            pass
+    return fit(worker, net, trainer, steps=3, seed=6)
+
+
+def evaluates(worker):
+    """One worker evaluates, saves and looks at values while the others go on."""
+    net, trainer = make(worker)
+    ids, _ = batches(9)
+    found = []
+
+    def evaluate():
+        if worker.rank == 0:
+            found.append(net(mx.nd.array(ids[0])).asnumpy())
+        worker.barrier()  # where the others are, and not in what an evaluation might call
+
+    def look(step, trainer):
+        if step % 3 == 2:
+            before = weights(net)
+            evaluate()
+            with tempfile.TemporaryDirectory() as directory:
+                net.save_parameters(os.path.join(directory, 'net.params'))
+            for name, values in weights(net).items():
+                np.testing.assert_array_equal(values, before[name])
+
+    evaluate()
+    result = fit(worker, net, trainer, steps=STEPS, before=look)
+    net.own.weight.set_data(mx.nd.ones((ROWS, 3)))
+    net.held.weight.set_data(mx.nd.ones((ROWS, 4)).tostype('row_sparse'))
+    evaluate()
+    result.update(fit(worker, net, trainer, steps=3, seed=6))
+    held, own = weights(net)['00'], weights(net)['01']
+    evaluate()
+    net.own.weight.set_data(mx.nd.array(own))
+    if not worker.hybrid:  # whose other table, of which it has some rows, MXNet alone takes for all
+        net.held.weight.set_data(mx.nd.sparse.row_sparse_array((held, np.arange(ROWS)), shape=held.shape))
+    evaluate()
+    result.update({'later-' + name: values for name, values in fit(worker, net, trainer, steps=3, seed=7).items()})
+    if worker.rank == 0:
+        report(0, evaluated={'%d' % index: values for index, values in enumerate(found)})
+    return result
+
+
+def renewed(worker):
+    """New Trainers on the same net, new nets, and garbage of the old ones."""
+    net, trainer = make(worker, False)
+    gone = []
+    for seed in (5, 6, 7):
+        fit(worker, net, trainer, steps=5, seed=seed)
+        gone.append(weakref.ref(trainer))
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.2}, kvstore=worker.store())
+        make(worker)
+        gc.collect()
+    return fit(worker, net, trainer, steps=3, seed=8)
+
+
+def mute(worker):
+    """No standard streams, as in a service."""
+    kept = sys.stdout, sys.stderr, sys.stdin
+    sys.stdout = sys.stderr = sys.stdin = None
+    try:
+        net, trainer = make(worker)
+        return fit(worker, net, trainer, steps=STEPS)
+    finally:
+        sys.stdout, sys.stderr, sys.stdin = kept
+
+
+def elsewhere(worker):
+    """The working directory changes, and goes."""
+    net, trainer = make(worker)
+    fit(worker, net, trainer, steps=2)
+    home = os.getcwd()
+    directory = tempfile.mkdtemp()
+    os.chdir(directory)
+    os.rmdir(directory)
+    try:
+        return fit(worker, net, trainer, steps=5, seed=6)
+    finally:
+        os.chdir(home)
+
+
+CASES = {'forks': around(forks), 'programs': around(programs), 'child-computes': around(child_computes, 3),
+         'child-exits': around(child_exits, 3), 'child-raises': around(child_raises, 3),
+         'child-calls-store': around(child_calls_store, 3)}
+CASES.update({'mid-step': mid_step, 'pools': pools, 'loaders': loaders, 'spawned': spawned, 'in-threads': in_threads,
+              'beside-threads': beside_threads, 'in-event-loop': in_event_loop, 'signals': signals, 'cells': cells,
+              'caught': caught, 'evaluates': evaluates, 'renewed': renewed, 'mute': mute, 'elsewhere': elsewhere})
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def end(worker, how):
+    """Train, report, and leave the script in one of many ways."""
+    net, trainer = make(worker)
+    result = fit(worker, net, trainer, steps=STEPS)
+    report(worker.rank, **{how: result})
+    if how == 'exit':
+        # Behind a call, a `with` and a running child; handlers of the script's run before and after the store's.
+        subprocess.Popen(['sleep', '2'])
+        atexit.register(lambda: report(worker.rank, late=weights(net)))
+        with autograd.record():
+            (lambda: sys.exit(0))()
+    elif how == 'status':
+        raise SystemExit(3)
+    elif how == 'thread':
+        # A thread goes on, and trains, when the main one has ended.
+        main = threading.main_thread()
+        threading.Thread(target=lambda: (main.join(LIMIT_S), report(worker.rank, late=fit(
+            worker, net, trainer, steps=2, seed=6)))).start()
+    elif how == 'child':
+        # It has no time to end before its parent does.
+        pid = os.fork()
+        if not pid:
+            time.sleep(1)
+            sys.exit(0)
+
+
+def main():
+    """Run the cases."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--in-thread', action='store_true')
+    parser.add_argument('--end')
+    arguments = parser.parse_args()
+    if arguments.end:
+        atexit.register(lambda: report(int(os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID', 0))),
+                                       last='here'))
+        end(Worker(arguments.kvstore, None), arguments.end)
+        return
+    made = []
+
+    run = in_a_thread if arguments.in_thread else lambda what, *args: what(*args)
+    run(lambda: made.append(Worker(arguments.kvstore, None)))
+    worker, = made
+    for name in arguments.cases.split(','):
+        before = time.monotonic()
+        report(worker.rank, **{name: run(CASES[name], worker)})
+        print('case %s: %.1f s' % (name, time.monotonic() - before), flush=True)
+    report(worker.rank, seen=(worker.rank, worker.size))
+
+
+if __name__ == '__main__':
+    main()

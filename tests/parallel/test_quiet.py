@@ -1,0 +1,45 @@
+"""What a job writes by itself: worker 0 says it, once; MXNet's remarks on sparse updates only for who asks for them."""
+import re
+
+import pytest
+from lab.jobs import run_job
+
+from mxhybrid.native.quiet import VARIABLE
+
+from . import BODIES
+
+#: What ``bodies/quiet.py`` has to say, and how often: it trains two nets alike, with the same plan.
+EXPECTED = [
+    (r'prefetching: no array of a batch has the row ids of net_(weight|gradient)_weight: .*', 4),
+    (r'plan:', 1),
+    (r'net_(weight|gradient)_weight goes by (servers|allreduce): .*', 4),
+    (r'checkpoint of step 11: .*', 1),
+    (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
+    (r'resumed from step 11: .*', 1),
+]
+PLAN = r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0|parameter +shape .*|-+  -.*|net_.*)'
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def run(launcher, workers, directory, **env):
+    """list of str: lines of a job, without horovodrun's marks."""
+    output = run_job(BODIES / 'quiet.py', launcher, workers=workers, args=[directory], env=env, timeout=120).ok().output
+    return [re.sub(r'^\[\d\]<std(out|err)>:', '', line) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize('launcher, workers', [('horovodrun', 3), ('launch.py', 2)])
+def test_worker_0_says_everything_once(launcher, workers, tmp_path):
+    lines = run(launcher, workers, tmp_path)
+    said = [line.replace('[mxhybrid rank 0] ', '', 1) for line in lines if line.startswith('[mxhybrid rank 0] ')]
+    table = [line for line in lines if re.fullmatch(PLAN, line)]
+    assert len(said) + len(table) == len(lines), '\n'.join(lines)
+    assert len(table) == 7
+    found = [sum(bool(re.fullmatch(pattern, line)) for line in said) for pattern, _ in EXPECTED]
+    assert found == [count for _, count in EXPECTED], '\n'.join(lines)
+    assert sum(found) == len(said), '\n'.join(lines)
+
+
+def test_remarks_of_mxnet_can_be_heard(tmp_path):
+    lines = '\n'.join(run('horovodrun', 2, tmp_path, **{VARIABLE: '1'}))
+    assert 'lazy_update = True' in lines and 'fallback detected' in lines

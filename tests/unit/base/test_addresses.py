@@ -1,0 +1,73 @@
+"""Addresses and ports of this host, and its own name."""
+import socket
+
+import pytest
+
+from mxhybrid.base import addresses
+from mxhybrid.base.errors import SettingError
+
+
+def test_a_free_port_can_be_listened_on():
+    port = addresses.free_port('127.0.0.1')
+    with socket.create_server(('127.0.0.1', port)):
+        pass
+    assert 0 < port < 65536
+
+
+def test_loopback_has_its_interface_and_address():
+    interface = addresses.interface_of('127.0.0.1')
+    assert interface is not None
+    assert addresses.interface_address(interface) == '127.0.0.1'
+
+
+def test_an_address_of_no_interface_has_none():
+    assert addresses.interface_of('192.0.2.1') is None  # reserved for documentation
+
+
+def test_an_unknown_interface_is_named_with_the_known_ones():
+    with pytest.raises(SettingError) as caught:
+        addresses.interface_address('nosuch0')
+    text = str(caught.value)
+    assert "HOROVOD_GLOO_IFACE='nosuch0'" in text
+    assert addresses.interface_of('127.0.0.1') in text
+    assert '--network-interface' in text
+
+
+def test_the_address_towards_a_neighbour_is_ours():
+    assert addresses.address_towards('127.0.0.1', 9) == '127.0.0.1'
+
+
+def name_resolves(monkeypatch, answer):
+    """Have this host be called node7 and its name resolve to `answer`, or raise it."""
+    def resolve(name):
+        assert name == 'node7'
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(socket, 'gethostname', lambda: 'node7')
+    monkeypatch.setattr(socket, 'gethostbyname', resolve)
+
+
+def test_a_host_name_with_a_network_address_passes(monkeypatch):
+    name_resolves(monkeypatch, '10.0.0.7')
+    assert addresses.check_host_name() == '10.0.0.7'
+
+
+@pytest.mark.parametrize('address', ['127.0.0.1', '127.0.1.1'])
+def test_a_host_name_on_loopback_is_refused_with_the_line_to_write(monkeypatch, address):
+    name_resolves(monkeypatch, address)
+    with pytest.raises(SettingError) as caught:
+        addresses.check_host_name()
+    text = str(caught.value)
+    assert "'node7' resolves to %s" % address in text
+    assert '/etc/hosts' in text and '"<its network address> node7"' in text
+
+
+def test_a_host_name_that_does_not_resolve_is_refused_with_the_line_to_write(monkeypatch):
+    name_resolves(monkeypatch, socket.gaierror(-2, 'Name or service not known'))
+    with pytest.raises(SettingError) as caught:
+        addresses.check_host_name()
+    text = str(caught.value)
+    assert "'node7' does not resolve" in text and 'Name or service not known' in text
+    assert '/etc/hosts' in text and '"<its network address> node7"' in text

@@ -1,0 +1,53 @@
+"""Free memory, the kernel's word or a container's limit where that is less; endings of processes in words."""
+import signal
+import subprocess
+
+import pytest
+
+from mxhybrid.base.machine import available_bytes, describe_status
+
+
+def files(root, **contents):
+    """Write files below `root`, ``__`` standing for a slash."""
+    for name, text in contents.items():
+        path = root / name.replace('__', '/')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+MEMINFO = 'MemTotal:       2000 kB\nMemAvailable:   1000 kB\n'
+
+
+def test_this_machine_has_some():
+    assert available_bytes() > 1 << 20
+
+
+@pytest.mark.parametrize('contents, expected', [
+    ({}, 1024000),
+    ({'sys__fs__cgroup__memory.max': 'max\n', 'sys__fs__cgroup__memory.current': '5\n'}, 1024000),
+    ({'sys__fs__cgroup__memory.max': '5000\n', 'sys__fs__cgroup__memory.current': '2000\n'}, 3000),
+    ({'sys__fs__cgroup__memory.max': '5000\n', 'sys__fs__cgroup__memory.current': '6000\n'}, 0),
+    ({'sys__fs__cgroup__memory.max': '9000000\n', 'sys__fs__cgroup__memory.current': '1\n'}, 1024000),
+    ({'sys__fs__cgroup__memory__memory.limit_in_bytes': '700\n',
+      'sys__fs__cgroup__memory__memory.usage_in_bytes': '100\n'}, 600)])
+def test_the_smaller_of_kernel_and_container(tmp_path, contents, expected):
+    assert available_bytes(files(tmp_path, proc__meminfo=MEMINFO, **contents)) == expected
+
+
+@pytest.mark.parametrize('status, text', [
+    (0, 'exit status 0'), (1, 'exit status 1'), (-9, 'signal 9 (SIGKILL)'), (-11, 'signal 11 (SIGSEGV)')])
+def test_statuses_in_words(status, text):
+    assert describe_status(status) == text
+
+
+def test_every_signal_can_be_described():
+    # Real-time signals, 34 and up, have no names but for the first and the last.
+    for number in range(1, signal.NSIG):
+        assert describe_status(-number).startswith('signal %d' % number)
+
+
+def test_the_status_of_a_killed_process():
+    process = subprocess.Popen(['sleep', '60'])
+    process.terminate()
+    assert describe_status(process.wait()) == 'signal 15 (SIGTERM)'

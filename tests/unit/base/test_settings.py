@@ -1,0 +1,352 @@
+"""Settings: where they come from, which win, and what the messages say about wrong ones."""
+import dataclasses
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+import mxhybrid
+from mxhybrid.base.errors import HybridError, SettingError
+from mxhybrid.base.settings import (
+    ALL,
+    DECLARED,
+    DEFAULT_TIMEOUT_S,
+    EACH,
+    WORKER_0,
+    Settings,
+    as_written,
+    check_equal,
+    resolve,
+    variable,
+)
+
+
+def problem(keywords=None, environ=None):
+    """The message of the SettingError that these settings raise."""
+    with pytest.raises(SettingError) as caught:
+        resolve(keywords, environ or {})
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+def test_defaults():
+    assert resolve({}, {}) == Settings((), 1, True, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (('*', 'auto'),), '')
+    assert resolve(None, {}) == Settings()
+
+
+def test_variables_carry_the_projects_prefix():
+    assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
+        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
+        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
+        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SILENCE_TIMEOUT',
+        'MXHYBRID_STALL_TIMEOUT']
+
+
+@pytest.mark.parametrize('name, text, from_text, value, from_value', [
+    ('partitions', '3', (('*', 3),), 5, (('*', 5),)),
+    ('servers_per_host', '2', 2, 4, 4),
+    ('local_aggregation', 'off', False, True, True),
+    ('timeout', '7.5', 7.5, 9, 9.0),
+    ('silence_timeout', '7.5', 7.5, 9, 9.0),
+    ('stall_timeout', '0', 0.0, 9, 9.0),
+    ('log_level', 'debug', 'DEBUG', 'warning', 'WARNING'),
+    ('trace', 'a.json', 'a.json', pathlib.Path('b.json'), 'b.json'),
+    ('metrics', 'a.jsonl', 'a.jsonl', 'b.jsonl', 'b.jsonl'),
+    ('tensorboard', '/runs', '/runs', 'runs', 'runs'),
+    ('routes', 'servers', (('*', 'servers'),), {'e*': 'allreduce'}, (('e*', 'allreduce'),)),
+    ('own_rows', '0', False, 'on', True),
+    ('plan_file', '/a/plan.json', '/a/plan.json', pathlib.Path('/b/plan.json'), '/b/plan.json'),
+    ('wire_dtype', ' float16 ', 'float16', np.float16, 'float16'),
+    ('wire_dtype', 'float16', 'float16', np.dtype('float32'), 'float32'),
+])
+def test_a_keyword_wins_over_the_environment_which_wins_over_the_default(name, text, from_text, value, from_value):
+    environ = {variable(name): text}
+    assert getattr(resolve({}, environ), name) == from_text
+    assert getattr(resolve({name: value}, environ), name) == from_value
+    assert getattr(resolve({name: None}, environ), name) == from_text
+    assert getattr(resolve({}, {variable(name): '  '}), name) == getattr(Settings(), name)
+
+
+def test_whose_value_counts():
+    scopes = {scope: [name for name, one in DECLARED.items() if one.scope == scope] for scope in (ALL, WORKER_0, EACH)}
+    assert scopes[EACH] == ['timeout', 'log_level']
+    assert list(Settings().shared()) == scopes[ALL]
+    assert resolve({'timeout': 3, 'log_level': 'debug', 'trace': 'x', 'stall_timeout': 9}, {}).shared() == (
+        Settings().shared())
+    assert resolve({'routes': 'servers'}, {}).shared() != Settings().shared()
+    assert [name for name, one in DECLARED.items() if one.is_output] == ['trace', 'metrics', 'tensorboard', 'plan_file']
+
+
+def test_the_real_environment_is_read_by_default(monkeypatch):
+    monkeypatch.setenv('MXHYBRID_TIMEOUT', '33')
+    assert resolve().timeout == 33
+
+
+def test_a_keyword_hides_a_wrong_environment_variable():
+    assert resolve({'timeout': 5}, {'MXHYBRID_TIMEOUT': 'soon'}).timeout == 5
+
+
+def test_unknown_settings_are_named_with_the_known_ones():
+    text = problem({'partition': 4})
+    assert "unknown setting 'partition'" in text
+    for field in dataclasses.fields(Settings):
+        assert field.name in text
+
+
+def test_setting_errors_are_value_errors_of_the_project():
+    with pytest.raises(ValueError):
+        resolve({'timeout': -1}, {})
+    with pytest.raises(HybridError):
+        resolve({'timeout': -1}, {})
+
+
+@pytest.mark.parametrize('keywords, limits', [
+    ({}, (DEFAULT_TIMEOUT_S, DEFAULT_TIMEOUT_S / 2, 600)),
+    ({'timeout': 20}, (20, 10, 600)),
+    ({'timeout': 2}, (2, 3, 600)),  # three beats at least
+    ({'timeout': 20, 'silence_timeout': 50, 'stall_timeout': 0}, (20, 50, 0)),
+])
+def test_when_the_job_monitor_acts(keywords, limits):
+    assert tuple(resolve(keywords, {}).limits) == limits
+
+
+def test_silence_shorter_than_some_beats_is_refused():
+    assert problem({'silence_timeout': 2}).startswith('silence_timeout=2 is too short')
+    assert problem({}, {'MXHYBRID_STALL_TIMEOUT': '-1'}).startswith("MXHYBRID_STALL_TIMEOUT='-1' is not a number")
+    assert problem({'stall_timeout': False}).startswith('stall_timeout=False is not a number')
+
+
+# ------------------------------------------------------------------------------------------ counts
+
+WRONG_COUNTS = [True, False, 'many', '', '2.5', 2.5, -1, '-3', 0, '0', [], '--4', '+-5', '²']
+
+
+@pytest.mark.parametrize('value', WRONG_COUNTS, ids=repr)
+@pytest.mark.parametrize('name', ['servers_per_host', 'partitions'])
+def test_wrong_counts_name_setting_value_and_fix(name, value):
+    text = problem({name: value})
+    assert text.startswith('%s=%r is' % (name, value))
+    assert 'at least 1' in text
+
+
+@pytest.mark.parametrize('text', ['many', '2.5', '-3', '0', '--4', '²'])
+@pytest.mark.parametrize('name', ['servers_per_host', 'partitions'])
+def test_wrong_counts_from_the_environment_name_the_variable(name, text):
+    message = problem({}, {variable(name): text})
+    assert message.startswith('%s=%r is' % (variable(name), text))
+    assert 'at least 1' in message
+
+
+@pytest.mark.parametrize('value', [4, '4', ' 4 ', '+4'])
+def test_counts_may_be_numbers_or_text(value):
+    assert resolve({'servers_per_host': value}, {}).servers_per_host == 4
+    assert resolve({'partitions': value}, {}).partitions_for('any') == 4
+
+
+@pytest.mark.parametrize('value, meaning', [(True, True), ('1', True), (' On ', True), ('true', True), (1, True),
+                                            (False, False), ('0', False), ('OFF', False), ('false', False)])
+def test_switches(value, meaning):
+    assert resolve({'local_aggregation': value}, {}).local_aggregation is meaning
+
+
+@pytest.mark.parametrize('value', ['yes!', 2, '', [], 'none'], ids=repr)
+def test_wrong_switches_name_setting_value_and_fix(value):
+    assert problem({'local_aggregation': value}) == 'local_aggregation=%r is neither on nor off: use 1 or 0' % (value,)
+
+
+def test_auto():
+    settings = resolve({'partitions': 'embed*=auto,out*= AUTO ,*=4'}, {})
+    assert [settings.is_auto(name) for name in ('embed0', 'out', 'other')] == [True, True, False]
+    assert [settings.partitions_for(name) for name in ('embed0', 'out', 'other')] == [None, None, 4]
+    assert settings.any_auto and resolve({'partitions': {'embed*': 'auto', 'out*': 'auto', '*': 4}}, {}) == settings
+    assert resolve({}, {'MXHYBRID_PARTITIONS': 'auto'}).is_auto('any')
+    assert not resolve({'partitions': 4}, {}).any_auto and not resolve({}, {}).is_auto('any')
+    assert "'auto' finds one" in problem({'partitions': 'automatic'})
+
+
+def test_plan_files_are_absolute_and_no_directories(tmp_path):
+    assert resolve({'plan_file': 'plan.json'}, {}).plan_file == os.path.join(os.getcwd(), 'plan.json')
+    text = problem({'plan_file': str(tmp_path)})
+    assert 'is a directory' in text and str(tmp_path / 'partitions.json') in text
+    for value in (3, '', True):
+        assert problem({'plan_file': value}).startswith('plan_file=%r is not a path' % (value,))
+
+
+# ------------------------------------------------------------------------------------------ patterns
+
+
+@pytest.mark.parametrize('value', ['embed*=8,out?=3,*=2', {'embed*': 8, 'out?': 3, '*': 2},
+                                   ' embed*=8 , out?=3, *=2,', {'embed*': '8', 'out?': '3', '*': '2'}])
+def test_the_first_pattern_that_matches_counts(value):
+    settings = resolve({'partitions': value}, {})
+    assert [settings.partitions_for(name) for name in ('embed0_weight', 'out1', 'out12')] == [8, 3, 2]
+    if isinstance(value, str):
+        assert resolve({}, {'MXHYBRID_PARTITIONS': value}) == settings
+
+
+def test_order_decides_between_patterns():
+    assert resolve({'partitions': '*=2,embed*=8'}, {}).partitions_for('embed0') == 2
+
+
+def test_no_match_means_the_default():
+    assert resolve({'partitions': {'embed*': 8}}, {}).partitions_for('decoder') is None
+    assert resolve({}, {}).partitions_for('decoder') is None
+
+
+def test_patterns_look_at_case_and_may_hold_an_equals_sign():
+    settings = resolve({'partitions': 'Embed*=8,a=b=3'}, {})
+    assert settings.partitions_for('embed0') is None
+    assert settings.partitions_for('a=b') == 3
+
+
+@pytest.mark.parametrize('value, part', [
+    ({'embed*': 0}, 'partitions[embed*]=0'), ('embed*=0', "partitions[embed*]='0'"),
+    ({'embed*': True}, 'partitions[embed*]=True'), ({'embed*': None}, 'partitions[embed*]=None'),
+    ('embed*=many', "partitions[embed*]='many'"), ('embed*=', "partitions[embed*]=''"),
+    ('embed*=-1', "partitions[embed*]='-1'"),
+])
+def test_wrong_counts_of_a_pattern_name_the_pattern(value, part):
+    text = problem({'partitions': value})
+    assert text.startswith(part + ' is')
+    assert 'at least 1' in text
+
+
+@pytest.mark.parametrize('value', ['embed*=8,decoder', '=4', {'': 4}, {7: 4}, {None: 4}], ids=repr)
+def test_wrong_patterns_show_the_value_and_an_example(value):
+    text = problem({'partitions': value})
+    assert text.startswith('partitions=%r' % (value,))
+    assert 'embed*' in text.replace(repr(value), '')
+
+
+# ------------------------------------------------------------------------------------------ routes
+
+
+@pytest.mark.parametrize('value', ['embed*=allreduce,out=Servers', {'embed*': 'allreduce', 'out': ' servers '}])
+def test_routes_by_pattern(value):
+    settings = resolve({'routes': value}, {})
+    assert [settings.way_for(name) for name in ('embed0', 'out', 'other')] == ['allreduce', 'servers', 'auto']
+
+
+def test_tables_are_measured_by_default():
+    assert resolve({}, {}).way_for('any') == 'auto'
+    assert resolve({'routes': 'allreduce'}, {}).way_for('any') == 'allreduce'
+
+
+@pytest.mark.parametrize('value, part', [
+    ('ps', "routes='ps'"), (True, 'routes=True'), (3, 'routes=3'), ('', "routes=''"),
+    ('embed*=fast', "routes[embed*]='fast'"), ({'embed*': None}, 'routes[embed*]=None'),
+    ('embed*=', "routes[embed*]=''")])
+def test_wrong_routes_name_setting_value_and_fix(value, part):
+    text = problem({'routes': value})
+    assert text.startswith(part + ' is not a way')
+    for way in ('auto', 'servers', 'allreduce'):
+        assert "'%s'" % way in text
+    if isinstance(value, str) and value:
+        assert problem({}, {'MXHYBRID_ROUTES': value}).startswith('MXHYBRID_ROUTES' + part[len('routes'):])
+
+
+@pytest.mark.parametrize('value', ['embed*=servers,out', '=auto', {'': 'auto'}, {7: 'auto'}], ids=repr)
+def test_wrong_patterns_of_routes(value):
+    assert problem({'routes': value}).startswith('routes=%r' % (value,))
+
+
+# ------------------------------------------------------------------------------------------ seconds and levels
+
+
+@pytest.mark.parametrize('value', ['soon', '', 0, -1, '-2', 'nan', 'inf', float('nan'), [], True], ids=repr)
+def test_wrong_timeouts_name_setting_value_and_fix(value):
+    text = problem({'timeout': value})
+    assert text.startswith('timeout=%r is not' % (value,))
+    assert 'seconds above 0' in text and 'timeout=120' in text
+    if isinstance(value, str) and value:
+        text = problem({}, {'MXHYBRID_TIMEOUT': value})
+        assert text.startswith('MXHYBRID_TIMEOUT=%r is not' % value) and 'MXHYBRID_TIMEOUT=120' in text
+
+
+@pytest.mark.parametrize('value', ['loud', 10, True, 'Level 7'], ids=repr)
+def test_wrong_levels_name_setting_value_and_fix(value):
+    text = problem({'log_level': value})
+    assert text.startswith('log_level=%r is not a log level' % value)
+    for level in ('DEBUG', 'INFO', 'WARNING', 'ERROR'):
+        assert level in text
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        resolve({}, {}).timeout = 3
+
+
+# ------------------------------------------------------------------------------------------ paths
+
+
+@pytest.mark.parametrize('name', ['trace', 'metrics', 'tensorboard'])
+@pytest.mark.parametrize('value', [3, '', ' ', b'bytes', 'a\0b', True])
+def test_what_is_no_path_is_refused(name, value):
+    text = problem({name: value})
+    assert text.startswith('%s=%r is not a path' % (name, value)) and 'leave it out' in text
+
+
+# ------------------------------------------------------------------------------------------ wire_dtype
+
+
+@pytest.mark.parametrize('value', ['half', 'fp16', 'bfloat16', 'float64', 'Float16', '', 16, True, []], ids=repr)
+def test_other_types_on_the_wire_are_refused_with_those_that_work(value):
+    text = problem({'wire_dtype': value})
+    assert text.startswith('wire_dtype=%r: ' % (value,))
+    assert "'float32' or 'float16'" in text
+    if isinstance(value, str) and value:
+        assert problem({}, {'MXHYBRID_WIRE_DTYPE': value}).startswith('MXHYBRID_WIRE_DTYPE=%r: ' % value)
+
+
+@pytest.mark.parametrize('partitions', ['auto', {'embed*': 'auto', '*': 2}])
+def test_tables_that_travel_as_float16_are_not_searched(partitions):
+    text = problem({'partitions': partitions}, {'MXHYBRID_WIRE_DTYPE': 'float16'})
+    assert "partitions='auto'" in text and "wire_dtype='float16'" in text and 'counts' in text
+    resolve({'partitions': partitions, 'wire_dtype': 'float32'}, {})
+
+
+def test_float32_travels_as_it_is_unless_told_otherwise():
+    assert not resolve({}, {}).halves
+    assert resolve({'wire_dtype': 'float16'}, {}).halves
+
+
+# ------------------------------------------------------------------------------------------ messages
+
+
+@pytest.mark.parametrize('name, text, written', [
+    ('routes', 'Servers', "'servers'"), ('routes', 'emb*=servers, *=allreduce', "'emb*=servers,*=allreduce'"),
+    ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
+    ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),
+    ('local_aggregation', 'on', '1'), ('wire_dtype', 'float16', "'float16'")])
+def test_values_are_shown_as_a_user_writes_them(name, text, written):
+    value = getattr(resolve({}, {variable(name): text}), name)
+    for received in (value, json.loads(json.dumps(value))):
+        assert as_written(received) == written
+    again = written.strip("'")
+    assert getattr(resolve({}, {variable(name): again}), name) == value
+
+
+def test_what_a_user_has_not_written_is_shown_so():
+    assert as_written(Settings().partitions) == 'not set'
+    assert as_written(Settings().routes) == "'auto'"
+
+
+def test_settings_that_differ_between_workers_are_named_with_rank_and_values():
+    same, other = (resolve({'partitions': value}, {}).shared() for value in ('embed*=8', 'embed*=4'))
+    check_equal([same, same, same])
+    with pytest.raises(SettingError) as caught:
+        check_equal([same, same, other])
+    assert str(caught.value) == ("MXHYBRID_PARTITIONS is 'embed*=8' on worker 0 but 'embed*=4' on worker 2: give all "
+                                 "workers the same value")
+
+
+def test_whoever_asks_for_help_on_create_sees_every_setting_and_its_default():
+    text = mxhybrid.create.__doc__
+    for name in ('partitions, MXHYBRID_PARTITIONS=not set', 'own_rows, MXHYBRID_OWN_ROWS=1',
+                 'stall_timeout, MXHYBRID_STALL_TIMEOUT=600.0'):
+        assert '\n        %s\n' % name in text
+    assert all('\n        %s, MXHYBRID_%s=' % (name, name.upper()) in text for name in DECLARED)

@@ -1,0 +1,491 @@
+"""Checkpoints in one process: training that is resumed equals training that went on, bit for bit."""
+import contextlib
+import logging
+import os
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.contrib.amp.loss_scaler import LossScaler
+
+import mxhybrid
+from mxhybrid import CheckpointError, InputError
+from mxhybrid.checkpoint import collect, files, save_load as checkpoint
+
+ROWS, STEPS, SAVED_AT = 20, 8, 4
+
+TABLES = {'weight': gluon.contrib.nn.SparseEmbedding, 'dense': gluon.nn.Embedding,
+          'gradient': lambda rows, width: gluon.nn.Embedding(rows, width, sparse_grad=True)}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Tables in pieces of a few rows, shards of a few pieces."""
+    monkeypatch.delenv('MXNET_UPDATE_ON_KVSTORE', raising=False)
+    monkeypatch.setattr(files, 'SHARD_BYTES', 256)
+    monkeypatch.setattr(collect, 'PIECE_BYTES', 64)
+
+
+@pytest.fixture
+def messages(caplog):
+    """What the library logs."""
+    logger = logging.getLogger('mxhybrid')
+    logger.addHandler(caplog.handler)
+    with caplog.at_level('INFO', 'mxhybrid'):
+        yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+class Training:
+    """A small model and its Trainer; sizes of its last layers are found in the first forward pass."""
+
+    def __init__(self, kind='weight', optimizer='adam', kvstore='hybrid', devices=1, seed=1, dtype='float32', width=3,
+                 **options):
+        mx.random.seed(seed)
+        np.random.seed(seed)
+        self.devices = [mx.cpu(number) for number in range(devices)]
+        self.net = gluon.nn.Sequential()
+        self.net.add(TABLES[kind](ROWS, width), gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(2))
+        if dtype != 'float32':
+            self.net.cast(dtype)
+        self.dtype = dtype
+        self.net.initialize(mx.init.Uniform(0.3), ctx=self.devices)
+        store = {} if 'update_on_kvstore' not in options else {'update_on_kvstore': options.pop('update_on_kvstore')}
+        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, dict({'learning_rate': 0.05}, **options),
+                                     kvstore=kvstore, **store)
+
+    def fit(self, begin=0, end=STEPS):
+        """Train; returns the losses."""
+        random = np.random.RandomState(7)
+        ids, targets = random.randint(0, ROWS, (STEPS, 8, 3)), random.rand(STEPS, 8, 2)
+        losses = []
+        for step in range(begin, end):
+            batch = [mx.nd.array(one[step], dtype=self.dtype) for one in (ids, targets)]
+            parts = zip(*(gluon.utils.split_and_load(one, self.devices) for one in batch))
+            with autograd.record():
+                outputs = [gluon.loss.L2Loss()(self.net(part), target) for part, target in parts]
+            autograd.backward(outputs)
+            self.trainer.step(8)
+            losses += [float(output.mean().asscalar()) for output in outputs]
+        return losses
+
+    def save(self, directory, step=SAVED_AT, **keywords):
+        """Write a checkpoint."""
+        return checkpoint.save(directory, self.net, self.trainer, step, **keywords)
+
+    def load(self, directory):
+        """Load the newest one."""
+        return checkpoint.load(directory, self.net, self.trainer)
+
+
+def assert_continues(directory, *args, **options):
+    """Save in the middle of a training; another one goes on from there."""
+    first = Training(*args, **options)
+    first.fit(end=SAVED_AT)
+    first.save(directory, extra={'at': [1, None]})
+    expected = first.fit(SAVED_AT)
+    second = Training(*args, seed=2, **options)
+    found = second.load(directory)
+    assert (found.step, found.extra) == (SAVED_AT, {'at': [1, None]})
+    assert os.path.isfile(os.path.join(found.path, 'manifest.json'))
+    assert second.fit(SAVED_AT) == expected
+
+
+OPTIMIZERS = [('adam', {}), ('sgd', {'momentum': 0.9, 'wd': 0.01}), ('sgd', {}), ('adagrad', {}), ('ftrl', {}),
+              ('rmsprop', {'centered': True})]
+STORES = ['hybrid', 'device', None]
+TRAININGS = [(kind, optimizer, options, store) for kind in TABLES
+             for number, (optimizer, options) in enumerate(OPTIMIZERS)
+             for store in (STORES if number < 2 else STORES[:1])]
+
+
+@pytest.mark.parametrize('kind, optimizer, options, kvstore', TRAININGS,
+                         ids=lambda value: '' if isinstance(value, dict) else str(value))
+def test_training_goes_on(tmp_path, kind, optimizer, options, kvstore):
+    if kind == 'weight' and kvstore is None:
+        kvstore = 'local'  # row_sparse weights need a store
+    assert_continues(str(tmp_path), kind, optimizer, kvstore, **options)
+
+
+@pytest.mark.parametrize('optimizer', ['nadam', 'dcasgd', 'adadelta', 'ftml', 'signum'])
+def test_with_other_optimizers(tmp_path, optimizer):
+    assert_continues(str(tmp_path), 'gradient', optimizer)
+
+
+@pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
+@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
+def test_updates_on_the_store(tmp_path, kind, kvstore):
+    assert_continues(str(tmp_path), kind, 'adam', kvstore, update_on_kvstore=True, devices=2)
+
+
+@pytest.mark.parametrize('multi_precision', [False, True])
+def test_float16(tmp_path, multi_precision):
+    """A float16 weight, with a float32 copy in the optimizer's state if asked for."""
+    def training():
+        weight = gluon.Parameter('weight', shape=(3, 4), dtype='float16', init=mx.init.Constant(0.1))
+        params = gluon.ParameterDict()
+        params._params['weight'] = weight
+        weight.initialize()
+        options = {'learning_rate': 0.1, 'momentum': 0.9, 'multi_precision': multi_precision}
+        return weight, params, gluon.Trainer(params, 'sgd', options, kvstore='hybrid')
+
+    def fit(weight, trainer):
+        for _ in range(3):
+            with autograd.record():
+                loss = (weight.data() ** 2).sum()
+            loss.backward()
+            trainer.step(1)
+        return weight.data().asnumpy().tolist()
+
+    weight, params, trainer = training()
+    fit(weight, trainer)
+    path = checkpoint.save(tmp_path, params, trainer, 3)
+    dtypes = [entry['dtype'] for entry in files.Reader(path).content['arrays'].values()]
+    assert sorted(dtypes) == (['float16', 'float32', 'float32'] if multi_precision else ['float16', 'float16'])
+    again = training()
+    checkpoint.load(tmp_path, again[1], again[2])
+    assert fit(again[0], again[2]) == fit(weight, trainer)
+
+
+@pytest.mark.parametrize('schedule', [
+    lambda: mx.lr_scheduler.FactorScheduler(3, 0.5, base_lr=0.1, warmup_steps=2),
+    lambda: mx.lr_scheduler.MultiFactorScheduler([2, 5, 6], 0.5, base_lr=0.1),
+    lambda: mx.lr_scheduler.CosineScheduler(STEPS, base_lr=0.1)], ids=['factor', 'multi', 'cosine'])
+@pytest.mark.parametrize('kind', ['weight', 'dense'])
+def test_a_schedule_goes_on(tmp_path, kind, schedule):
+    first = Training(kind, lr_scheduler=schedule())
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    expected = first.fit(SAVED_AT)
+    second = Training(kind, lr_scheduler=schedule())
+    second.load(tmp_path)
+    assert second.trainer._optimizer.num_update == SAVED_AT
+    assert second.fit(SAVED_AT) == expected
+    assert second.trainer.learning_rate == first.trainer.learning_rate
+
+
+def test_another_schedule_is_kept_with_a_warning(tmp_path, messages):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training(lr_scheduler=mx.lr_scheduler.FactorScheduler(3, 0.5, base_lr=0.1))
+    second.load(tmp_path)
+    assert 'written with lr_scheduler None, the Trainer has FactorScheduler' in messages.text
+    assert second.trainer._optimizer.lr_scheduler.base_lr == 0.05
+
+
+@pytest.mark.parametrize('kind', ['weight', 'dense', 'gradient'])
+def test_momentum_that_went_is_stored_and_may_return(tmp_path, kind):
+    first = Training(kind, 'sgd', momentum=0.9)
+    first.fit(end=SAVED_AT)
+    first.trainer._optimizer.momentum = 0.0
+    first.save(tmp_path)
+    second = Training(kind, 'sgd', momentum=0.9)
+    second.load(tmp_path)
+    assert second.trainer._optimizer.momentum == 0
+    for training in (first, second):
+        training.trainer._optimizer.momentum = 0.5
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+def test_what_was_set_on_the_way_is_kept_and_told(tmp_path, messages):
+    first = Training()
+    first.trainer.set_learning_rate(0.25)
+    first.net[3].weight.lr_mult = 0.5
+    first.net[0].weight.wd_mult = 2
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training()
+    second.load(tmp_path)
+    assert second.trainer.learning_rate == 0.25 and second.net[3].weight.lr_mult == 0.5
+    assert second.net[0].weight.wd_mult == 2
+    assert 'optimizer.lr 0.25 (was 0.05)' in messages.text
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+def test_state_of_the_loss_scaler(tmp_path):
+    first, second = Training(), Training()
+    for training in (first, second):
+        training.trainer._amp_loss_scaler = LossScaler()
+    first.trainer._amp_loss_scaler._loss_scale, first.trainer._amp_loss_scaler._unskipped = 512.0, 17
+    first.net(mx.nd.zeros((2, 3)))
+    first.save(tmp_path)
+    second.load(tmp_path)
+    scaler = second.trainer._amp_loss_scaler
+    assert (scaler.loss_scale, scaler._unskipped) == (512.0, 17)
+
+
+@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
+@pytest.mark.parametrize('devices', [(1, 2), (2, 1)])
+def test_other_numbers_of_devices(tmp_path, kind, devices):
+    """Weights and state are those of the first device, for all devices."""
+    first = Training(kind, devices=devices[0])
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training(kind, devices=devices[1], seed=3)
+    second.load(tmp_path)
+    again = Training(kind, devices=devices[0], seed=4)
+    second.save(tmp_path, 5)
+    again.load(tmp_path)
+    assert again.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+@pytest.mark.parametrize('there, here', [('hybrid', 'device'), ('device', 'hybrid'), (None, 'hybrid')])
+def test_other_stores(tmp_path, there, here):
+    first = Training('gradient', kvstore=there)
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training('gradient', kvstore=here)
+    second.load(tmp_path)
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+@pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
+@pytest.mark.parametrize('kind', ['weight', 'gradient', 'dense'])
+@pytest.mark.parametrize('on_store', [None, True])
+def test_back_in_the_middle_of_training(tmp_path, kind, kvstore, on_store):
+    options = {} if on_store is None else {'update_on_kvstore': on_store}
+    training = Training(kind, kvstore=kvstore, devices=2 if kvstore == 'device' else 1, **options)
+    training.fit(end=SAVED_AT)
+    training.save(tmp_path)
+    expected = training.fit(SAVED_AT)
+    assert training.load(tmp_path).step == SAVED_AT
+    assert training.fit(SAVED_AT) == expected
+
+
+def test_before_the_first_step(tmp_path):
+    first = Training()
+    first.net(mx.nd.zeros((2, 3)))
+    first.save(tmp_path, 0)
+    second = Training(seed=9)
+    second.load(tmp_path)
+    assert second.fit() == first.fit()
+
+
+def test_a_parameter_that_was_never_updated_has_no_state(tmp_path):
+    first = Training('dense')
+    first.net[3].bias.grad_req = 'null'
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training('dense', seed=2)
+    second.net[3].bias.grad_req = 'null'
+    second.load(tmp_path)
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+    names = [item.param.name for item in collect.items_of(second.net, second.trainer)
+             if item.key not in second.trainer._updaters[0].states]
+    assert len(names) == 3  # BatchNorm's two statistics, too
+
+
+def test_names_are_places_in_the_net(tmp_path):
+    """A net that was made before shifts MXNet's own names."""
+    gluon.nn.Dense(3)
+    first = Training()
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    gluon.nn.Dense(3)
+    second = Training()
+    assert set(first.net.collect_params()) != set(second.net.collect_params())
+    second.load(tmp_path)
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+def test_a_shared_parameter_is_stored_once(tmp_path):
+    net = gluon.nn.Sequential()
+    net.add(gluon.nn.Dense(2, in_units=2))
+    net.add(gluon.nn.Dense(2, in_units=2, params=net[0].params))
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
+    path = checkpoint.save(tmp_path, net, trainer, 1)
+    assert sorted(files.Reader(path).content['arrays']) == ['0.bias/weight', '0.weight/weight']
+    net[0].weight.set_data(mx.nd.zeros((2, 2)))
+    checkpoint.load(tmp_path, net, trainer)
+    assert net[1].weight.data().asnumpy().any()
+
+
+def test_parameters_instead_of_a_net(tmp_path):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    params = first.net.collect_params()
+    checkpoint.save(tmp_path, params, first.trainer, SAVED_AT)
+    expected = first.fit(SAVED_AT)
+    checkpoint.load(tmp_path, params, first.trainer)
+    assert first.fit(SAVED_AT) == expected
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+def test_nothing_there_changes_nothing(tmp_path):
+    training = Training()
+    assert training.load(tmp_path / 'missing') is None and training.load(tmp_path) is None
+    assert not training.trainer._kv_initialized
+
+
+MISFITS = {
+    'has parameters': lambda: _with_a_layer_more(),
+    'shape': lambda: Training(width=4),
+    'float64 in the net': lambda: Training('dense', dtype='float64'),
+    "written with optimizer 'adam', the Trainer has 'sgd'": lambda: Training(optimizer='sgd'),
+}
+
+
+def _with_a_layer_more():
+    training = Training()
+    training.net.add(gluon.nn.Dense(1))
+    training.net[4].initialize()
+    return training
+
+
+@pytest.mark.parametrize('words', MISFITS)
+def test_another_model_is_refused_and_unchanged(tmp_path, words):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = MISFITS[words]()
+    second.net(mx.nd.zeros((2, 3), dtype=second.dtype))
+    before = second.net[3].weight.data().asnumpy()
+    with pytest.raises(CheckpointError, match='step-4 does not fit: .*' + words):
+        second.load(tmp_path)
+    np.testing.assert_array_equal(second.net[3].weight.data().asnumpy(), before)
+
+
+def test_a_net_that_was_not_initialised_is_refused(tmp_path):
+    first = Training('dense')
+    first.fit(end=1)
+    first.save(tmp_path)
+    net = gluon.nn.Sequential()
+    net.add(TABLES['dense'](ROWS, 3), gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(2))
+    net[2].initialize()
+    trainer = gluon.Trainer(net[2].collect_params(), 'adam', kvstore='hybrid')
+    with pytest.raises(CheckpointError, match='has not been initialised: call net.initialize'):
+        checkpoint.load(tmp_path, net, trainer)
+
+
+@pytest.mark.parametrize('step', [-1, 1.5, '3', None, True])
+def test_a_step_that_is_no_count(tmp_path, step):
+    with pytest.raises(InputError, match='step='):
+        Training().save(tmp_path, step)
+
+
+@pytest.mark.parametrize('keep', [0, -1, 2.0, None, True])
+def test_keep_that_is_no_number(tmp_path, keep):
+    training = Training()
+    training.net(mx.nd.zeros((2, 3)))
+    with pytest.raises(InputError, match='keep='):
+        training.save(tmp_path, keep=keep)
+
+
+def test_extra_that_is_no_json(tmp_path):
+    training = Training()
+    training.net(mx.nd.zeros((2, 3)))
+    with pytest.raises(InputError, match='extra is no JSON value'):
+        training.save(tmp_path, extra={'array': np.zeros(2)})
+    assert os.listdir(str(tmp_path)) == []
+
+
+def test_shapes_that_are_not_known_yet(tmp_path):
+    with pytest.raises(InputError, match='has no values yet: .*make a forward pass'):
+        Training().save(tmp_path)
+
+
+def test_a_trainer_of_parameters_that_the_net_lacks(tmp_path):
+    training = Training()
+    with pytest.raises(InputError, match='which the net does not have'):
+        checkpoint.save(tmp_path, training.net[3], training.trainer, 1)
+
+
+@pytest.mark.parametrize('kvstore', [None, 'device'])
+@pytest.mark.parametrize('variables', [
+    {'HOROVOD_SIZE': '2'}, {'OMPI_COMM_WORLD_SIZE': '2'}, {'PMI_SIZE': '2'},
+    {'PMIX_RANK': '0', 'SLURM_STEP_NUM_TASKS': '2'},
+    {'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_NUM_WORKER': '2'}], ids=lambda given: min(given))
+def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, kvstore, variables):
+    training = Training('dense', kvstore=kvstore)
+    training.fit(end=1)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="the 2 workers of this job have: use kvstore='hybrid'"):
+        training.save(tmp_path)
+    with pytest.raises(InputError, match="use kvstore='hybrid'"):
+        training.load(tmp_path)
+
+
+def test_the_others_are_told_that_worker_0_is_busy():
+    seen, busy = [], []
+
+    class Workers:
+        rank = 0
+
+        def exchange(self, value, _):
+            return [value]
+
+        @contextlib.contextmanager
+        def busy(self):
+            busy.append(True)
+            try:
+                yield
+            finally:
+                busy.pop()
+
+    def fail():
+        seen.append(list(busy))
+        raise InputError('no')
+
+    assert checkpoint._on_worker_0(Workers(), 'save', lambda: seen.append(list(busy))) is None
+    with pytest.raises(InputError, match='no'):
+        checkpoint._on_worker_0(Workers(), 'save', fail)
+    assert seen == [[True], [True]] and not busy
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / 'file').write_text('')
+    training = Training()
+    training.net(mx.nd.zeros((2, 3)))
+    with pytest.raises(CheckpointError, match='checkpoint.save failed on worker 0: .*Error.*file'):
+        training.save(tmp_path / 'file' / 'below')
+    with pytest.raises(CheckpointError, match='checkpoint.load failed on worker 0: NotADirectoryError'):
+        training.load(tmp_path / 'file')
+
+
+def test_damage_on_the_way_is_an_error(tmp_path, monkeypatch):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    path = first.save(tmp_path)
+    shard = os.path.join(path, '00001.safetensors')
+
+    def verified(reader):
+        os.truncate(shard, 100)
+
+    monkeypatch.setattr(files.Reader, 'verify', verified)
+    with pytest.raises(CheckpointError, match='00001.safetensors has 100 of its .* bytes on the way'):
+        Training().load(tmp_path)
+
+
+def test_momentum_comes_from_the_checkpoint(tmp_path, messages):
+    first = Training(optimizer='sgd', momentum=0.9)
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    second = Training(optimizer='sgd')
+    second.load(tmp_path)
+    assert 'optimizer.momentum 0.9 (was 0.0)' in messages.text
+    assert second.fit(SAVED_AT) == first.fit(SAVED_AT)
+
+
+def test_state_of_another_shape_is_refused(tmp_path, monkeypatch):
+    first = Training()
+    first.fit(end=SAVED_AT)
+    first.save(tmp_path)
+    monkeypatch.setattr(mx.optimizer.Adam, 'create_state', lambda self, index, weight: mx.nd.zeros(weight.shape))
+    with pytest.raises(CheckpointError, match="the state of optimizer 'adam' for 0.weight has shapes"):
+        Training().load(tmp_path)
+
+
+def test_gathering_in_one_process():
+    assert checkpoint.gather(Training().trainer, {'a': (1, 2)}) == [{'a': [1, 2]}]
+
+
+def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    with pytest.raises(mxhybrid.SettingError, match='pip install safetensors'):
+        files.safetensors()

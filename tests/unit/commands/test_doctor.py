@@ -1,0 +1,199 @@
+"""mxhybrid doctor, on this host and with conditions that are really broken."""
+import json
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from lab.launchers import REPOSITORY
+
+from mxhybrid.base.launcher import Launch
+from mxhybrid.commands.checks import hosts as host_checks, settings as setting_checks
+from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
+from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
+from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
+from mxhybrid.commands.checks.software import split_version
+
+
+def doctor(*arguments, options=(), path='', env=None, limits=None):
+    """Run the doctor in a process of its own; returns its status, its findings by name, and its output."""
+    extra = {name: value for name, value in (env or {}).items() if value is not None}
+    environ = {name: value for name, value in os.environ.items()
+               if not name.startswith(('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'MXNET_'))}
+    environ.update(extra, PYTHONPATH=os.pathsep.join(str(part) for part in (path, REPOSITORY) if part))
+    argv = [sys.executable, *options, '-m', 'mxhybrid', 'doctor', '--json', '-', *arguments]
+    result = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=55,
+                            preexec_fn=limits, check=False)
+    content = json.loads(result.stdout.decode())
+    return result.returncode, {one['name']: one for one in content['findings']}, content
+
+
+def broken_package(directory, name, code):
+    """Put a package in front of the real one."""
+    package = directory / name
+    package.mkdir()
+    (package / '__init__.py').write_text(textwrap.dedent(code))
+    return directory
+
+
+# ------------------------------------------------------------------------------------------------- whole doctor
+
+def test_a_host_on_which_all_works():
+    status, findings, content = doctor(env={'OMP_NUM_THREADS': '1'})
+    assert status == 0 and content['ok'], findings
+    assert {'DIST_KVSTORE', 'OPENMP'} <= set(findings['mxnet']['data']['features'])
+    assert findings['horovod']['data']['gloo'] is True
+    for name in ('python', 'numpy', 'psutil', 'mxnet', 'horovod', 'mxhybrid', 'engine', 'ports', 'open files', 'cores'):
+        assert findings[name]['level'] == FINE, findings[name]
+
+
+def test_text_for_people():
+    env = dict(os.environ, PYTHONPATH=str(REPOSITORY), MXNET_ENGINE_TYPE='NaiveEngine', COLUMNS='100')
+    result = subprocess.run([sys.executable, '-S', '-m', 'mxhybrid', 'doctor'], env=env, stdout=subprocess.PIPE,
+                            timeout=55, check=False)
+    text = result.stdout.decode()
+    assert result.returncode == 1
+    assert '[X] CPython 3.' in text and '[ ] MXNet is not installed\n        -> pip install mxnet==1.9.1' in text
+    assert '[ ] MXNET_ENGINE_TYPE=NaiveEngine deadlocks' in text and '-> unset MXNET_ENGINE_TYPE' in text
+    assert text.rstrip().endswith('6 things are in the way of a job')
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_nothing_installed():
+    status, findings, _ = doctor(options=['-S'])  # without site-packages
+    assert status == 1
+    for name in ('numpy', 'psutil', 'mxnet', 'horovod'):
+        assert findings[name]['level'] == FAILED and 'is not installed' in findings[name]['text']
+        assert 'pip install' in findings[name]['remedy']
+    assert findings['ports']['level'] == FINE  # and all that can be checked is
+
+
+def test_a_broken_mxnet(tmp_path):
+    broken_package(tmp_path, 'mxnet', '''
+        import ctypes
+        ctypes.CDLL('libnowhere.so.7')
+        ''')
+    status, findings, _ = doctor(path=tmp_path)
+    assert status == 1
+    assert findings['mxnet']['level'] == FAILED and 'libnowhere.so.7' in findings['mxnet']['text']
+    assert 'without MXNet support' in findings['horovod']['text']
+    assert findings['horovod']['remedy'].startswith('make MXNet work first')
+    assert findings['mxhybrid']['level'] == FAILED and 'see above' in findings['mxhybrid']['remedy']
+    assert findings['numpy']['level'] == FINE
+
+
+def test_packages_that_crash_and_hang(tmp_path):
+    broken_package(tmp_path, 'horovod', 'import os\nos.abort()\n')
+    for name in ('psutil', 'numpy', 'mxnet'):
+        broken_package(tmp_path, name, 'import time\ntime.sleep(1000)\n')
+    status, findings, _ = doctor('--timeout', '3', path=tmp_path)
+    assert status == 1
+    assert 'crashed with signal 6 (SIGABRT)' in findings['horovod']['text']
+    for name in ('psutil', 'numpy', 'mxnet', 'mxhybrid'):
+        assert findings[name]['text'].startswith('import %s did not end within 3 s' % name)
+    assert findings['shared memory']['level'] == FAILED and findings['ports']['level'] == FINE
+
+
+def test_settings_that_cannot_work(tmp_path):
+    status, findings, _ = doctor(options=['-S'], env={
+        'MXHYBRID_PARTITIONS': 'many', 'MXHYBRID_PARTITION': '3', 'MXHYBRID_METRICS': str(tmp_path / 'none' / 'x'),
+        'OMP_NUM_THREADS': '1'})
+    assert status == 1
+    assert findings['settings']['level'] == FAILED and 'MXHYBRID_PARTITIONS' in findings['settings']['text']
+    assert findings['MXHYBRID_PARTITION']['remedy'] == 'did you mean MXHYBRID_PARTITIONS?'
+    assert findings['metrics']['level'] == FAILED and 'does not exist' in findings['metrics']['text']
+
+
+def test_an_interface_that_is_not_there():
+    _, findings, _ = doctor(options=['-S'], env={'HOROVOD_GLOO_IFACE': 'nowhere0'})
+    assert findings['interfaces']['level'] == FAILED and 'nowhere0' in findings['interfaces']['text']
+    assert '--network-interface' in findings['interfaces']['remedy']
+
+
+def test_too_few_open_files_for_a_job():
+    """128 descriptors do for this host's own checks, not for a worker of sixteen."""
+    def limits():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+    found = host_checks._files(Launch(workers=16, servers=None))
+    assert found.level == FINE
+    _, findings, _ = doctor(options=['-S'], limits=limits)
+    assert findings['open files']['level'] == FAILED and findings['open files']['data']['soft'] == 128
+    assert 'ulimit -n 4096' in findings['open files']['remedy']
+
+
+def test_threads_and_cores(monkeypatch):
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setenv('OMP_NUM_THREADS', str(cores))
+    found = host_checks._cores(Launch('horovodrun', workers=2 * cores, local_workers=2 * cores))
+    assert found.level == ADVICE and found.remedy == 'export OMP_NUM_THREADS=1'
+    assert host_checks._cores(Launch()).level == FINE
+
+
+# ------------------------------------------------------------------------------------------------------- pieces
+
+def test_checks_come_to_an_end():
+    began = time.monotonic()
+    with pytest.raises(OutOfTime, match='0.2 s'):
+        within(0.2, lambda: time.sleep(30))
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 // 0)
+    assert within(5, lambda: 7) == 7
+    # A grandchild that keeps the output open must not keep us.
+    ended = call_process(['bash', '-c', 'echo out; echo err >&2; sleep 30 & exec sleep 30'], 0.5, dict(os.environ))
+    assert (ended.status, ended.output, ended.last_words()) == (None, 'out\n', 'err')
+    assert time.monotonic() - began < 25
+    assert ended.how(0.5) == 'did not end within 0.5 s'
+    assert Ended(-11, '', '').how(1) == 'crashed with signal 11 (SIGSEGV)'
+    assert call_process(['cat'], 10, {}, 'given').output == 'given'
+
+
+def test_versions():
+    assert [split_version(text) for text in ('1.23.5', '1.9.1.post0', '2.0rc1', 'x')] == [
+        (1, 23, 5), (1, 9, 1), (2, 0), ()]
+
+
+def test_all_settings_are_known():
+    found = setting_checks.check(Launch(), dict.fromkeys(setting_checks.known_variables(), ''))
+    assert [one.level for one in found] == [FINE, FINE]
+
+
+def findings_of(**versions):
+    """Fine findings with versions."""
+    return [Finding('Software', name, FINE, '%s %s' % (name, version), data={'version': version})
+            for name, version in versions.items()]
+
+
+def test_equal_findings_are_shown_once():
+    reports = [Report(rank, host, findings_of(mxnet='1.9.1', numpy=numpy))
+               for rank, (host, numpy) in enumerate([('a', '1.22'), ('a', '1.22'), ('b', '1.23'), ('b', '1.23')])]
+    assert [(one.finding.text, one.where) for one in merge_findings(reports)] == [
+        ('mxnet 1.9.1', ''), ('numpy 1.22', 'a'), ('numpy 1.23', 'b')]
+    assert [one.where for one in merge_findings(reports[:3:2] + [Report(3, 'b', [])])] == ['', 'a', 'b']
+    reports[1].findings[1].text = 'numpy 7'
+    assert [one.where for one in merge_findings(reports)] == ['', 'worker 0', 'worker 1', 'b']
+
+
+def test_what_only_a_comparison_shows():
+    reports = [Report(0, 'a', findings_of(mxnet='1.9.1', numpy='1.22')),
+               Report(1, 'b', findings_of(mxnet='1.9.0', numpy='1.23')
+                      + [Finding('Host', 'name', FINE, 'host name b is 127.0.1.1', data={'address': '127.0.1.1'})])]
+    found = {one.name: one for one in compare(reports, 3, None)}
+    assert found['workers'].text == 'nothing was heard from worker 2'
+    assert (found['same mxnet'].level, found['same numpy'].level) == (FAILED, ADVICE)
+    assert '1.9.1 on a; 1.9.0 on b' in found['same mxnet'].text
+    assert found['name of b'].level == FAILED
+    meeting = {'offsets': [0.0, -3.5], 'workers': 2, 'servers': 2, 'right': True, 'files': 9}
+    found = {one.name: one for one in compare(reports, 2, meeting)}
+    assert found['clocks'].level == ADVICE and 'clock of b is 3.5 s behind' in found['clocks'].text
+    assert found['joining'].level == FINE and 'workers' not in found
+    found = {one.name: one for one in compare(reports[:1], 1, dict(meeting, right=False, offsets=[0.0]))}
+    assert (found['joining'].level, found['clocks'].level, found['versions'].level) == (FAILED, FINE, FINE)
+
+
+def test_reports_travel_as_json():
+    report = Report(1, 'a', findings_of(mxnet='1.9.1'))
+    assert Report.from_json(json.loads(json.dumps(report.as_json()))) == report

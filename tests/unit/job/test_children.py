@@ -1,0 +1,137 @@
+"""Servers and scheduler of a job: how they are started, watched and ended."""
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from mxhybrid.job.children import Children
+
+
+def write_module(directory, text):
+    """Make ``python -m mxhybrid.servers.main`` run `text`, in a package that needs no MXNet."""
+    servers = directory / 'mxhybrid' / 'servers'
+    servers.mkdir(parents=True)
+    (servers.parent / '__init__.py').write_text('')
+    (servers / '__init__.py').write_text('')
+    (servers / 'main.py').write_text(text)
+
+
+@pytest.fixture
+def children(tmp_path, monkeypatch):
+    """Children of a stand-in for the package whose servers run the text given."""
+    made = []
+
+    def make(text, **environment):
+        write_module(tmp_path, text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        deaths = []
+        made.append(Children(environment, deaths.append))
+        return made[-1], deaths
+
+    yield make
+    for each in made:
+        each.expect_end()
+        for _, process in each._processes:
+            process.kill()
+            process.wait()
+
+
+def until(condition):
+    """Wait for a condition, half a minute at most."""
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def test_children_get_their_role_and_parent_but_no_workers_variables(children, tmp_path, monkeypatch):
+    for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
+        monkeypatch.setenv(name, '3')
+    monkeypatch.setenv('KEPT', 'yes')
+    made, _ = children("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
+                       DMLC_NUM_SERVER='2', OUT=str(tmp_path / 'out'))
+    made.start('server', 'abc')
+    made.farewell()
+    text = (tmp_path / 'out').read_text()
+    assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
+    for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"DMLC_NUM_SERVER": "2"',
+                 '"MXHYBRID_PARENT": "%d"' % os.getpid(), '"MXHYBRID_SECRET": "abc"'):
+        assert part in text
+    assert 'MXHYBRID_SECRET' not in os.environ
+
+
+def test_children_import_what_this_process_imports_and_nothing_else(children, tmp_path, monkeypatch):
+    planted = tmp_path / 'elsewhere'
+    planted.mkdir()
+    for name in ('secrets', 'beside'):
+        (planted / (name + '.py')).write_text('raise SystemExit("planted")')
+    (tmp_path / 'beside.py').write_text('')
+    made, _ = children("import json, os, secrets, sys, beside\njson.dump(sys.path, open(os.environ['OUT'], 'w'))",
+                       OUT=str(tmp_path / 'out'))
+    monkeypatch.chdir(planted)
+    made.start('server', 'abc')
+    made.farewell()
+    assert json.loads((tmp_path / 'out').read_text()) == sys.path
+
+
+def test_children_outlive_the_thread_that_asked_for_them(children):
+    made, deaths = children('import time; time.sleep(60)')
+    thread = threading.Thread(target=made.start, args=('server', 'abc'))
+    thread.start()
+    thread.join()
+    made.watch()
+    assert [role for role, _ in made.pids()] == ['server']
+    # Each look at it comes after the thread's end, and a signal would have come with that.
+    time.sleep(1)
+    assert not deaths and made._processes[0][1].poll() is None
+
+
+def test_the_thread_that_starts_children_keeps_no_secret(children):
+    made, _ = children('import time; time.sleep(60)')
+    made.start('server', 'abc')
+    thread, = [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-children'
+               and thread._target.__self__ is made]
+
+    def kept():
+        frame, found = sys._current_frames()[thread.ident], []
+        while frame is not None:
+            found += [name for name, value in frame.f_locals.items()
+                      if isinstance(value, dict) and 'abc' in value.values()]
+            frame = frame.f_back
+        return found
+    until(lambda: not kept())
+
+
+def test_a_child_that_cannot_be_started_is_an_error_of_who_asked(children, monkeypatch):
+    made, _ = children('')
+    monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
+    with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
+        made.start('server', 'abc')
+
+
+def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
+    made, deaths = children('import time; time.sleep(60)')
+    made.start('scheduler', 'abc')
+    made.start('server', 'abc')
+    made.watch()
+    pid = made._processes[1][1].pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: deaths)
+    assert deaths == ['the server with pid %d on host %s ended with signal 9 (SIGKILL)' % (pid, socket.gethostname())]
+
+
+def test_children_may_end_after_the_farewell_and_must(children, monkeypatch):
+    monkeypatch.setattr('mxhybrid.job.children.FAREWELL_S', 0.2)
+    made, deaths = children('import time; time.sleep(60)')
+    made.start('server', 'abc')
+    made.watch()
+    made.farewell()
+    assert made._processes[0][1].returncode == -signal.SIGKILL
+    time.sleep(0.8)
+    assert not deaths

@@ -1,0 +1,77 @@
+"""Who has come to Horovod's start: marks in the table of a real rendezvous server."""
+import http.client
+import subprocess
+import sys
+
+import pytest
+
+from mxhybrid.base import launcher
+from mxhybrid.base.addresses import free_port
+from mxhybrid.job.roll_call import RollCall
+
+NAMES = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK', 'HOROVOD_SIZE')
+
+
+@pytest.fixture
+def address():
+    """Of a server as horovodrun has it."""
+    http_server = pytest.importorskip('horovod.runner.http.http_server')
+    server = http_server.RendezvousServer()
+    yield '127.0.0.1', server.start()
+    server.stop()
+
+
+def test_those_that_did_not_come_are_named(address):
+    calls = [RollCall(address, rank, 4) for rank in range(4)]
+    assert calls[0].missing() == 'worker 0, worker 1, worker 2, worker 3 did not come'
+    for call in (calls[0], calls[2]):
+        call.answer()
+    assert calls[0].missing() == 'worker 1, worker 3 did not come'
+    for call in calls:
+        call.answer()
+    assert calls[3].missing() == ''
+
+
+def test_of_many_some_are_named(address):
+    assert RollCall(address, 0, 11).missing().endswith('worker 7 and 3 more did not come')
+
+
+def test_a_launcher_that_is_gone_is_named():
+    call = RollCall(('127.0.0.1', free_port('127.0.0.1')), 0, 2)
+    assert 'the launcher at 127.0.0.1:' in call.missing()
+    call.answer()
+    assert 'does not answer' in call.missing()
+
+
+def test_a_worker_that_starts_ends_with_the_launcher_and_one_that_has_joined_does_not(address, monkeypatch):
+    program = ('import sys, time\nfrom mxhybrid.job.roll_call import RollCall\n'
+               'call = RollCall(("127.0.0.1", int(sys.argv[1])), 1, 2)\ncall.answer()\ncall.watch()\n'
+               'if sys.argv[2] == "joined":\n    call.joined()\ntime.sleep(float(sys.argv[3]))')
+    gone = str(free_port('127.0.0.1'))
+    done = subprocess.run([sys.executable, '-c', program, gone, 'starting', '60'], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.decode() == '[mxhybrid] worker 1 ends, because the launcher at 127.0.0.1:%s has ended\n' % gone
+    assert subprocess.run([sys.executable, '-c', program, gone, 'joined', '3'], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, '-c', program, str(address[1]), 'starting', '3'], timeout=60).returncode == 0
+
+
+def test_without_a_rendezvous_nobody_is_named():
+    call = RollCall(None, 0, 2)
+    call.answer()
+    assert call.missing() == ''
+
+
+def test_the_address_is_horovodruns(monkeypatch, address):
+    launch = launcher.read(dict(zip(NAMES, (address[0], str(address[1]), '1', '2'))))
+    monkeypatch.setenv('http_proxy', 'http://127.0.0.1:1')
+    call = RollCall(launch.rendezvous, launch.rank, launch.workers)
+    call.answer()
+    assert call.missing() == 'worker 0 did not come'
+
+
+def test_a_board_with_other_values_names_nobody(address):
+    board = http.client.HTTPConnection(*address)
+    board.request('PUT', '/mxhybrid/0', b'no JSON')
+    board.getresponse().read()
+    board.close()
+    assert RollCall(address, 1, 2).missing() == ''

@@ -1,0 +1,121 @@
+"""Which array of a batch feeds which embedding is found out from the first batches, or not, and then said."""
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+from mxhybrid.kvstore import feeds as feeds_module
+from mxhybrid.kvstore.feeds import LESSON_BATCHES, Feeds
+
+
+class Net(gluon.Block):
+    """Two embeddings and one that has dense gradients."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.users = nn.Embedding(20, 2, sparse_grad=True)
+            self.inner = nn.HybridSequential()
+            self.inner.add(nn.Embedding(30, 2, sparse_grad=True))
+            self.dense = nn.Embedding(20, 2)
+        self.initialize()
+
+    @property
+    def items(self):
+        return self.inner[0]
+
+
+def batch(seed, form=tuple, numbers=np.array):
+    """Users, a label and items."""
+    random = np.random.RandomState(seed)
+    users, label, items = random.randint(0, 20, 6), random.rand(6), random.randint(0, 30, (6, 2))
+    return form((numbers(users), numbers(label), numbers(items)))
+
+
+def lessons(net, batches, work):
+    """What is learned from batches that are worked on so."""
+    feeds = Feeds(net)
+    for one in batches:
+        work(one)
+        feeds.learn(one)
+    feeds.close()
+    return feeds
+
+
+def as_ids(found):
+    return {param.name: ids.tolist() for param, ids in found.items()}
+
+
+def unique(array):
+    return np.unique(array if isinstance(array, np.ndarray) else array.asnumpy()).astype(int).tolist()
+
+
+@pytest.mark.parametrize('numbers', [np.array, mx.nd.array])
+@pytest.mark.parametrize('form', [tuple, list, lambda parts: dict(zip(('u', 'l', 'i'), parts)),
+                                  lambda parts: (parts[0], {'rest': list(parts[1:])})])
+def test_arrays_are_found_wherever_they_are(form, numbers):
+    net = Net()
+
+    def leaves(one):
+        if isinstance(one, dict) and 'u' in one:
+            return one['u'], one['i']
+        return (one[0], one[1]['rest'][1]) if isinstance(one[1], dict) else (one[0], one[2])
+
+    def work(one):
+        users, items = (mx.nd.array(array) if isinstance(array, np.ndarray) else array for array in leaves(one))
+        net.users(users)
+        for part in gluon.utils.split_data(items.T, 2, batch_axis=1):  # as loops do for several devices
+            net.items(part)
+
+    feeds = lessons(net, [batch(seed, form, numbers) for seed in range(LESSON_BATCHES)], work)
+    following = batch(9, form, numbers)
+    users, items = leaves(following)
+    assert as_ids(feeds.wanted(following)) == {net.users.weight.name: unique(users),
+                                               net.items.weight.name: unique(items)}
+
+
+def test_a_fit_by_chance_does_not_outlast_the_lesson():
+    net = Net()
+    batches = [(mx.nd.array([1, 2]), mx.nd.array([2, 1])), (mx.nd.array([5, 5]), mx.nd.array([3, 4]))]
+    feeds = lessons(net, batches, lambda one: net.users(one[1] * 1))
+    assert as_ids(feeds.wanted((mx.nd.array([7]), mx.nd.array([8])))) == {net.users.weight.name: [8]}
+
+
+def test_what_cannot_be_found_out_is_said_once_and_left_alone(monkeypatch):
+    net, said = Net(), []
+    monkeypatch.setattr(feeds_module.logger, 'info', lambda text, *values: said.append(text % values))
+    for _ in range(2):
+        feeds = lessons(net, [batch(seed) for seed in range(LESSON_BATCHES)],
+                        lambda one: net.users(mx.nd.array((one[0] + 1) % 20)))
+        assert feeds.wanted(batch(9)) == {}
+    assert len(said) == 2 and net.users.weight.name in said[0] and net.items.weight.name in said[1]
+
+
+def test_rows_that_do_not_exist_and_batches_of_another_form_are_not_asked_for():
+    net = Net()
+    feeds = lessons(net, [batch(seed, numbers=mx.nd.array) for seed in range(LESSON_BATCHES)],
+                    lambda one: net.users(one[0]))
+    assert as_ids(feeds.wanted((mx.nd.array([3, 99, -1]),))) == {net.users.weight.name: [3]}
+    for other in ((), None, (mx.nd.array([99]),), [[mx.nd.array([1])]]):
+        assert feeds.wanted(other) == {}
+
+
+def test_a_net_without_sparse_embeddings_is_refused():
+    with pytest.raises(mxhybrid.InputError, match='Dense has no SparseEmbedding'):
+        next(mxhybrid.prefetching([1, 2], nn.Dense(2)))
+
+
+@pytest.mark.parametrize('count', [0, 1, 2, 5])
+def test_batches_come_unchanged_and_the_net_keeps_no_hooks(count):
+    net, given = SparseEmbedding(20, 2), []
+    batches = [batch(seed, numbers=mx.nd.array) for seed in range(count)]
+    for one in mxhybrid.prefetching(iter(batches), net):
+        given.append(one)
+    assert [a is b for a, b in zip(given, batches)] == [True] * count == [True] * len(given)
+    assert not net._forward_pre_hooks
+    for _ in mxhybrid.prefetching(iter(batches), net):
+        break
+    assert not net._forward_pre_hooks

@@ -1,0 +1,507 @@
+"""The store in a job of one process: what MXNet's own stores do, and clear errors where they would crash."""
+import logging
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import mxhybrid
+from mxhybrid.base.errors import InputError, SettingError
+from mxhybrid.native.arrays import make_row_sparse
+
+STORES = {'device': lambda: mx.kv.create('device'), 'local': lambda: mx.kv.create('local'),
+          'hybrid': mxhybrid.create}
+KEYS = [3, 'w']
+TABLE = (6, 2)
+
+
+def problem(function, *args, **keywords):
+    """The message of the InputError that the call raises."""
+    with pytest.raises(InputError) as caught:
+        function(*args, **keywords)
+    return str(caught.value)
+
+
+def dense(value, shape=(2, 3), dtype='float32'):
+    """A dense array of one value."""
+    return mx.nd.full(shape, value, dtype=dtype)
+
+
+def sparse(ids=(), value=1.0, dtype='float32'):
+    """A row_sparse array of shape TABLE in which these rows have one value."""
+    return make_row_sparse(np.array(ids, np.int64), np.full((len(ids), TABLE[1]), value, dtype), TABLE)
+
+
+def same_everywhere(scenario):
+    """Run a scenario, which returns arrays, on MXNet's stores and on ours; all must be equal."""
+    results = {name: [array.asnumpy() for array in scenario(make())] for name, make in STORES.items()}
+    assert any(array.any() for array in results['local'])
+    for name in ('device', 'hybrid'):
+        assert len(results[name]) == len(results['local'])
+        for found, wanted in zip(results[name], results['local']):
+            np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------ identity
+
+
+def test_identity_in_one_process():
+    store = mx.kv.create('hybrid')
+    assert type(store) is mxhybrid.Hybrid and isinstance(store, mx.kv.KVStore)
+    assert (store.type, store.rank, store.num_workers, store.num_servers) == ('hybrid', 0, 1, 0)
+    assert store.is_capable('optimizer')
+    with pytest.raises(ValueError, match='Unknown capability'):
+        store.is_capable('telepathy')
+
+
+def test_settings_are_checked_when_the_store_is_made(monkeypatch):
+    with pytest.raises(SettingError, match="partitions='many'"):
+        mxhybrid.create(partitions='many')
+    with pytest.raises(SettingError, match="unknown setting 'partition'"):
+        mxhybrid.Hybrid(partition=3)
+    monkeypatch.setenv('MXHYBRID_SERVERS_PER_HOST', '0')
+    with pytest.raises(SettingError, match='MXHYBRID_SERVERS_PER_HOST'):
+        mx.kv.create('hybrid')
+
+
+def test_a_later_store_sets_the_log_level_if_it_asks_for_one():
+    logger = logging.getLogger('mxhybrid')
+    mxhybrid.create()
+    before = logger.level
+    try:
+        for given, level in (({'log_level': 'error'}, 'ERROR'), ({}, 'ERROR'), ({'log_level': 'info'}, 'INFO'),
+                             ({'log_level': 'debug'}, 'DEBUG'), ({'log_level': 'INFO'}, 'INFO')):
+            mxhybrid.create(**given)
+            assert logger.level == getattr(logging, level)
+    finally:
+        logger.setLevel(before)
+
+
+def test_stores_do_not_share_keys():
+    first, second = mxhybrid.create(), mxhybrid.create()
+    first.init('w', dense(1))
+    assert "key 'w' was never initialised" in problem(second.pull, 'w', dense(0))
+    second.init('w', dense(2))
+    out = dense(0)
+    first.pull('w', out)
+    assert (out.asnumpy() == 1).all()
+
+
+def test_the_barrier_and_deletion_wait_for_nobody():
+    store = mxhybrid.create()
+    store._barrier()
+    mx.nd.waitall()
+    del store
+
+
+# ------------------------------------------------------------------------------------------ dense keys
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64', 'int32'])
+@pytest.mark.parametrize('key', KEYS, ids=repr)
+def test_init_push_pull(key, dtype):
+    def scenario(store):
+        store.init(key, dense(2, dtype=dtype))
+        first, second = dense(0, dtype=dtype), dense(0, dtype=dtype)
+        store.pull(key, first)
+        store.push(key, dense(5, dtype=dtype))
+        store.pull(key, out=[second, first.copy()])
+        return [first, second]
+
+    same_everywhere(scenario)
+
+
+@pytest.mark.parametrize('key', KEYS, ids=repr)
+def test_several_devices_are_summed_and_all_get_the_sum(key):
+    def scenario(store):
+        store.init(key, dense(2))
+        outs = [dense(0), dense(0)]
+        store.push(key, [dense(1), dense(2), dense(4)])
+        store.pull(key, out=outs)
+        pushpulled = [dense(10), dense(20)]
+        store.pushpull(key, pushpulled)
+        others = [dense(0), dense(0)]
+        store.pushpull(key, [dense(7), dense(8)], out=others)
+        return outs + pushpulled + others
+
+    same_everywhere(scenario)
+
+
+@pytest.mark.parametrize('keys', [[3, 5], ['w', 'v']], ids=repr)
+def test_lists_of_keys(keys):
+    def scenario(store):
+        store.init(keys, [dense(2), dense(3, (4,))])
+        one, two = [dense(0), dense(0)], dense(0, (4,))
+        store.pull(keys, out=[one, two])
+        result = [array.copy() for array in one + [two]]
+        store.push(keys, [[dense(5), dense(6)], dense(7, (4,))])
+        store.pull(keys, out=[one, two])
+        result += [array.copy() for array in one + [two]]
+        store.pushpull(keys, [dense(8), dense(9, (4,))], out=[one, two])
+        return result + one + [two]
+
+    same_everywhere(scenario)
+
+
+def test_a_repeated_key_sums_its_values():
+    def scenario(store):
+        store.init([3, 5], [dense(0), dense(0)])
+        store.push([3, 5, 3], [dense(1), dense(2), dense(4)])
+        outs = [dense(0), dense(0)]
+        store.pull([3, 5], out=outs)
+        return outs
+
+    same_everywhere(scenario)
+
+
+@pytest.mark.parametrize('key', KEYS, ids=repr)
+def test_broadcast_fills_all_outputs(key):
+    def scenario(store):
+        outs = [dense(0), dense(0)]
+        store.broadcast(key, dense(4), outs)
+        pulled = dense(0)
+        store.pull(key, pulled)
+        single = dense(0)
+        store.broadcast(key * 2, dense(6), single, priority=-3)
+        return outs + [pulled, single]
+
+    same_everywhere(scenario)
+
+
+def test_the_stored_value_is_a_copy():
+    def scenario(store):
+        value, out = dense(2), dense(0)
+        store.init(3, value)
+        value[:] = 9
+        store.pull(3, out)
+        out[:] += 5
+        again = dense(0)
+        store.pull(3, again)
+        return [again]
+
+    same_everywhere(scenario)
+
+
+def test_outputs_of_another_dtype_get_the_value_cast():
+    def scenario(store):
+        store.init([1, 2], [dense(2.6), sparse(range(6), 1.5, 'float16')])
+        outs = [dense(0, dtype='float64'), dense(0, dtype='int32'), dense(0, dtype='float16')]
+        store.pull(1, outs)
+        pushed = dense(0, dtype='float16')
+        store.pushpull(1, dense(1.7), out=pushed)
+        some, every = (mx.nd.sparse.zeros('row_sparse', TABLE) for _ in range(2))
+        store.row_sparse_pull(2, out=some, row_ids=mx.nd.array([4, 1]))
+        store.pull(2, out=every, ignore_sparse=False)
+        begun = dense(0, dtype='float64')
+        store.broadcast(3, dense(0.1), begun)
+        return outs + [pushed, some, every, begun]
+
+    # MXNet's own for devices cannot cast rows.
+    for found, wanted in zip(scenario(mxhybrid.create()), scenario(mx.kv.create('local'))):
+        assert found.dtype == wanted.dtype and wanted.asnumpy().any()
+        np.testing.assert_array_equal(found.asnumpy(), wanted.asnumpy())
+
+
+# ------------------------------------------------------------------------------------------ row_sparse keys
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('key', KEYS, ids=repr)
+def test_rows_are_pulled_by_id(key, dtype):
+    def scenario(store):
+        store.init(key, sparse(range(6), 2, dtype))
+        out = mx.nd.sparse.zeros('row_sparse', TABLE, dtype=dtype)
+        store.row_sparse_pull(key, out=out, row_ids=mx.nd.array([5, 1, 1, 3]))
+        assert out.indices.asnumpy().tolist() == [1, 3, 5]
+        store.push(key, sparse([1, 4], 7, dtype))
+        after = mx.nd.sparse.zeros('row_sparse', TABLE, dtype=dtype)
+        store.row_sparse_pull(key, out=after, row_ids=mx.nd.array([[1, 4]], dtype='int64'))
+        return [out, after]
+
+    same_everywhere(scenario)
+
+
+def test_rows_for_several_outputs_and_keys():
+    def scenario(store):
+        store.init(['w', 'v'], [sparse(range(6), 2), sparse(range(6), 3)])
+        store.push(['w', 'v'], [[sparse([0, 1], 10), sparse([1, 2], 20)], sparse([5], 30)])
+        a, b, c = (mx.nd.sparse.zeros('row_sparse', TABLE) for _ in range(3))
+        store.row_sparse_pull(['w', 'v'], out=[[a, b], c],
+                              row_ids=[[mx.nd.array([0, 1]), mx.nd.array([2, 5])], mx.nd.array([5, 0])])
+        d, e = (mx.nd.sparse.zeros('row_sparse', TABLE) for _ in range(2))
+        store.row_sparse_pull('w', out=[d, e], row_ids=mx.nd.array([1, 2]))
+        return [a, b, c, d, e]
+
+    same_everywhere(scenario)
+
+
+def test_all_rows_are_pulled_only_on_demand():
+    def scenario(store):
+        store.init('w', sparse(range(6), 2))
+        ignored, pulled = sparse([0], 9), sparse([0], 9)
+        store.pull('w', out=ignored)
+        store.pull('w', out=pulled, ignore_sparse=False)
+        return [ignored, pulled]
+
+    same_everywhere(scenario)
+
+
+def test_broadcast_of_rows():
+    # As with several workers; MXNet's own stores leave row_sparse outputs as they were.
+    outs = [mx.nd.sparse.zeros('row_sparse', TABLE) for _ in range(2)]
+    mxhybrid.create().broadcast('w', sparse([1, 3], 4), outs)
+    for out in outs:
+        assert out.asnumpy()[:, 0].tolist() == [0, 4, 0, 4, 0, 0]
+
+
+def test_rows_of_zeros_that_mxnet_dropped_are_stored_again():
+    store = mxhybrid.create()
+    store.set_optimizer(mx.optimizer.create('sgd', learning_rate=1))
+    store.init('w', mx.nd.array([[1, 1], [0, 0], [0, 0]]).tostype('row_sparse'))
+    grad = mx.nd.sparse.row_sparse_array((mx.nd.ones((1, 2)), [2]), shape=(3, 2))
+    store.push('w', grad)
+    out = mx.nd.sparse.zeros('row_sparse', (3, 2))
+    store.row_sparse_pull('w', out=out, row_ids=mx.nd.arange(3))
+    assert out.asnumpy()[:, 0].tolist() == [1, 0, -1]
+
+
+def test_dense_weights_with_row_sparse_gradients():
+    def scenario(store):
+        store.init('w', dense(2, TABLE))
+        store.push('w', [sparse([1, 3], 1), sparse([3, 5], 1)])
+        out = mx.nd.sparse.zeros('row_sparse', TABLE)
+        store.pull('w', out=out, ignore_sparse=False)
+        return [out]
+
+    results = [scenario(STORES[name]())[0].asnumpy() for name in ('device', 'hybrid')]
+    np.testing.assert_array_equal(results[0], results[1])
+    assert results[1][:, 0].tolist() == [0, 1, 0, 2, 0, 1]
+
+
+# ------------------------------------------------------------------------------------------ optimizers
+
+
+@pytest.mark.parametrize('name', ['sgd', 'adam', 'rmsprop', 'adagrad'])
+def test_an_optimizer_on_the_store_updates_dense_and_sparse_weights(name):
+    def scenario(store):
+        store.init([0, 1], [dense(2), sparse(range(6), 2)] if name != 'rmsprop' else [dense(2), dense(3, TABLE)])
+        store.set_optimizer(mx.optimizer.create(name, learning_rate=0.1, rescale_grad=0.5))
+        second = sparse([1, 4], 3) if name != 'rmsprop' else dense(1, TABLE)
+        for _ in range(3):
+            store.push(0, [dense(1), dense(3)])
+            store.push(1, second)
+        out, rows = dense(0), sparse() if name != 'rmsprop' else dense(0, TABLE)
+        store.pull(0, out)
+        store.pull(1, rows, ignore_sparse=False)
+        return [out, rows]
+
+    same_everywhere(scenario)
+
+
+def test_pushpull_with_an_optimizer_gives_the_weights():
+    def scenario(store):
+        store.init(0, dense(2))
+        store.set_optimizer(mx.optimizer.create('sgd', learning_rate=0.125))
+        out = dense(0)
+        store.pushpull(0, [dense(1), dense(3)], out=out)
+        return [out]
+
+    same_everywhere(scenario)
+
+
+def test_an_updater_function_may_be_set_in_one_process():
+    def scenario(store):
+        store.init(0, dense(2))
+        store._set_updater(lambda key, grad, weight: weight.__iadd__(grad * 10))
+        store.push(0, dense(3))
+        out = dense(0)
+        store.pull(0, out)
+        return [out]
+
+    same_everywhere(scenario)
+
+
+@pytest.mark.parametrize('dump_optimizer', [False, True])
+def test_optimizer_states_move_between_our_store_and_mxnets(tmp_path, dump_optimizer):
+    def fresh(make):
+        store = make()
+        store.init([0, 1], [dense(2), sparse(range(6), 2)])
+        store.set_optimizer(mx.optimizer.create('adam', learning_rate=0.1))
+        return store
+
+    def step(store):
+        store.push([0, 1], [dense(1), sparse([1, 4], 3)])
+        outs = [dense(0), sparse()]
+        store.pull([0, 1], outs, ignore_sparse=False)
+        return [array.asnumpy() for array in outs]
+
+    fname = str(tmp_path / 'states')
+    for writer, reader in (('hybrid', 'device'), ('device', 'hybrid'), ('hybrid', 'hybrid')):
+        old, new = fresh(STORES[writer]), fresh(STORES[reader])
+        weights = step(old)
+        old.save_optimizer_states(fname, dump_optimizer)
+        new.load_optimizer_states(fname)
+        states = [store._updater.states for store in (old, new)]
+        for key in (0, 1):
+            for one, other in zip(states[0][key], states[1][key]):
+                assert one.asnumpy().any()
+                np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
+        assert not np.array_equal(step(old)[0], weights[0])
+
+
+def test_states_without_an_optimizer_are_refused(tmp_path):
+    store = mxhybrid.create()
+    for call in (store.save_optimizer_states, store.load_optimizer_states):
+        text = problem(call, str(tmp_path / 'states'))
+        assert text.startswith(call.__name__) and 'set_optimizer' in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_optimizer_is_refused():
+    text = problem(mxhybrid.create().set_optimizer, 'sgd')
+    assert text.startswith("set_optimizer: 'sgd' is not an mxnet.optimizer.Optimizer")
+
+
+def test_gradient_compression_is_refused_with_the_way_out():
+    text = problem(mxhybrid.create().set_gradient_compression, {'type': '2bit'})
+    assert "compression_params={'type': '2bit'}" in text and 'leave' in text
+
+
+# ------------------------------------------------------------------------------------------ mistakes
+
+
+@pytest.fixture
+def store():
+    """A store with a dense key 0 and a row_sparse key 1."""
+    made = mxhybrid.create()
+    made.init([0, 1], [dense(2), sparse(range(6), 2)])
+    return made
+
+
+@pytest.mark.parametrize('call, args', [
+    ('push', (7, dense(1))), ('pull', (7, dense(1))), ('pushpull', (7, dense(1))),
+    ('push', ('0', dense(1))), ('push', ([0, 7], [dense(1), dense(1)])),
+])
+def test_unknown_keys_are_named_with_the_known_ones(store, call, args):
+    text = problem(getattr(store, call), *args)
+    assert text.startswith('%s: key ' % call) and 'was never initialised' in text and 'known keys are 0, 1' in text
+
+
+def test_no_keys_yet():
+    assert 'none yet' in problem(mxhybrid.create().push, 0, dense(1))
+
+
+@pytest.mark.parametrize('call', ['init', 'broadcast'])
+def test_a_second_initial_value_is_refused(store, call):
+    outs = [dense(0)] if call == 'broadcast' else []
+    assert 'key 0 (0) was initialised before' in problem(getattr(store, call), 0, dense(5), *outs)
+
+
+@pytest.mark.parametrize('call', ['init', 'broadcast'])
+@pytest.mark.parametrize('keys', [['new', 'new'], ['new', 'newer', 'new']], ids=repr)
+def test_a_key_has_one_initial_value(call, keys):
+    store = mxhybrid.create()
+    outs = [[dense(0) for _ in keys]] if call == 'broadcast' else []
+    text = problem(getattr(store, call), keys, [dense(5 + at) for at in range(len(keys))], *outs)
+    assert text.startswith("%s: key 'new' gets 2 values" % call)
+    two = [dense(1), dense(2)]
+    assert "'new' gets 2 values" in problem(getattr(store, call), 'new', two, *[[dense(0)]] * len(outs))
+    assert 'was never initialised' in problem(store.pull, 'new', dense(0))
+
+
+def test_a_list_with_a_known_key_initialises_none(store):
+    assert 'key 0 (0) was initialised before' in problem(store.init, [7, 0], [dense(1), dense(1)])
+    store.init(7, dense(3))
+
+
+@pytest.mark.parametrize('call', ['push', 'pull', 'pushpull'])
+def test_wrong_shapes_and_dtypes_are_refused_and_change_nothing(store, call):
+    method = getattr(store, call)
+    text = problem(method, 0, dense(1, (3, 2)))
+    assert text.startswith('%s: 0 has shape (2, 3)' % call) and '(3, 2)' in text
+    if call != 'pull':
+        text = problem(method, 0, [dense(1), dense(1, dtype='float64')])
+        assert text.startswith('%s: 0 has dtype float32' % call) and "astype('float32')" in text
+    out = dense(0)
+    store.pull(0, out)
+    assert (out.asnumpy() == 2).all()
+
+
+def test_storage_types_must_fit(store):
+    assert 'use pull' in problem(store.row_sparse_pull, 0, out=dense(0), row_ids=mx.nd.array([0]))
+    assert 'row_sparse_pull' in problem(store.pushpull, 1, sparse([1]))
+    assert "tostype('row_sparse')" in problem(store.push, 1, dense(1, TABLE))
+    assert 'row_sparse' in problem(store.pull, 1, dense(1, TABLE))
+    assert 'one storage type' in problem(store.push, 0, [dense(1), mx.nd.sparse.zeros('row_sparse', (2, 3))])
+    csr = dense(1).tostype('csr')
+    assert 'csr' in problem(store.init, 9, csr)
+    assert 'csr' in problem(store.push, 0, csr)
+
+
+def test_broadcast_outputs_must_fit():
+    store = mxhybrid.create()
+    assert 'shape' in problem(store.broadcast, 0, dense(1), dense(1, (3, 2)))
+    assert 'storage type' in problem(store.broadcast, 0, dense(1), mx.nd.sparse.zeros('row_sparse', (2, 3)))
+    store.broadcast(0, dense(1), dense(0))
+
+
+@pytest.mark.parametrize('ids, text', [([6], 'row id 6 is out of range for 1, which has rows 0 to 5'),
+                                       ([-1, 2], 'row id -1 is out of range'), ([0.5], 'whole numbers')])
+def test_wrong_row_ids_are_refused(store, ids, text):
+    assert text in problem(store.row_sparse_pull, 1, out=sparse(), row_ids=mx.nd.array(ids))
+
+
+def test_row_ids_must_be_given_once_or_for_every_output(store):
+    text = problem(store.row_sparse_pull, 1, out=[sparse(), sparse()], row_ids=[mx.nd.array([0])] * 3)
+    assert '2 outputs but 3 arrays of row ids' in text
+    assert 'row_ids' in problem(store.row_sparse_pull, 1, out=sparse())
+    assert 'row_ids' in problem(store.row_sparse_pull, [1, 1], out=[sparse(), sparse()])
+
+
+@pytest.mark.parametrize('row_ids', [None, mx.nd.array([0]), [mx.nd.array([0])]], ids=['None', 'array', 'too few'])
+def test_lists_of_keys_need_row_ids_for_each(store, row_ids):
+    store.init(2, sparse(range(6), 3))
+    text = problem(store.row_sparse_pull, [1, 2], out=[sparse(), sparse()], row_ids=row_ids)
+    assert text.startswith('row_sparse_pull: ') and 'row' in text
+
+
+@pytest.mark.parametrize('count', [0, -1, 2.5, 4.0, True, '4', None])
+def test_counts_of_partitions_must_be_whole_numbers(store, count):
+    assert ("repartition: 1 cannot be cut into partitions=%r: give a whole number of at least 1" % count
+            ) in problem(store.repartition, 1, count)
+    store.repartition(1, np.int64(4))
+
+
+def test_int_rows_cannot_be_stored():
+    rows = mx.nd.sparse.zeros('row_sparse', TABLE, dtype='int32')
+    assert 'float16, float32 or float64' in problem(mxhybrid.create().init, 0, rows)
+
+
+def test_a_failed_init_leaves_the_key_free():
+    store = mxhybrid.create()
+    store.init(0, dense(1))
+    with pytest.raises(Exception, match='[Kk]ey'):  # MXNet's stores want keys of one type
+        store.init('w', dense(1))
+    assert "key 'w' was never initialised" in problem(store.push, 'w', dense(1))
+
+
+# ------------------------------------------------------------------------------------------ report, recording
+
+
+def test_the_report_lists_the_keys(store):
+    lines = store.report().split('\n')
+    assert lines[0].startswith('mxhybrid: one process')
+    assert [line.split()[:3] for line in lines[3:]] == [['0', '2x3', 'local'], ['1', '6x2', 'local']]
+
+
+def test_calls_inside_record_leave_no_trace(store):
+    value = dense(1)
+    value.attach_grad()
+    with mx.autograd.record():
+        out = dense(0)
+        store.pull(0, out)
+        store.push(0, value)
+        result = (value * 2 + out).sum()
+        assert mx.autograd.is_recording()
+    result.backward()
+    assert (value.grad.asnumpy() == 2).all()

@@ -1,0 +1,202 @@
+"""What qualifies for own rows: uses of a parameter's value, and optimizers."""
+import copy
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+from mxhybrid.kvstore import own_rows_copy
+from mxhybrid.kvstore.trainer_step import steps_of
+from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.native.optimizer_state import state_arrays
+from mxhybrid.native.optimizers import TableOptimizer, name_of, scalars
+from mxhybrid.routes.own_rows import objection
+from mxhybrid.routes.route import Identity
+from mxhybrid.servers.stored import Partition
+
+ROWS = 12
+
+
+def embedding(**options):
+    """An embedding with row_sparse gradients, initialised."""
+    block = nn.Embedding(ROWS, 3, sparse_grad=True, **options)
+    block.initialize(mx.init.Uniform(1))
+    return block
+
+
+def watch(block):
+    return own_rows_copy.watch_of(block.weight)
+
+
+IDS = mx.nd.array([1, 2, 2])
+
+
+class Wrapped(nn.HybridBlock):
+    """An embedding in a block that can be hybridized."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(ROWS, 3, sparse_grad=True)
+
+    def hybrid_forward(self, F, ids):
+        """Look up."""
+        return self.words(ids)
+
+
+class Scaled(nn.Embedding):
+    """What this embedding does with its weight nobody knows."""
+
+    def hybrid_forward(self, F, x, weight):
+        """Look up in a table made of the weight."""
+        return F.Embedding(x, weight * 2, **self._kwargs)
+
+
+# ------------------------------------------------------------------------------------------------- uses of a value
+
+
+def test_forward_passes_with_arrays_are_counted_and_are_no_reads():
+    block = embedding()
+    block(IDS)
+    with autograd.record():
+        block(IDS).sum().backward()
+    block.hybridize()  # by itself: it still gets the ids
+    block(IDS)
+    assert (watch(block).forwards, watch(block).read) == (3, False)
+
+
+@pytest.mark.parametrize('read', [
+    lambda block: block.weight.data(), lambda block: block.weight.list_data(),
+    lambda block: nn.Dense(ROWS, in_units=3, use_bias=False, params=block.params)(mx.nd.ones((1, 3))),
+    lambda block: mx.nd.Embedding(IDS, block.weight.data(), ROWS, 3)])
+def test_arrays_that_are_handed_out_count_as_read(read):
+    block = embedding()
+    read(block)
+    assert watch(block).read
+
+
+def test_a_hybridized_block_around_it_counts_as_read():
+    net = Wrapped()
+    net.initialize()
+    net(IDS)
+    assert not watch(net.words).read
+    net.hybridize()
+    net(IDS)
+    assert watch(net.words).read
+
+
+def test_an_embedding_that_computes_otherwise_counts_as_read():
+    block = Scaled(ROWS, 3, sparse_grad=True)
+    block.initialize()
+    block(IDS)
+    assert (watch(block).forwards, watch(block).read) == (0, True)
+
+
+def test_what_hands_out_no_array_is_no_read(tmp_path):
+    block = embedding()
+    path = str(tmp_path / 'saved.params')
+    block.save_parameters(path)
+    block.load_parameters(path)
+    block.weight.set_data(mx.nd.ones((ROWS, 3)))
+    block.weight.list_ctx()
+    with autograd.record():
+        block(IDS).sum().backward()
+    block.collect_params().zero_grad()
+    assert not watch(block).read
+
+
+def test_only_dense_weights_with_sparse_gradients_are_watched():
+    assert own_rows_copy.watch_of(nn.Embedding(ROWS, 3).weight) is None
+    assert own_rows_copy.watch_of(SparseEmbedding(ROWS, 3).weight) is None
+    assert own_rows_copy.watch_of(nn.Dense(3).weight) is None
+
+
+def test_a_copy_of_a_parameter_starts_unread():
+    block = embedding()
+    block.weight.data()
+    other = copy.deepcopy(block.weight)
+    assert not own_rows_copy.watch_of(other).read and watch(block).read
+    np.testing.assert_array_equal(other.data().asnumpy(), block.weight.data().asnumpy())
+
+
+def test_gradients_may_be_read_before_a_step_but_not_after():
+    block = embedding()
+    trainer = gluon.Trainer(block.collect_params(), 'sgd', kvstore='hybrid')
+
+    def backward():
+        with autograd.record():
+            block(IDS).sum().backward()
+
+    backward()
+    trainer.step(1)
+    backward()
+    block.weight.grad()
+    block.weight.list_grad()
+    assert not watch(block).read
+    trainer.step(1)
+    block.weight.grad()
+    assert watch(block).read
+
+
+def test_one_process_has_nothing_to_change_over():
+    block = embedding()
+    trainer = gluon.Trainer(block.collect_params(), 'sgd', kvstore='hybrid')
+    for _ in range(6):
+        with autograd.record():
+            block(IDS).sum().backward()
+        trainer.step(1)
+    assert steps_of(trainer).switch is None and type(block.weight) is gluon.Parameter
+
+
+# --------------------------------------------------------------------------------------------------- optimizers
+
+
+def route(dtype='float32', **options):
+    return Identity(0, 'table', mx.nd.zeros((ROWS, 3), dtype=dtype), **options)
+
+
+@pytest.mark.parametrize('optimizer', [
+    mx.optimizer.SGD(learning_rate=0.3), mx.optimizer.SGD(learning_rate=0.3, momentum=0.9, wd=0.1, clip_gradient=0.4),
+    mx.optimizer.Adam(learning_rate=0.1, wd=0.1), mx.optimizer.AdaGrad(learning_rate=0.1),
+    mx.optimizer.contrib.GroupAdaGrad(learning_rate=0.1)], ids=name_of)
+def test_servers_update_bit_for_bit_as_mxnet_does_in_the_worker(optimizer):
+    assert objection(route(), optimizer) == ''
+    random = np.random.RandomState(1)
+    weight = mx.nd.array(random.normal(size=(ROWS, 3)))
+    state = optimizer.create_state_multi_precision(0, weight)
+    part = Partition(0, 'table', ROWS, 3, 'optimize')
+    part.stored = make_row_sparse(np.arange(ROWS), weight.asnumpy(), (ROWS, 3))
+    served = TableOptimizer(name_of(optimizer), dict(scalars(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    for step in range(6):
+        ids = np.unique(random.randint(0, ROWS, step))  # at first none
+        gradient = make_row_sparse(ids, random.normal(size=(len(ids), 3)).astype('f4'), (ROWS, 3))
+        optimizer.update_multi_precision(0, weight, gradient, state)
+        part.update(served, gradient)
+        np.testing.assert_array_equal(part.view, weight.asnumpy())
+    arrays = state_arrays(state)
+    assert len(arrays) == len(state_arrays(part.state))
+    for slot, array in enumerate(arrays):
+        np.testing.assert_array_equal(part.read(slot, 0, ROWS, served).reshape(array.shape), array.asnumpy())
+
+
+@pytest.mark.parametrize('optimizer', [
+    mx.optimizer.Ftrl(), mx.optimizer.RMSProp(), mx.optimizer.NAG(momentum=0.9), mx.optimizer.LAMB(),
+    mx.optimizer.SGD(momentum=0.9, lazy_update=False), mx.optimizer.Adam(lazy_update=False)], ids=name_of)
+def test_optimizers_that_change_all_rows_are_refused(optimizer):
+    assert 'rows without a gradient' in objection(route(), optimizer)
+
+
+def test_what_servers_cannot_compute_is_refused():
+    assert 'wd' in objection(route(), mx.optimizer.AdaGrad(wd=0.1))
+    assert 'multi_precision' in objection(route('float16'), mx.optimizer.SGD(multi_precision=True))
+    assert 'float32' in objection(route('float64'), mx.optimizer.AdaGrad())
+    assert 'float16' in objection(route(wire='float16'), mx.optimizer.SGD())
+
+
+def test_a_setting_that_is_neither_yes_nor_no_is_refused():
+    with pytest.raises(mxhybrid.SettingError, match='own_rows'):
+        mxhybrid.create(own_rows='perhaps')

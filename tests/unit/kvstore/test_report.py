@@ -1,0 +1,78 @@
+"""The plan table: averages, and what chose."""
+import types
+
+import pytest
+
+from mxhybrid.kvstore.report import plan_table
+from mxhybrid.routes.choice import Choice
+from mxhybrid.routes.costs import Estimate
+from mxhybrid.servers.partitioning import Partitioning
+from mxhybrid.telemetry.traffic import Traffic
+
+
+def route(name, shape, kind, traffic, partitioning=None, wire='float32'):
+    """What the plan reads of a route."""
+    return types.SimpleNamespace(name=name, shape=shape, kind=kind, traffic=traffic, partitioning=partitioning,
+                                 choice=None, all_rows=kind == 'allreduce', dtype='float32', wire=wire)
+
+
+def job(**changes):
+    """What the plan reads of a job."""
+    made = {'num_workers': 4, 'num_servers': 2, 'rank': 0, 'hosts': ['a', 'a', 'b', 'b'], **changes}
+    return types.SimpleNamespace(topology=types.SimpleNamespace(hosts=made.pop('hosts')), **made)
+
+
+def test_the_plan_names_every_route_with_averages_per_step():
+    embedding = route('embedding0_weight', (1000, 8), 'server weights', Traffic(4, 40, 4000, 8000),
+                      Partitioning(1000, 8, (2, 3, 5), (1, 0, 1)))
+    dense = route('dense0_bias', (7,), 'allreduce', Traffic(2, 14, 3000, 3000))
+    title, head, rule, first, second = plan_table(job(), [embedding, dense]).split('\n')
+    assert title == 'mxhybrid: 4 workers on 2 hosts, 2 servers; averages over 4 steps of rank 0'
+    assert head.split() == ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step',
+                            'pulled/step']
+    assert first.split() == ['embedding0_weight', '1000x8', 'server', 'weights', '3', '0,1', '10', '1.0', 'kB', '2.0',
+                             'kB']
+    assert second.split() == ['dense0_bias', '7', 'allreduce', '-', '-', 'all', '1.5', 'kB', '1.5', 'kB']
+    assert len({len(line) for line in (head, rule, first, second)}) == 1
+
+
+@pytest.mark.parametrize('kind', ['row allreduce', 'replicated'])
+def test_tables_that_go_by_allreduce_show_the_rows_that_were_pushed(kind):
+    line = plan_table(job(), [route('table', (1000, 8), kind, Traffic(4, 40, 4000, 4000))]).split('\n')[3]
+    assert line.split()[1:] == ['1000x8', *kind.split(), '-', '-', '10', '1.0', 'kB', '1.0', 'kB']
+
+
+def test_the_title_tells_what_travels_as_something_else():
+    title = plan_table(job(), [route('w', (3, 2), 'allreduce', Traffic(), wire='float16'),
+                         route('v', (3, 2), 'allreduce', Traffic(), wire='float16')]).split('\n')[0]
+    assert title.endswith('averages over 0 steps of rank 0; float32 travels as float16')
+
+
+def test_one_of_each_is_singular_and_no_steps_do_not_divide_by_zero():
+    alone = job(num_workers=1, num_servers=1, hosts=['a'])
+    text = plan_table(alone, [route('w', (), 'allreduce', Traffic())])
+    assert text.startswith('mxhybrid: 1 worker on 1 host, 1 server; averages over 0 steps of rank 0')
+    assert text.endswith('0 B          0 B')
+    assert 'over 0 steps' in plan_table(alone, [])
+
+
+def test_one_process_has_no_traffic_to_report():
+    title, head, rule, row = plan_table(job(num_workers=1, num_servers=0, hosts=['a']),
+                                  [route('w', (3, 2), 'local', Traffic())]).split('\n')
+    assert title.startswith('mxhybrid: one process') and 'nothing is sent' in title
+    assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
+
+
+def test_the_numbers_that_chose_a_route_are_shown_below_the_plan():
+    near, forced, small = (route(name, (100, 2), 'replicated', Traffic()) for name in ('near', 'told', 'small'))
+    near.choice = Choice('allreduce', 'measured', 0.5, 0.975, Estimate(2e6, 1.5e6, 0.0204, 0.0111))
+    forced.choice = Choice('allreduce', 'forced')
+    small.choice = Choice('servers', 'small')
+    lines = plan_table(job(), [near, forced, small]).split('\n')
+    assert lines[6] == '' and 'busiest host' in lines[7]
+    assert lines[10].split() == ['near', '50%', '97.5%', '2.0', 'MB', '1.5', 'MB', '20.4', 'ms', '11.1', 'ms',
+                                 'allreduce', 'measured']
+    assert lines[11].split() == ['told'] + ['-'] * 6 + ['allreduce', 'forced']
+    assert len(lines) == 12
+    near.choice = forced.choice = None
+    assert 'busiest' not in plan_table(job(), [near, forced, small])

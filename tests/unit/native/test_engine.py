@@ -1,0 +1,89 @@
+"""Callbacks from MXNet's engine."""
+import threading
+
+import mxnet as mx
+import numpy as np
+
+from mxhybrid.native.engine import Deferred, Notifier
+
+
+def test_callbacks_see_an_array_between_the_writes_before_and_after():
+    notifier = Notifier()
+    array = mx.nd.zeros((300, 300))
+    order = []
+
+    def write(number):
+        def forward(is_train, req, in_data, out_data, aux):
+            order.append(number)
+        return forward
+
+    class Write(mx.operator.CustomOp):
+        """An operation of the engine that says when it runs."""
+
+        def __init__(self, number):
+            super().__init__()
+            self.forward = write(number)
+
+    @mx.operator.register('mxhybrid_test_write')
+    class WriteProp(mx.operator.CustomOpProp):
+        """Its declaration."""
+
+        def __init__(self, number):
+            super().__init__(need_top_grad=False)
+            self.number = int(number)
+
+        def create_operator(self, ctx, shapes, dtypes):
+            """The operation."""
+            return Write(self.number)
+
+    for step in range(5):
+        mx.nd.Custom(array, op_type='mxhybrid_test_write', number=step, out=array)
+        notifier.when_ready(array, lambda step=step: order.append('after %d' % step))
+    mx.nd.waitall()
+    assert order == [item for step in range(5) for item in (step, 'after %d' % step)]
+
+
+def test_many_callbacks_on_several_arrays():
+    notifier = Notifier()
+    arrays = [mx.nd.ones((50, 50)) for _ in range(4)]
+    seen = []
+    for number in range(400):
+        array = arrays[number % 4]
+        array += 1
+        notifier.when_ready(array, lambda number=number: seen.append(number), priority=number)
+    mx.nd.waitall()
+    assert sorted(seen) == list(range(400))
+    for start in range(4):
+        mine = [number for number in seen if number % 4 == start]
+        assert len(mine) == 100
+    assert notifier._waiting == {}
+
+
+def test_an_operation_begins_when_its_array_is_written_and_holds_back_what_comes_later():
+    begun, has_begun, may_end = [], threading.Event(), threading.Event()
+
+    def start(what, complete):
+        begun.append((what, array_view.copy()))
+
+        def operate():
+            may_end.wait(10)
+            array_view[:] = 10
+            complete()
+        threading.Thread(target=operate).start()
+        has_begun.set()
+
+    array_view = np.zeros(1000, np.float32)
+    array, other = mx.nd.from_numpy(array_view.view(), zero_copy=True), mx.nd.zeros(3)
+    deferred = Deferred(start)
+    array += 5
+    deferred.push([array, other], 'first')
+    array += 1
+    copied = array.copy()
+    free = mx.nd.ones(3) + 1
+    np.testing.assert_array_equal(free.asnumpy(), 2)  # the engine goes on with everything else
+    assert has_begun.wait(10)
+    may_end.set()
+    np.testing.assert_array_equal(copied.asnumpy(), 11)
+    (what, found), = begun
+    assert what == 'first'
+    np.testing.assert_array_equal(found, 5)

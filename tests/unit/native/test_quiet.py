@@ -1,0 +1,105 @@
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from mxnet import nd
+
+from mxhybrid.native import quiet
+
+LAZY = 'lazy_update = True'
+
+# What MXNet has remarks on, in a process that said nothing yet; the arguments are what the test varies.
+SCRIPT = '''
+import sys
+from mxnet import nd
+from mxhybrid.native import quiet
+
+quiet.hush()
+rows = nd.ones((2, 2)).tostype('row_sparse')
+nd.reverse(rows, axis=1)
+nd.ones((2, 2)).copyto(rows)
+nd.waitall()
+'''
+
+
+def update():
+    """Update touched rows lazily."""
+    rows = nd.ones((2, 2)).tostype('row_sparse')
+    nd.sgd_mom_update(rows, rows, rows.copy(), out=rows, lr=0.1, momentum=0.9)
+
+
+def in_a_thread(*calls):
+    """Make calls in a thread in which MXNet has said nothing yet."""
+    def call():
+        for one in calls:
+            one()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
+    monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    in_a_thread(update)
+    assert LAZY in capfd.readouterr().err
+    in_a_thread(quiet.hush, update)
+    assert capfd.readouterr().err == ''
+    assert quiet.VARIABLE not in os.environ
+
+
+def test_nothing_is_said_of_what_makes_mxnet_speak_where_it_has_read_the_variable_before():
+    before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
+    script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
+    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
+    for word in ('utils.h', 'fallback detected', 'operator = reverse', 'MXNET_STORAGE_FALLBACK'):
+        assert done.stderr.count(word) == 1, done.stderr
+
+
+def test_whoever_wants_to_hear_it_does(monkeypatch, capfd):
+    monkeypatch.setenv(quiet.VARIABLE, '1')
+    in_a_thread(quiet.hush, update)
+    assert LAZY in capfd.readouterr().err
+    assert os.environ[quiet.VARIABLE] == '1'
+
+
+@pytest.mark.parametrize('given, heard', [(None, 0), ('0', 0), ('1', 2)])
+def test_work_on_copies(given, heard):
+    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    if given is not None:
+        env[quiet.VARIABLE] = given
+    done = subprocess.run([sys.executable, '-c', SCRIPT], env=env, timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
+    assert done.stderr.count('fallback detected') == heard, done.stderr
+    assert heard or done.stderr == ''
+
+
+def test_what_others_write_meanwhile_is_kept(capfd):
+    with quiet._without(b'secret'):
+        os.write(2, b'one\na secret\n')
+        os.write(2, b'two\n')
+    os.write(2, b'three\n')
+    assert capfd.readouterr().err == 'one\ntwo\nthree\n'
+
+
+def test_without_a_place_for_a_file_everything_is_heard(monkeypatch, capfd):
+    def full(*_):
+        raise OSError('no space left')
+
+    monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    monkeypatch.setattr(quiet.tempfile, 'TemporaryFile', full)
+    descriptors = os.listdir('/proc/self/fd')
+    in_a_thread(quiet.hush, update)
+    assert LAZY in capfd.readouterr().err
+    assert len(os.listdir('/proc/self/fd')) == len(descriptors)
+
+
+def test_a_reader_that_has_gone_ends_nobody():
+    program = "import os\nfrom mxhybrid.native import quiet\nwith quiet._without(b'x'):\n    os.write(2, b'one\\n')\n"
+    done = subprocess.Popen([sys.executable, '-c', program], stderr=subprocess.PIPE)
+    done.stderr.close()
+    assert done.wait(60) == 0

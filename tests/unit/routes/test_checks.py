@@ -1,0 +1,159 @@
+"""Input checks: what passes, and that each refusal names the call, the parameter, the value and the way out."""
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from mxhybrid.base.errors import HybridError, InputError
+from mxhybrid.routes import checks
+
+
+def problem(function, *args):
+    """The message of the InputError that the call raises."""
+    with pytest.raises(InputError) as caught:
+        function(*args)
+    return str(caught.value)
+
+
+def test_input_errors_are_value_errors_of_the_project():
+    assert issubclass(InputError, HybridError) and issubclass(InputError, ValueError)
+
+
+# ------------------------------------------------------------------------------------------ keys and values
+
+
+def test_one_key_takes_one_array_or_a_list_of_them():
+    a, b = mx.nd.zeros(1), mx.nd.zeros(1)
+    assert checks.pairs('push', 3, a) == [(3, [a])]
+    assert checks.pairs('push', 'w', [a, b]) == [('w', [a, b])]
+    assert checks.pairs('push', np.int64(3), (a, b)) == [(3, [a, b])]
+
+
+def test_a_list_of_keys_takes_a_value_or_a_list_for_each():
+    a, b, c = mx.nd.zeros(1), mx.nd.zeros(1), mx.nd.zeros(1)
+    assert checks.pairs('push', ['x', 'y'], [a, [b, c]]) == [('x', [a]), ('y', [b, c])]
+    assert checks.pairs('push', (1,), (a,)) == [(1, [a])]
+
+
+def test_a_repeated_key_collects_its_values_in_order():
+    a, b, c = mx.nd.zeros(1), mx.nd.zeros(1), mx.nd.zeros(1)
+    assert checks.pairs('push', ['x', 'y', 'x'], [a, b, c]) == [('x', [a, c]), ('y', [b])]
+
+
+@pytest.mark.parametrize('key', [None, True, 1.5, b'w', {}, object], ids=repr)
+def test_other_keys_are_refused(key):
+    text = problem(checks.pairs, 'push', key, mx.nd.zeros(1))
+    assert text.startswith('push: key %r is of type %s' % (key, type(key).__name__))
+    assert 'int or str' in text
+
+
+@pytest.mark.parametrize('value', [None, 3, np.zeros(1), [], [None], [np.zeros(1)], 'w'], ids=repr)
+def test_other_values_are_refused(value):
+    text = problem(checks.pairs, 'pull', 'w', value)
+    assert text.startswith("pull: the value of key 'w' is not an NDArray") and type(value).__name__ in text
+
+
+@pytest.mark.parametrize('values', [None, [], 1], ids=repr)
+def test_keys_and_values_must_be_equally_many(values):
+    text = problem(checks.pairs, 'init', ['x', 'y'], values)
+    assert text.startswith('init: 2 keys need a list of 2 values')
+    assert 'init: 2 keys' in problem(checks.pairs, 'init', ['x', 'y'], [mx.nd.zeros(1)])
+    assert 'init: 1 keys' in problem(checks.pairs, 'init', ['x'], mx.nd.zeros(1))
+
+
+def test_a_wrong_key_inside_a_list_is_named():
+    assert 'key 1.5 is of type float' in problem(checks.pairs, 'init', ['x', 1.5], [mx.nd.zeros(1)] * 2)
+
+
+def test_numpys_whole_numbers_are_keys_as_pythons_are():
+    one, = mx.nd.zeros(1),
+    assert checks.pairs('push', [np.int64(3), 3], [one, one]) == [(3, [one, one])]
+    (key, _), = checks.pairs('init', np.int32(4), one)
+    assert type(key) is int
+
+
+@pytest.mark.parametrize('keys, values', [('w', [1, 2]), (['w', 'v', 'w'], [1, 2, 3]), ([3], [[1, 2]])], ids=repr)
+def test_several_initial_values_of_a_key_are_refused(keys, values):
+    def arrays(value):
+        return list(map(arrays, value)) if isinstance(value, list) else mx.nd.full(1, value)
+
+    found = checks.pairs('init', keys, arrays(values))
+    text = problem(checks.one_value_each, 'init', found)
+    assert text.startswith('init: key %r gets 2 values' % found[0][0]) and 'once' in text
+
+
+# ------------------------------------------------------------------------------------------ shape, dtype, stype
+
+
+def test_matching_arrays_pass():
+    arrays = [mx.nd.zeros((2, 3)), mx.nd.sparse.zeros('row_sparse', (2, 3))]
+    checks.shapes('push', 'w', arrays, (2, 3))
+    checks.dtypes('push', 'w', arrays, np.float32)
+    checks.shapes('push', 'w', [], (2, 3))
+    checks.dtypes('push', 'w', [], 'float32')
+    checks.stypes('push', 'w', arrays, ('default', 'row_sparse'), 'advice')
+    for dtype in ('float16', 'float32', 'float64'):
+        checks.server_dtype('init', 'w', dtype)
+
+
+def test_a_wrong_shape_on_any_device_is_refused_with_both_shapes():
+    text = problem(checks.shapes, 'push', 'w', [mx.nd.zeros((2, 3)), mx.nd.zeros((3, 2))], (2, 3))
+    assert text.startswith('push: w has shape (2, 3)') and '(3, 2)' in text
+
+
+def test_a_wrong_dtype_is_refused_with_the_cast_to_make():
+    text = problem(checks.dtypes, 'push', 'w', [mx.nd.zeros(2, dtype='float64')], 'float32')
+    assert text.startswith('push: w has dtype float32') and 'float64' in text and ".astype('float32')" in text
+
+
+def test_a_wrong_storage_type_is_refused_with_advice():
+    text = problem(checks.stypes, 'push', 'w', [mx.nd.zeros(2)], ('row_sparse',), "use tostype('row_sparse')")
+    assert text.startswith('push: w takes values of storage type row_sparse, not default')
+    assert text.endswith("use tostype('row_sparse')")
+
+
+@pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int32', 'int64'])
+def test_dtypes_that_servers_cannot_hold_are_refused(dtype):
+    text = problem(checks.server_dtype, 'init', 'w', dtype)
+    assert text.startswith('init: w has dtype %s' % dtype) and 'float16, float32 or float64' in text
+
+
+# ------------------------------------------------------------------------------------------ row ids
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 99), min_size=1), st.sampled_from(['int32', 'int64', 'float32', 'float64']))
+def test_wanted_rows_are_sorted_unique_int64(ids, dtype):
+    found = checks.wanted_rows('row_sparse_pull', 'w', mx.nd.array(ids, dtype=dtype), 100)
+    assert found.dtype == np.int64 and found.tolist() == sorted(set(ids))
+
+
+@pytest.mark.parametrize('shape', [(2, 3), (6, 1), (1, 2, 3)])
+def test_wanted_rows_may_have_any_shape(shape):
+    assert checks.wanted_rows('row_sparse_pull', 'w', mx.nd.arange(6).reshape(shape), 6).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize('bad', [-1, 5, 1000])
+def test_rows_outside_the_table_are_named(bad):
+    for text in (problem(checks.wanted_rows, 'row_sparse_pull', 'w', mx.nd.array([0, bad, 4]), 5),
+                 problem(checks.row_ids, 'row_sparse_pull', 'w', np.array([0, bad, 4]), 5)):
+        assert text == 'row_sparse_pull: row id %d is out of range for w, which has rows 0 to 4' % bad
+
+
+def test_the_first_and_the_last_row_are_in_range():
+    checks.row_ids('push', 'w', np.array([0, 4]), 5)
+    checks.row_ids('push', 'w', np.empty(0, np.int64), 5)
+
+
+@pytest.mark.filterwarnings('ignore:invalid value')
+@pytest.mark.parametrize('ids', [[0.5], [1, 2.25], [float('nan')], [float('inf')]])
+def test_fractions_are_no_row_ids(ids):
+    text = problem(checks.wanted_rows, 'row_sparse_pull', 'w', mx.nd.array(ids), 5)
+    assert 'row_ids of w must be whole numbers' in text
+
+
+@pytest.mark.parametrize('ids', [None, [1, 2], np.array([1]), mx.nd.sparse.zeros('row_sparse', (2, 2))],
+                         ids=['None', 'list', 'numpy', 'row_sparse'])
+def test_row_ids_of_other_types_are_refused(ids):
+    text = problem(checks.wanted_rows, 'row_sparse_pull', 'w', ids, 5)
+    assert text.startswith('row_sparse_pull: row_ids of w must be dense NDArrays') and type(ids).__name__ in text

@@ -1,0 +1,60 @@
+"""Which tables the chooser still has to decide on."""
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mxhybrid.base.settings import Settings
+from mxhybrid.routes.chooser import MEASURED_STEPS, Chooser
+from mxhybrid.routes.route import Means, Route
+
+
+class Alone:
+    """The collective of a single worker."""
+
+    rank, size = 0, 1
+
+    def gather(self, values, name, dtype=None):
+        """Nobody else has values."""
+        return [values]
+
+
+def route(key, rows):
+    """A table on the servers, as far as the chooser looks at it before it decides."""
+    like = SimpleNamespace(shape=(rows, 16), dtype=np.dtype('float32'))
+    return Route(key, str(key), like, Means(Alone(), object(), Settings(), 'unit'))
+
+
+@pytest.fixture
+def push():
+    """A function that pushes to a route, and says whether the chooser has another decision to wait for."""
+    chooser = Chooser(Means(Alone(), object(), Settings(), 'unit'), ['a'], [0], {})
+
+    def one(to):
+        waits = chooser.waits(to.key)
+        chooser.before_push(to, None)
+        chooser.after_push(to, np.arange(3))
+        return waits
+
+    return one
+
+
+def test_small_tables_are_not_waited_for(push):
+    small = route('small', 100)
+    assert not any(push(small) for _ in range(3))
+
+
+def test_a_large_table_that_is_pushed_is_waited_for(push):
+    large, small = route('large', 1 << 20), route('small', 100)
+    push(large)
+    for _ in range(MEASURED_STEPS - 1):
+        assert push(small) and push(large)
+
+
+def test_a_large_table_whose_pushes_stop_is_not_waited_for_until_they_go_on(push):
+    large, small, dense = route('large', 1 << 20), route('small', 100), route('dense', 1)
+    for _ in range(2):
+        push(large)
+    waits = [push(to) for _ in range(2 * MEASURED_STEPS) for to in (small, dense)]
+    assert waits == [True] * 2 * MEASURED_STEPS + [False] * 2 * MEASURED_STEPS
+    assert push(large) and push(small)

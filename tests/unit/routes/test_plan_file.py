@@ -1,0 +1,118 @@
+"""The plan file: what is written, what is taken, what is refused, and how it is shown."""
+import importlib.util
+import json
+import os
+
+import pytest
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.commands.main import run_alone
+from mxhybrid.routes import plan_file
+from mxhybrid.routes.partition_search import MEASURED_STEPS, WARM_STEPS, Candidate, Tuning
+
+
+def plan():
+    """What a search of one table, another one being kept, leaves."""
+    table = Candidate('words', 1, 1, 64, lambda old, new, known: 0.0)
+    tuning = Tuning([table], 18.0, 10)
+    while tuning.next() is not None:
+        seconds = 1 + 16 / table.count + table.count
+        tuning.observe(0.25, WARM_STEPS * seconds, seconds)
+    assert tuning.steps == 10 + 4 * (WARM_STEPS + MEASURED_STEPS) and table.count == 4
+    kept = {'bins': {'shape': [7, 2], 'dtype': 'float32', 'partitions': 1, 'start': 1, 'finished': True,
+                     'reason': 'small', 'samples': [], 'theta': None}}
+    return plan_file.record(tuning, [table], {'words': ([100, 8], 'float16')}, kept, 4, 2)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A plan file."""
+    plan_file.write(str(tmp_path / 'plan.json'), plan())
+    return tmp_path / 'plan.json'
+
+
+def test_what_is_written_is_read(path):
+    content = plan_file.read(str(path))
+    assert content == plan()
+    words = content['tables']['words']
+    assert (words['partitions'], words['start'], words['finished']) == (4, 1, True)
+    assert words['samples'] == [[1, 18.0], [2, 11.0], [4, 9.0], [8, 11.0]]
+    assert words['theta'] == pytest.approx([1, 16, 1])
+    assert content['lost'] == pytest.approx(0.25 * 4)
+    assert os.listdir(str(path.parent)) == ['plan.json']
+
+
+def test_no_file_is_no_error(tmp_path):
+    assert plan_file.read(str(tmp_path / 'none.json')) is None
+
+
+@pytest.mark.parametrize('text, words', [
+    ('', 'cannot be read'), ('{', 'cannot be read'), ('\xff', 'cannot be read'), ('[]', 'not a plan file'),
+    ('{"format": 2}', 'not a plan file'), ('{"format": 1}', 'damaged'), ('{"format": 1, "tables": []}', 'damaged'),
+    ('{"format": 1, "tables": {"a": {}}}', 'damaged')])
+def test_other_files_are_refused(tmp_path, text, words):
+    (tmp_path / 'plan.json').write_bytes(text.encode('latin1'))
+    with pytest.raises(InputError, match=words) as caught:
+        plan_file.read(str(tmp_path / 'plan.json'))
+    assert 'plan.json' in str(caught.value)
+
+
+@pytest.mark.parametrize('name, value', [('partitions', 0), ('partitions', True), ('partitions', '4'), ('shape', 3),
+                                         ('dtype', None), ('finished', 1), ('samples', [1]), ('samples', None),
+                                         ('samples', [[1, '2 ms']]), ('samples', [[0, 1.0]]), ('start', None),
+                                         ('theta', [1, 2]), ('theta', 3), ('theta', [1, 2, None]), ('reason', None)])
+def test_damaged_entries_are_refused(path, name, value):
+    content = plan()
+    content['tables']['words'][name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match='damaged'):
+        plan_file.read(str(path))
+
+
+@pytest.mark.parametrize('name, value', [('workers', None), ('servers', 2.5), ('seconds_before', '1'), ('lost', None),
+                                         ('seconds_after', float('inf')), ('budget', [])])
+def test_damaged_numbers_are_refused(path, name, value):
+    for content in (dict(plan(), **{name: value}), {key: kept for key, kept in plan().items() if key != name}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match='damaged'):
+            plan_file.read(str(path))
+
+
+def test_a_directory_is_refused(tmp_path):
+    with pytest.raises(InputError, match='cannot be read'):
+        plan_file.read(str(tmp_path))
+
+
+def test_misfits_are_named():
+    content = plan()
+    assert plan_file.misfit(content, 4, 2) == ''
+    assert plan_file.misfit(content, 3, 2) == 'it is for 4 workers, this job has 3'
+    assert plan_file.misfit(content, 4, 1) == 'it is for 2 servers, this job has 1'
+    assert plan_file.table_misfit(content, 'words', [100, 8], 'float16') == ''
+    assert plan_file.table_misfit(content, 'words', [101, 8], 'float16') == (
+        'its table words is [100, 8] float16, not [101, 8] float16')
+    assert 'not [100, 8] float32' in plan_file.table_misfit(content, 'words', [100, 8], 'float32')
+    assert plan_file.table_misfit(content, 'other', [1, 1], 'float32') == 'it has no table other, only bins, words'
+
+
+def test_shown_in_words(path, capsys):
+    run_alone('plot', [str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('4 workers, 2 servers; a step took 1.8e+04 ms before')
+    assert lines[1] == 'bins: 1 partitions (small)'
+    assert lines[2].startswith('words: 4 partitions (all counts of interest were sampled); 1: 1.8e+04 ms, 2: ')
+
+
+def test_drawn(path, capsys):
+    picture = path.parent / 'plan.png'
+    if importlib.util.find_spec('matplotlib') is not None:
+        run_alone('plot', [str(path), str(picture)])
+        assert picture.read_bytes().startswith(b'\x89PNG')
+        return
+    assert run_alone('plot', [str(path), str(picture)]) == 1
+    assert 'pip install matplotlib' in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named(tmp_path, capsys):
+    assert run_alone('plot', [str(tmp_path / 'none.json')]) == 1
+    assert 'none.json does not exist' in capsys.readouterr().err

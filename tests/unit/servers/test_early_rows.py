@@ -1,0 +1,171 @@
+"""Pulls answered from rows that were asked for earlier."""
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from mxhybrid.servers.early_rows import MOST_UNDER_WAY, Ahead
+
+ROWS = 12
+
+
+class Server:
+    """A table whose rows change with every push; counts what it is asked."""
+
+    def __init__(self):
+        self.deliveries = []
+        self.rows = np.arange(ROWS, dtype=np.float64)[:, None] * [1, 100]
+        self.asked = []
+        self.open = 0
+        self.ahead = Ahead(self.request, 2, np.dtype(np.float64))
+
+    def request(self, ids, priority):
+        self.asked.append(list(ids))
+        self.open += 1
+        found = self.rows[ids]
+
+        def write(result):
+            self.open -= 1
+            result[:] = found
+        return write
+
+    def push(self):
+        self.ahead.before_push()
+        assert not self.open, 'rows under way would be read after they changed'
+        self.rows = self.rows + 1
+        self.ahead.after_push()
+
+    def check_pull(self, ids):
+        ids = np.array(ids, np.int64)
+        result = np.full((len(ids), 2), np.nan)
+        self.ahead.pull(ids, result, 0)
+        np.testing.assert_array_equal(result, self.rows[ids])
+
+    def pull_later(self, ids):
+        """Have another thread write the rows, some time."""
+        ids = np.array(ids, np.int64)
+        result = np.full((len(ids), 2), np.nan)
+        deliver = self.ahead.pull_later(ids, result, 0)
+        thread = threading.Thread(target=lambda: (time.sleep(0.001), deliver()))
+        thread.start()
+        self.deliveries.append((thread, result, self.rows[ids]))
+
+    def check_deliveries(self):
+        """All rows were written, and are those of the moment of the call."""
+        for thread, result, expected in self.deliveries:
+            thread.join()
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def test_without_a_wish_every_pull_is_a_request(server):
+    server.check_pull([1, 3])
+    server.check_pull([1, 3])
+    assert server.asked == [[1, 3], [1, 3]]
+
+
+def test_a_wish_before_the_pull_is_sent_at_once_and_used(server):
+    server.ahead.want(np.array([2, 5]), 0)
+    assert server.asked == [[2, 5]]
+    server.check_pull([2, 5])
+    assert server.asked == [[2, 5]]
+
+
+def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
+    server.check_pull([0])
+    server.ahead.want(np.array([2, 5]), 0)
+    assert server.asked == [[0]]
+    server.push()
+    assert server.asked == [[0], [2, 5]]
+    server.check_pull([2, 5])
+    assert server.asked == [[0], [2, 5]]
+
+
+def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
+    server.ahead.want(np.array([2, 5, 7]), 0)
+    server.check_pull([2, 6, 7, 9])
+    assert server.asked == [[2, 5, 7], [6, 9]]
+    server.check_pull([5])
+    assert server.asked == [[2, 5, 7], [6, 9]]
+
+
+def test_a_push_makes_what_is_here_stale(server):
+    server.ahead.want(np.array([2, 5]), 0)
+    server.push()
+    server.check_pull([2, 5])
+    assert server.asked == [[2, 5], [2, 5]]
+
+
+def test_a_wish_for_nothing_sends_nothing(server):
+    server.ahead.want(np.empty(0, np.int64), 0)
+    server.check_pull([1])
+    assert server.asked == [[1]]
+
+
+def test_a_push_waits_for_rows_that_another_thread_writes(server):
+    result = np.zeros((2, 2))
+    deliver = server.ahead.pull_later(np.array([2, 5]), result, 0)
+    pushing = threading.Thread(target=server.push)
+    pushing.start()
+    time.sleep(0.05)
+    assert pushing.is_alive() and not result.any()
+    before = server.rows
+    deliver()
+    pushing.join(10)
+    assert not pushing.is_alive()
+    np.testing.assert_array_equal(result, before[[2, 5]])
+    assert server.asked == [[2, 5]]
+
+
+def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
+    deliver = server.ahead.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
+    server.check_pull([3])
+    deliver()
+    server.push()
+
+
+def test_only_so_many_pulls_are_under_way(server):
+    results = [np.zeros((1, 2)) for _ in range(3 * MOST_UNDER_WAY)]
+    waiting = queue.Queue()
+
+    def pull():
+        for result in results:
+            waiting.put(server.ahead.pull_later(np.array([1]), result, 0))
+
+    pulling = threading.Thread(target=pull)
+    pulling.start()
+    deliveries = [waiting.get(timeout=10) for _ in range(MOST_UNDER_WAY)]
+    time.sleep(0.05)
+    assert server.open == MOST_UNDER_WAY and pulling.is_alive()
+    for number in range(len(results)):
+        deliveries.pop(0)()
+        if number < len(results) - MOST_UNDER_WAY:
+            deliveries.append(waiting.get(timeout=10))
+    pulling.join(10)
+    assert all((result == server.rows[[1]]).all() for result in results)
+
+
+ids_lists = st.lists(st.integers(0, ROWS - 1), max_size=6, unique=True).map(sorted)
+
+
+@given(st.lists(st.tuples(st.sampled_from(['want', 'pull', 'pull later', 'push']), ids_lists), max_size=25))
+@settings(deadline=None)
+def test_any_order_of_calls_gives_the_rows_of_now(calls):
+    server = Server()
+    for kind, ids in calls:
+        if kind == 'want':
+            server.ahead.want(np.array(ids, np.int64), 0)
+        elif kind == 'pull':
+            server.check_pull(ids)
+        elif kind == 'pull later':
+            server.pull_later(ids)
+        else:
+            server.push()
+    server.check_deliveries()

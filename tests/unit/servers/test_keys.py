@@ -1,0 +1,51 @@
+"""Keys of tables that are gone serve later tables of the same kind."""
+import pytest
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.servers.keys import KeyPool, TableKind
+from mxhybrid.servers.partitioning import MAX_KEY
+
+KIND = TableKind(10, 4, 'float32', False, True, False)
+
+
+def test_only_a_table_of_the_same_shape_and_count_gets_keys_and_each_only_once():
+    pool = KeyPool(2, 1)
+    one, other, finer = (pool.take('gone', KIND, count, 4) for count in (2, 2, 3))
+    for gone in (one, other, finer):
+        pool.give_back(gone, gone.partitioning, [])
+    for unlike in (KIND._replace(rows=11), KIND._replace(width=5), KIND._replace(dtype='float64'),
+                   KIND._replace(halves=True), KIND._replace(exact=False), KIND._replace(even=True)):
+        assert not pool.take('new', unlike, 2, 4).used
+    assert not pool.take('new', KIND, 1, 4).used
+    taken = [pool.take('new', KIND, 2, 4) for _ in range(3)]
+    assert [keys.used for keys in taken] == [True, True, False]
+    assert [keys.partitioning for keys in taken[:2]] == [other.partitioning, one.partitioning]
+    assert pool.take('new', KIND, 3, 4).partitioning.count == 3
+
+
+def test_partitionings_that_a_table_had_before_serve_too_but_only_its_last_one_counts_as_load():
+    pool = KeyPool(2, 1)
+    keys = pool.take('gone', KIND, 2, 4)
+    moved = pool.placement.move(keys.partitioning, 4, 5)
+    pool.give_back(keys, moved, [keys.partitioning, moved])
+    assert pool.placement.bytes_on == [0, 0]
+    taken = [pool.take('new', KIND, count, 4) for count in (2, 5, 5)]
+    assert [(one.partitioning == known, one.used) for one, known in zip(taken, (keys.partitioning, moved, moved))] == [
+        (True, True), (True, True), (False, False)]
+    assert sum(pool.placement.bytes_on) == 3 * 10 * 4 * 4
+
+
+@pytest.mark.parametrize('halves, exact, sets', [(False, True, 1), (True, False, 2), (True, True, 3)])
+def test_rows_that_travel_as_float16_take_further_keys_on_the_same_servers(halves, exact, sets):
+    keys = KeyPool(2, 1).take('new', KIND._replace(halves=halves, exact=exact), 3, 4)
+    assert len(set(keys.partitioning.keys + keys.push_keys + keys.pair_keys)) == 3 * sets
+    assert len(keys.push_keys) == len(keys.pair_keys) == 3 * halves
+    for further in (keys.push_keys, keys.pair_keys):
+        assert [key * 9973 % 2 for key in further] == list(keys.partitioning.servers)[:len(further)]
+
+
+def test_too_few_keys_are_refused_by_name_and_change_nothing():
+    pool = KeyPool(2, MAX_KEY - 9)
+    with pytest.raises(InputError, match='words: 6 partitions need more keys than the servers have left, 5 each'):
+        pool.take('words', KIND._replace(halves=True), 6, 4)
+    assert pool.placement.keys_left() == 5 and pool.placement.bytes_on == [0, 0]

@@ -1,0 +1,357 @@
+"""How tables are cut and placed: arithmetic, so mostly properties."""
+import numpy as np
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from mxhybrid.servers.partitioning import (
+    MAX_KEY,
+    MAX_KEY_BYTES,
+    ROW_OVERHEAD_BYTES,
+    Partitioning,
+    Placement,
+    chunks,
+    id_dtype,
+    partition_count,
+    rows_in_partition,
+    shared_rows,
+)
+
+from ...helpers.tables import local, split
+
+TWO_GIB = 2 ** 31
+C_INT_MAX = 2 ** 31 - 1
+
+
+def partitioning(rows, count, width=1):
+    """A table cut into `count` partitions, with made-up keys."""
+    return Partitioning(rows, width, tuple(range(count)), (0,) * count)
+
+
+def tables(max_rows=200):
+    """Tables with at most one partition a row."""
+    return st.integers(1, max_rows).flatmap(
+        lambda rows: st.integers(1, rows).map(lambda count: partitioning(rows, count)))
+
+
+@st.composite
+def tables_and_ids(draw):
+    """A table and sorted, unique row ids of it."""
+    table = draw(tables())
+    ids = draw(st.sets(st.integers(0, table.rows - 1)))
+    return table, np.array(sorted(ids), np.int64)
+
+
+# ------------------------------------------------------------------------------------------ cutting
+
+
+@given(tables())
+def test_every_row_belongs_to_exactly_one_partition(table):
+    dealt = np.concatenate([table.members(part) for part in range(table.count)])
+    assert len(dealt) == table.rows
+    np.testing.assert_array_equal(np.sort(dealt), np.arange(table.rows))
+
+
+@given(tables())
+def test_shapes_count_the_members_and_differ_by_at_most_one_row(table):
+    sizes = [table.shape(part)[0] for part in range(table.count)]
+    assert sizes == [len(table.members(part)) for part in range(table.count)]
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) >= 1
+
+
+@given(tables())
+def test_local_numbers_members_from_zero_without_gaps(table):
+    for part in range(table.count):
+        np.testing.assert_array_equal(local(table, table.members(part)), np.arange(table.shape(part)[0]))
+
+
+@given(tables_and_ids())
+def test_split_then_local_then_members_gives_the_ids_back(table_and_ids):
+    table, ids = table_and_ids
+    positions = split(table, ids)
+    assert len(positions) == table.count
+    np.testing.assert_array_equal(np.sort(np.concatenate(positions)), np.arange(len(ids)))
+    for part, at in enumerate(positions):
+        rows = local(table, ids[at])
+        assert np.all(rows[1:] > rows[:-1])  # ps-lite wants a push sorted and unique
+        np.testing.assert_array_equal(table.members(part)[rows], ids[at])
+
+
+def test_split_of_no_rows_is_empty_for_every_partition():
+    for count in (1, 2, 5):
+        assert [len(at) for at in split(partitioning(10, count), np.empty(0, np.int64))] == [0] * count
+
+
+def test_more_partitions_than_touched_rows_leave_some_empty():
+    positions = split(partitioning(10, 5), np.array([3, 8]))
+    assert [list(at) for at in positions] == [[], [], [], [0, 1], []]
+
+
+def test_row_ids_beyond_32_bits_survive():
+    table = partitioning(2 ** 33, 4)
+    ids = np.array([2 ** 32 + 1, 2 ** 32 + 5, 2 ** 33 - 1])
+    assert [list(at) for at in split(table, ids)] == [[], [0, 1], [], [2]]
+    assert list(local(table, ids)) == [2 ** 30, 2 ** 30 + 1, 2 ** 31 - 1]
+
+
+@given(st.integers(1, 10 ** 12), st.integers(1, 1000))
+def test_rows_in_partition_add_up(rows, count):
+    sizes = [rows_in_partition(rows, count, part) for part in range(count)]
+    assert sum(sizes) == rows
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(st.integers(0, 300), st.integers(0, 50), st.integers(1, 400))
+def test_chunks_join_to_all_rows_and_stay_below_the_limit(rows, row_bytes, limit):
+    found = list(chunks(rows, row_bytes, limit))
+    assert [row for ids in found for row in ids] == list(range(rows))
+    assert all(ids.dtype == np.int64 and (0 < len(ids) * row_bytes <= limit or len(ids) == 1) for ids in found
+               if row_bytes)
+
+
+def test_row_ids_travel_in_the_smallest_type_that_has_them():
+    assert id_dtype(2 ** 31 - 1) == np.int32 and id_dtype(2 ** 31) == np.int64
+
+
+# ------------------------------------------------------------------------------------------ how many
+
+
+@given(st.integers(1, 10 ** 6), st.integers(1, 512), st.sampled_from([2, 4, 8]), st.integers(1, 10 ** 7))
+def test_wanted_partitions_are_granted_up_to_one_a_row(rows, width, itemsize, wanted):
+    if rows * max(width * itemsize, 8) < MAX_KEY_BYTES // 2:
+        assert partition_count(rows, width, itemsize, wanted) == min(wanted, rows)
+
+
+@given(st.integers(1, 10 ** 11), st.integers(1, 10 ** 6), st.sampled_from([2, 4, 8]), st.integers(1, 64))
+def test_no_key_reaches_two_gib_in_rows_or_row_keys(rows, width, itemsize, wanted):
+    count = partition_count(rows, width, itemsize, wanted)
+    largest = rows_in_partition(rows, count, 0)
+    assert largest * width * itemsize < TWO_GIB
+    assert largest * 8 < TWO_GIB
+    assert count >= min(wanted, rows)
+
+
+@pytest.mark.parametrize('rows, width, itemsize', [
+    (793470, 2048, 4),  # LM1B's vocabulary, wide: 6.5 GB
+    (2 ** 29, 1, 4),  # exactly 2 GiB of values
+    (2 ** 28, 1, 2),  # 0.5 GiB of values, but exactly 2 GiB of row keys
+    (2 ** 33, 1, 2),  # more rows than a C int counts
+])
+def test_big_tables_are_cut_although_one_partition_was_wanted(rows, width, itemsize):
+    count = partition_count(rows, width, itemsize, 1)
+    per_row = max(width * itemsize, 8)
+    assert count > 1
+    assert rows_in_partition(rows, count, 0) * per_row < TWO_GIB
+    # ... and no further than needed: one partition fewer would not do.
+    assert rows_in_partition(rows, count - 1, 0) * per_row >= TWO_GIB - 2 * per_row
+
+
+def test_a_table_just_below_the_limit_stays_whole():
+    assert partition_count(2 ** 28 - 2, 1, 8, 1) == 1
+    assert partition_count(2 ** 28, 1, 8, 1) == 2
+
+
+@given(st.integers(1, 1000), st.integers(1, 50), st.integers(1, 40), st.integers(100, 5000))
+def test_a_smaller_limit_holds_as_well(rows, width, wanted, limit):
+    count = partition_count(rows, width, 4, wanted, max_bytes=limit)
+    largest = rows_in_partition(rows, count, 0)
+    assert largest == 1 or largest * max(4 * width, 8) <= limit
+    assert count <= rows
+
+
+# ------------------------------------------------------------------------------------------ even load
+
+
+def zipf_loads(count, contiguous, rows=10000):
+    """Share of all accesses that each partition of a frequency-sorted Zipf vocabulary gets."""
+    frequency = 1.0 / np.arange(1, rows + 1)
+    frequency /= frequency.sum()
+    table = partitioning(rows, count)
+    if contiguous:
+        parts = np.array_split(np.arange(rows), count)
+    else:
+        parts = [table.members(part) for part in range(count)]
+    return np.array([frequency[part].sum() for part in parts])
+
+
+@pytest.mark.parametrize('count', [2, 8, 16])
+def test_rows_that_a_batch_touches_are_spread_evenly_over_partitions(count):
+    rows = 100000
+    batch = np.unique(np.minimum(np.random.RandomState(1).zipf(1.1, 20000), rows) - 1)
+    dealt = np.array([len(at) for at in split(partitioning(rows, count), batch)])
+    ranges = np.bincount(batch * count // rows, minlength=count)
+    assert dealt.max() / dealt.mean() < 1.15
+    assert ranges.max() / ranges.mean() > 1.5
+
+
+@pytest.mark.parametrize('count', [2, 8])
+def test_zipf_accesses_pile_up_on_ranges_but_not_on_dealt_rows(count):
+    dealt, ranges = zipf_loads(count, contiguous=False), zipf_loads(count, contiguous=True)
+    hottest_row = zipf_loads(10000, contiguous=False).max()
+    # A row cannot be cut: the best possible is the average plus what the hottest row has too much.
+    assert dealt.max() <= 1.0 / count + hottest_row
+    assert ranges.max() > 1.5 * dealt.max()
+
+
+# ------------------------------------------------------------------------------------------ placing
+
+
+@st.composite
+def placements(draw):
+    """A number of servers, a first key and tables (rows, width, itemsize, partitions)."""
+    num_servers = draw(st.integers(1, 20))
+    first_key = draw(st.integers(0, 50))
+    table = st.integers(1, 60).flatmap(lambda rows: st.tuples(
+        st.just(rows), st.integers(1, 64), st.sampled_from([2, 4, 8]), st.integers(1, rows)))
+    return num_servers, first_key, draw(st.lists(table, min_size=1, max_size=8))
+
+
+@given(placements())
+def test_keys_are_unique_in_range_and_map_to_their_servers(drawn):
+    num_servers, first_key, wanted = drawn
+    placement = Placement(num_servers, first_key)
+    taken = [placement.key_on(server) for server in range(num_servers)]
+    assert [key * 9973 % num_servers for key in taken] == list(range(num_servers))
+    for rows, width, itemsize, count in wanted:
+        table = placement.place(rows, width, itemsize, count)
+        assert table.count == len(table.servers) == count
+        assert (table.rows, table.width) == (rows, width)
+        assert [key * 9973 % num_servers for key in table.keys] == list(table.servers)
+        taken += table.keys
+    assert len(set(taken)) == len(taken)
+    assert min(taken) >= first_key
+    assert max(taken) <= MAX_KEY
+
+
+@given(placements())
+def test_all_workers_reach_the_same_placement(drawn):
+    num_servers, first_key, wanted = drawn
+    first, second = Placement(num_servers, first_key), Placement(num_servers, first_key)
+    assert [first.place(*table) for table in wanted] == [second.place(*table) for table in wanted]
+
+
+@given(placements())
+def test_bytes_are_balanced_to_within_one_partition(drawn):
+    num_servers, first_key, wanted = drawn
+    placement = Placement(num_servers, first_key)
+    held = [0] * num_servers
+    largest = 0
+    for rows, width, itemsize, count in wanted:
+        table = placement.place(rows, width, itemsize, count)
+        for part, server in enumerate(table.servers):
+            size = table.shape(part)[0] * width * itemsize
+            assert held[server] == min(held)  # least loaded first
+            held[server] += size
+            largest = max(largest, size)
+    assert placement.bytes_on == held
+    assert max(held) - min(held) <= largest
+
+
+def test_a_small_table_goes_where_the_big_one_is_not():
+    placement = Placement(2)
+    assert placement.place(1000, 64, 4, 1).servers == (0,)
+    assert placement.place(10, 4, 4, 2).servers == (1, 1)
+
+
+def test_running_out_of_keys_is_an_error_and_the_last_key_still_works():
+    placement = Placement(1, MAX_KEY)
+    assert placement.key_on(0) == MAX_KEY
+    with pytest.raises(OverflowError, match='server 0 has no key left'):
+        placement.key_on(0)
+
+
+def test_one_server_running_out_leaves_the_others_their_keys():
+    placement = Placement(2, MAX_KEY)
+    full = (MAX_KEY + 1) * 9973 % 2
+    with pytest.raises(OverflowError, match='server %d ' % full):
+        placement.key_on(full)
+    assert placement.key_on(1 - full) == MAX_KEY
+
+
+def test_the_largest_key_times_the_prime_fits_a_c_int():
+    assert MAX_KEY * 9973 <= C_INT_MAX < (MAX_KEY + 1) * 9973
+
+
+@hypothesis_settings(max_examples=20, deadline=None)
+@given(st.integers(1, 64))
+def test_every_server_has_room_for_hundreds_of_partitions(num_servers):
+    placement = Placement(num_servers)
+    keys = [placement.key_on(server) for server in range(num_servers) for _ in range(300)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_wire_overhead_is_a_row_key_and_a_length():
+    assert ROW_OVERHEAD_BYTES == 8 + 4
+
+
+# ------------------------------------------------------------------------------------------ moves
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 12))
+def test_shared_rows_are_the_common_members(rows, old_count, new_count):
+    old, new = partitioning(rows, min(old_count, rows)), partitioning(rows, min(new_count, rows))
+    found = []
+    for to in range(new.count):
+        for at in range(old.count):
+            shared = shared_rows(rows, old.count, at, new.count, to)
+            common = sorted(set(old.members(at)) & set(new.members(to)))
+            if shared is None:
+                assert not common
+                continue
+            assert old.members(at)[shared[0]].tolist() == new.members(to)[shared[1]].tolist() == common != []
+            found += common
+    assert sorted(found) == list(range(rows))
+
+
+def spread(placement):
+    """Difference between the most and the least loaded server."""
+    return max(placement.bytes_on) - min(placement.bytes_on)
+
+
+@given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 200), st.integers(1, 20)), max_size=4),
+       st.integers(1, 400), st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_moves_keep_the_servers_loads_even(servers, others, rows, counts):
+    placement = Placement(servers)
+    for other_rows, count in others:
+        placement.place(other_rows, 3, 4, min(count, other_rows))
+    before = list(placement.bytes_on)
+    table = placement.place(rows, 3, 4, min(counts[0], rows))
+    for count in counts[1:]:
+        count = min(count, rows)
+        size = rows_in_partition(rows, count, 0) * 12
+        moved = placement.move(table, 4, count)
+        assert (moved.rows, moved.width, moved.count) == (rows, 3, count)
+        assert not set(moved.keys) & set(table.keys)
+        for key, server in zip(moved.keys, moved.servers):
+            assert (key * 9973) % servers == server
+        assert sum(placement.bytes_on) == sum(before) + rows * 12
+        assert spread(placement) <= max(max(before) - min(before), 2 * size)
+        table = moved
+    placement.release(table, 4)
+    assert placement.bytes_on == before
+    placement.claim(table, 4)
+    assert sum(placement.bytes_on) == sum(before) + rows * 12
+
+
+@given(st.integers(1, 7), st.integers(1, 8), st.integers(1, 5))
+def test_rows_stay_on_their_servers_when_every_partition_is_cut(servers, factor, again):
+    placement = Placement(servers)
+    count = servers * factor
+    rows = 12 * count * again
+    old = placement.place(rows, 3, 4, count)
+    new = placement.move(old, 4, count * again)
+    ids = np.arange(rows)
+    assert (np.array(old.servers)[ids % old.count] == np.array(new.servers)[ids % new.count]).all()
+
+
+def test_keys_left():
+    placement = Placement(3, MAX_KEY - 7)
+    left = placement.keys_left()
+    assert left in (2, 3)
+    for server in range(3):
+        for _ in range(left):
+            placement.key_on(server)
+    assert placement.keys_left() == 0
+    with pytest.raises(OverflowError):
+        for server in range(3):
+            placement.key_on(server)

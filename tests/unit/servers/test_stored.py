@@ -1,0 +1,212 @@
+"""What servers make of a push equals what one process does with a row_sparse weight, bit for bit, whatever is set.
+
+Every optimizer for tables, with every setting, changed in mid-run, rows untouched in some steps, the table in some
+partitions and cut anew; own rows, of which one process has a dense weight with a row_sparse gradient, as well.
+"""
+import itertools
+import json
+import types
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
+from mxhybrid.native.optimizer_state import state_arrays
+from mxhybrid.native.optimizers import (
+    ELEMENTWISE,
+    FLOAT32_STATE,
+    SPARSE_KERNELS,
+    attributes_of,
+    check_change,
+    check_for_table,
+    reference_of,
+)
+from mxhybrid.routes.own_rows import KERNELS, objection
+
+from ...helpers.tables import ROWS, WIDTH, Table, Whole, merged_gradients, recut, start_values
+
+pytestmark = pytest.mark.filterwarnings('ignore:Accumulating with float16')
+
+#: What each optimizer has of its own: how it may start, and what may change while it goes on.
+STARTS = {
+    'sgd': [{}, {'momentum': 0.9}, {'lazy_update': False}, {'momentum': 0.9, 'lazy_update': False}],
+    'ccsgd': [{'momentum': 0.9}], 'nag': [{}, {'momentum': 0.9}], 'adam': [{}, {'lazy_update': False}],
+    'adagrad': [{}], 'groupadagrad': [{}], 'ftrl': [{}], 'adadelta': [{}],
+    'rmsprop': [{}, {'centered': True}, {'clip_weights': 1.0}, {'centered': True, 'clip_weights': 1.0}],
+}
+CHANGES = {
+    'sgd': {'lazy_update': [True, False], 'momentum': [0.0, 0.5, -0.5]}, 'ccsgd': {'momentum': [0.0, 0.5]},
+    'nag': {'momentum': [0.0, 0.5, -0.5]}, 'adam': {'lazy_update': [True, False], 'beta1': [0.5], 'epsilon': [1e-3]},
+    'adagrad': {'float_stable_eps': [1e-3]}, 'groupadagrad': {'float_stable_eps': [1e-3]}, 'ftrl': {'lamda1': [0.2]},
+    'adadelta': {'rho': [0.5]}, 'rmsprop': {'gamma1': [0.5], 'clip_weights': [None, 0.5]},
+}
+COMMON = {'wd': [0.0, 0.1], 'clip_gradient': [None, 0.4], 'rescale_grad': [1.0, 1 / 3]}
+WITHOUT_DECAY = ('adagrad', 'groupadagrad')
+
+
+def test_every_allowed_optimizer_is_compared():
+    assert set(STARTS) == set(CHANGES) == set(SPARSE_KERNELS + ELEMENTWISE) - {'test'}  # which test_handler has
+
+
+def create(name, arguments):
+    """An optimizer whose steps can be seen."""
+    return mx.optimizer.create(name, **dict({} if name == 'adadelta' else {'learning_rate': 0.1}, **arguments))
+
+
+def all_arguments(name):
+    """Every combination of settings."""
+    for start in STARTS[name]:
+        for values in itertools.product(*COMMON.values()):
+            arguments = dict(start, **dict(zip(COMMON, values)))
+            if not (name in WITHOUT_DECAY and arguments['wd']):
+                yield arguments
+
+
+def same(found, wanted, about):
+    """Bit for bit; float16 may overflow, on both sides alike."""
+    np.testing.assert_array_equal(found, wanted, err_msg=str(about))
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
+@pytest.mark.parametrize('name', STARTS)
+def test_every_combination_of_settings(name, dtype):
+    if name in FLOAT32_STATE and dtype != 'float32':
+        with pytest.raises(InputError):
+            check_for_table(create(name, {}), 'w', dtype, 0.0)
+        return
+    for arguments in all_arguments(name):
+        table, whole = Table(start_values(dtype), 3), Whole(start_values(dtype), create(name, arguments))
+        check_for_table(whole.updater.optimizer, 'w', dtype, arguments['wd'])
+        table.set_optimizer(whole.updater.optimizer)
+        for ids, rows in merged_gradients(1, dtype, steps=6):
+            table.push(ids, rows)
+            whole.push(ids, rows)
+            same(table.values(), whole.values(), arguments)
+        for slot, state in enumerate(whole.states()):
+            same(table.read_state(slot, state.shape[1]), state, arguments)
+        assert dtype == 'float16' or np.isfinite(whole.values()).all()
+
+
+@st.composite
+def trainings(draw):
+    """An optimizer, its arguments, and steps: rows of the gradient, settings changed before, partitions from then."""
+    name = draw(st.sampled_from(sorted(STARTS)))
+    arguments = draw(st.sampled_from(list(all_arguments(name))))
+    choices = dict(COMMON, lr=[0.3, 0.0], **CHANGES[name])
+    if name in WITHOUT_DECAY:
+        del choices['wd']
+    changes = st.one_of([st.none()] + [st.tuples(st.just(what), st.sampled_from(values))
+                                       for what, values in sorted(choices.items())])
+    steps = st.tuples(st.sets(st.integers(0, ROWS - 1)), changes, st.sampled_from([None, None, 1, 2, 5, ROWS]))
+    return name, arguments, draw(st.lists(steps, min_size=2, max_size=8))
+
+
+@pytest.mark.timeout(150)
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(trainings(), st.booleans(), st.integers(0, 99))
+def test_settings_and_partitions_that_change_in_mid_run(training, through_workers, seed):
+    name, arguments, steps = training
+    random = np.random.RandomState(seed)
+    optimizer, made_with = create(name, arguments), None
+    table, whole = Table(start_values(), 2), Whole(start_values(), optimizer)
+    for count, (ids, change, partitions) in enumerate(steps):
+        if change is not None:
+            before = getattr(optimizer, change[0])
+            setattr(optimizer, *change)
+            try:
+                check_change(made_with, optimizer, 'w')
+            except InputError:
+                setattr(optimizer, change[0], before)
+        if partitions and count:
+            recut(table, partitions, through_workers)
+        table.set_optimizer(optimizer, count)
+        made_with = made_with or (reference_of(optimizer), attributes_of(optimizer))
+        ids = np.array(sorted(ids), np.int64)
+        rows = random.standard_normal((len(ids), WIDTH)).astype('float32')
+        table.push(ids, rows)
+        whole.push(ids, rows)
+        same(table.values(), whole.values(), training)
+    for slot, state in enumerate(whole.states()):
+        same(table.read_state(slot, state.shape[1]), state, training)
+
+
+@pytest.mark.parametrize('name, start, change', [
+    ('sgd', {}, {'momentum': 0.9}), ('ccsgd', {}, {'momentum': 0.9}), ('nag', {}, {'momentum': 0.9}),
+    ('nag', {'wd': 0.1}, {'momentum': 1e-9}), ('rmsprop', {}, {'centered': True}),
+    ('rmsprop', {'centered': True}, {'centered': False}), ('adagrad', {}, {'wd': 0.1}),
+    ('groupadagrad', {}, {'wd': 0.1})])
+def test_what_one_process_cannot_go_on_with_is_refused(name, start, change):
+    optimizer = create(name, start)
+    whole = Whole(start_values(), optimizer)
+    ids, rows = next(merged_gradients(1))
+    whole.push(ids, rows)
+    made_with = (reference_of(optimizer), json.loads(json.dumps(attributes_of(optimizer))))
+    check_for_table(optimizer, 'words', 'float32', optimizer.wd)
+    check_change(made_with, optimizer, 'words')
+    optimizer.__dict__.update(change)
+    with pytest.raises((mx.MXNetError, ValueError, AssertionError)):
+        whole.push(ids, rows)
+        whole.values()
+    with pytest.raises(InputError) as caught:
+        check_for_table(optimizer, 'words', 'float32', optimizer.wd)
+        check_change(made_with, optimizer, 'words')
+    setting, value = next(iter(change.items()))
+    for word in (repr(name), 'words', setting, '%g' % value if value is not True and value else str(value)):
+        assert word in str(caught.value)
+    check_change(None, optimizer, 'words')  # before the first update it may
+    check_change(('adam', {}), optimizer, 'words')  # and where another optimizer made the state
+
+
+# ------------------------------------------------------------------------------------------ own rows
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
+@pytest.mark.parametrize('name', STARTS)
+def test_own_rows_equal_a_dense_weight_with_a_row_sparse_gradient(name, dtype):
+    route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype(dtype),
+                                  dtype=np.dtype(dtype))
+    served = 0
+    for arguments in all_arguments(name):
+        optimizer = create(name, arguments)
+        if objection(route, optimizer):
+            continue
+        served += 1
+        updater, weight = mx.optimizer.get_updater(optimizer), mx.nd.array(start_values(dtype), dtype=dtype)
+        table = Table(start_values(dtype), 3)
+        table.set_optimizer(optimizer)
+        for step, (ids, rows) in enumerate(merged_gradients(1, dtype, steps=6)):
+            if step == 4:
+                optimizer.lr, optimizer.clip_gradient, optimizer.rescale_grad = 0.05, 0.3, 0.5
+                table.set_optimizer(optimizer)
+            table.push(ids, rows)
+            updater(0, make_row_sparse(ids, rows, (ROWS, WIDTH)), weight)
+            same(table.values(), weight.asnumpy(), arguments)
+        for slot, state in enumerate(state_arrays(updater.states[0])):
+            same(table.read_state(slot, int(np.prod(state.shape[1:]))), state.asnumpy().reshape(ROWS, -1), arguments)
+    assert bool(served) == (name in KERNELS and not (name in FLOAT32_STATE and dtype != 'float32'))
+
+
+def test_own_rows_take_no_state_that_the_optimizer_would_not_make_now():
+    route = types.SimpleNamespace(key=0, name='w', shape=(ROWS, WIDTH), rows=ROWS, wire=np.dtype('float32'),
+                                  dtype=np.dtype('float32'))
+    optimizer = create('sgd', {'momentum': 0.9})
+    state = optimizer.create_state(0, mx.nd.zeros((ROWS, WIDTH)))
+    assert not objection(route, optimizer, state) and not objection(route, optimizer, None)
+    optimizer.momentum = 0.0  # one process keeps the array
+    assert 'state' in objection(route, optimizer, state)
+
+
+# ------------------------------------------------------------------------------------------ rows of zeros
+
+
+def test_rows_that_mxnet_leaves_out_are_stored_again():
+    values = np.zeros((ROWS, WIDTH), 'float32')
+    table = Table(values, 2)
+    table.set_optimizer(create('nag', {'momentum': 0.9}))
+    for ids in ([], [3], [3, 8]):
+        table.push(np.array(ids, np.int64), np.ones((len(ids), WIDTH), 'float32'))
+        assert [len(row_sparse_parts(stored)[0]) for stored in table.stored] == [6, 5]
+    assert table.values()[[3, 8]].all() and not np.delete(table.values(), [3, 8], axis=0).any()

@@ -1,0 +1,140 @@
+"""Steps and calls of a store."""
+import itertools
+
+import pytest
+
+from mxhybrid.telemetry import recorder as trace, step_meter as meter_module
+from mxhybrid.telemetry.recorder import OFF, Recorder
+from mxhybrid.telemetry.step_meter import NO_METER, StepMeter
+from mxhybrid.telemetry.traffic import Traffic
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Every look at the clock is 10 ns after the one before."""
+    ticks = itertools.count(0, 10)
+    for module in (trace, meter_module):
+        monkeypatch.setattr(module, 'now', lambda: next(ticks))
+
+
+class Way:
+    """What a meter needs of a route."""
+
+    def __init__(self, name, kind, rows=10, table=None):
+        self.key = self.name = name
+        self.kind, self.rows, self.traffic = kind, rows, Traffic()
+        self.has_table, self.all_rows = table is not None, kind == 'allreduce'
+
+
+class Kept:
+    """Metrics that a test can read."""
+
+    def __init__(self):
+        self.records = []
+
+    def write(self, record):
+        """Keep a record."""
+        self.records.append(record)
+
+
+def make(trace=OFF, routes=()):
+    """A meter and its metrics."""
+    kept = Kept()
+    return StepMeter(0, trace, kept, {item.name: item for item in routes}, lambda: None), kept
+
+
+def test_no_meter_does_nothing():
+    for context in (NO_METER.call('push', None), NO_METER.exchange(), NO_METER.update()):
+        with context:
+            pass
+    assert NO_METER.over({}) is NO_METER and not NO_METER.enabled
+
+
+def test_records_of_steps():
+    words, bins = Way('words', 'server weights', 10, 'a table'), Way('bins', 'server gradients', 4, 'a table')
+    dense = Way('dense', 'allreduce')
+    meter, kept = make(routes=[words, bins, dense])
+    for step in range(2):
+        with meter.exchange():
+            with meter.call('push', words):
+                words.traffic.add(rows=5 - step, pushed=50, pulled=7)
+            with meter.call('push', bins):
+                bins.traffic.add(rows=0, pushed=0)
+            with meter.call('pushpull', dense):
+                dense.traffic.add(rows=10, pushed=4, pulled=4)
+        with meter.update():
+            pass
+    first, second = kept.records
+    assert (first['step'], second['step'], second['store']) == (1, 2, 0)
+    assert first['alpha'] == {'words': 0.5, 'bins': 0} and second['alpha'] == {'words': 0.4, 'bins': 0}
+    assert second['routes'] == {'server weights': {'rows': 4, 'pushed': 50, 'pulled': 7},
+                                'server gradients': {'rows': 0, 'pushed': 0, 'pulled': 0},
+                                'allreduce': {'rows': 10, 'pushed': 4, 'pulled': 4}}
+    assert second['tables'] == {'words': {'route': 'server weights', 'rows': 4, 'pushed': 50, 'pulled': 7},
+                                'bins': {'route': 'server gradients', 'rows': 0, 'pushed': 0, 'pulled': 0}}
+    assert second['store_seconds'] == pytest.approx(30e-9)  # three calls, each from one look to the next
+    assert second['seconds'] == pytest.approx(100e-9)
+    assert second['wall'] >= first['wall'] > 1e9
+
+
+def test_spans_of_a_step_nest():
+    recorder = Recorder('me')
+    words = Way('words', 'server weights', table='a table')
+    meter, _ = make(recorder, [words])
+    with meter.call('row_sparse_pull', words):
+        words.traffic.add(steps=0, pulled=8)
+    with meter.exchange(), meter.call('push', words):
+        words.traffic.add(rows=3, pushed=24)
+    with meter.update():
+        pass
+    events = {event['name']: event for event in recorder.take(100) if event['ph'] == 'X'}
+    assert set(events) == {'row_sparse_pull words', 'forward/backward', 'push words', 'exchange', 'update', 'step 1'}
+
+    def within(inner, outer):
+        inner, outer = events[inner], events[outer]
+        return outer['ts'] <= inner['ts'] and inner['ts'] + inner['dur'] <= outer['ts'] + outer['dur']
+
+    assert within('row_sparse_pull words', 'forward/backward') and within('push words', 'exchange')
+    assert within('exchange', 'step 1') and within('update', 'step 1')
+    assert events['forward/backward']['ts'] + events['forward/backward']['dur'] == events['step 1']['ts']
+    assert events['push words']['args'] == {'parameter': 'words', 'step': 1, 'rows': 3, 'pushed': 24, 'pulled': 0,
+                                            'route': 'server weights'}
+    assert events['push words']['cat'] == 'push,server weights'
+
+
+def test_a_step_may_ask_for_the_exchange_more_than_once_and_an_update_may_fail():
+    recorder = Recorder('me')
+    meter, kept = make(recorder)
+    for _ in range(2):
+        with meter.exchange():
+            pass
+    with pytest.raises(UserWarning), meter.update():
+        raise UserWarning('stale')
+    assert kept.records == []
+    with meter.update():
+        pass
+    assert [record['step'] for record in kept.records] == [1]
+    names = [event['name'] for event in recorder.take(100)]
+    assert names.count('forward/backward') == names.count('step 1') == 1
+
+
+def test_steps_go_on_over_new_routes():
+    old, new = Way('words', 'local'), Way('words', 'local')
+    meter, kept = make(routes=[old])
+    old.traffic.add(rows=4)
+    with meter.update():
+        pass
+    meter = meter.over({'words': new})
+    new.traffic.add(rows=1)
+    with meter.update():
+        pass
+    assert [(record['step'], record['routes']['local']['rows'], record['alpha']) for record in kept.records] == [
+        (1, 4, {'words': 0.4}), (2, 1, {'words': 0.1})]
+
+
+def test_after_each_step_the_caller_is_told():
+    told = []
+    meter = StepMeter(0, OFF, None, {}, lambda: told.append(True))
+    with meter.update():
+        assert not told
+    assert told == [True]

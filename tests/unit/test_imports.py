@@ -1,0 +1,159 @@
+"""The picture of imports: what pyproject.toml's contracts cannot say, by reading every module's syntax tree.
+
+The contracts are about single imports (import-linter, which scripts/test runs); this is about all of them together
+and about those that Python runs while a module is imported.
+"""
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+import mxhybrid
+
+PACKAGE = Path(mxhybrid.__file__).resolve().parent
+ROOT = PACKAGE.name
+#: Between folders; each is one that a newcomer has to know.
+MOST_ARROWS = 60
+#: They must work where these are missing, crash or hang, or be quick.
+LIGHT = ('base', 'watchdog', 'telemetry', 'commands/checks')
+HEAVY = {'mxnet', 'horovod', 'numpy'}
+#: Under the package's own name: what users call.
+FACE = ''
+
+
+def module_of(path):
+    """Name of the module in a file of the package."""
+    parts = (ROOT,) + path.relative_to(PACKAGE).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+FILES = {module_of(path): path for path in sorted(PACKAGE.rglob('*.py'))}
+
+
+def folder_of(module):
+    """The folder, inside the package, that a module lies in; `FACE` for the package itself."""
+    if module == ROOT:
+        return FACE
+    inner = FILES[module].parent.relative_to(PACKAGE).as_posix()
+    return FILES[module].stem if inner == '.' else inner
+
+
+@functools.lru_cache(None)
+def tree_of(module):
+    return ast.parse(FILES[module].read_text())
+
+
+def statements(tree, at_import):
+    """Import statements; only those that importing the module runs, with `at_import`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif not (at_import and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+            yield from statements(node, at_import)
+
+
+def imports_of(module, at_import=False):
+    """Names of the modules that a module imports: of this package's in full, of others the first word."""
+    here = module.split('.') if FILES[module].name == '__init__.py' else module.split('.')[:-1]
+    found = set()
+    for node in statements(tree_of(module), at_import):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            base = here[:len(here) - node.level + 1] if node.level else []
+            base = '.'.join(base + ([node.module] if node.module else []))
+            names = ['%s.%s' % (base, alias.name) for alias in node.names]
+        for name in names:
+            while name.startswith(ROOT + '.') and name not in FILES:
+                name = name.rpartition('.')[0]
+            found.add(name if name in FILES else name.partition('.')[0])
+    return found - {module}
+
+
+def arrows(at_import=False):
+    """All pairs of folders of which the first imports something of the second."""
+    return {(folder_of(module), folder_of(other)) for module in FILES for other in imports_of(module, at_import)
+            if other in FILES and folder_of(other) != folder_of(module)}
+
+
+def circles(pairs):
+    """The nodes that are on a circle, or lead to one and come from one."""
+    left = set(pairs)
+    while True:
+        sources, targets = {one for one, _ in left}, {other for _, other in left}
+        kept = {(one, other) for one, other in left if one in targets and other in sources}
+        if kept == left:
+            return sorted({one for one, _ in left})
+        left = kept
+
+
+def test_the_reading_of_imports():
+    assert imports_of('mxhybrid.__main__') == {'sys', 'mxhybrid.commands.main'}
+    assert 'mxhybrid.base.errors' in imports_of('mxhybrid')
+    assert folder_of('mxhybrid') == FACE and folder_of('mxhybrid.__main__') == '__main__'
+    assert folder_of('mxhybrid.commands.checks') == 'commands/checks'
+    tree = ast.parse('import a\ntry:\n    import b\nfinally:\n    def f():\n        import c\n')
+    assert [len(list(statements(tree, at_import))) for at_import in (True, False)] == [2, 3]
+    assert circles({('a', 'b'), ('b', 'c'), ('c', 'a'), ('c', 'd'), ('e', 'a')}) == ['a', 'b', 'c']
+    assert circles({('a', 'b'), ('b', 'c'), ('a', 'c')}) == []
+
+
+def test_every_module_has_a_folder():
+    assert [path.name for path in FILES.values() if path.parent == PACKAGE] == ['__init__.py', '__main__.py']
+
+
+@pytest.mark.parametrize('module', [module for module, path in FILES.items() if path.name == '__init__.py'])
+def test_a_folder_says_its_role_and_nothing_else(module):
+    tree = tree_of(module)
+    assert ast.get_docstring(tree)
+    if module not in (ROOT, 'mxhybrid.checkpoint'):
+        # MXNet's own server imports the handler, and with it its folder, while MXNet is half imported.
+        assert len(tree.body) == 1
+
+
+def test_no_circle_among_folders():
+    assert circles(arrows()) == []
+
+
+def test_no_circle_among_modules():
+    assert circles({(module, other) for module in FILES for other in imports_of(module) if other in FILES}) == []
+
+
+def test_few_arrows_between_folders():
+    assert 20 < len(arrows()) <= MOST_ARROWS, sorted(arrows())
+
+
+def test_only_the_command_imports_the_package_as_users_do():
+    assert {folder_of(module) for module in FILES if ROOT in imports_of(module)} == {'commands', 'commands/checks'}
+
+
+@pytest.mark.parametrize('folder', LIGHT)
+def test_nothing_heavy_at_import_time(folder):
+    """Not by way of other modules either.  The package's own ``__init__`` knows who must not wait for MXNet.
+
+    Checks that are started as processes of their own, because what they import may fail, are imported by nobody.
+    """
+    programs = {module for module in FILES if "if __name__ == '__main__':" in FILES[module].read_text()}
+    modules = [module for module in FILES if folder_of(module) == folder and module not in programs]
+    assert modules
+    came_from = dict.fromkeys(modules, '')
+    while modules:
+        module = modules.pop()
+        for other in imports_of(module, at_import=True):
+            assert other not in HEAVY, '%s, imported by %s, imports %s' % (module, came_from[module], other)
+            if other in FILES and other != ROOT and other not in came_from:
+                assert other not in programs
+                came_from[other] = module
+                modules.append(other)
+
+
+def test_scripts_know_nothing_of_tests():
+    scripts = PACKAGE.parent / 'scripts'
+    files = [path for path in scripts.rglob('*') if path.suffix == '.py' or path.parent == scripts and path.is_file()
+             and path.read_text().startswith('#!/usr/bin/env python3')]
+    assert scripts / 'bench' in files and scripts / 'lab' / 'jobs.py' in files
+    for path in files:
+        for node in statements(ast.parse(path.read_text()), at_import=False):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or '']
+            assert not any(name.partition('.')[0] in ('tests', 'helpers', 'conftest') for name in names), path

@@ -1,0 +1,79 @@
+"""Whether a process computes: by its threads' time, whoever looks."""
+import os
+import signal
+import time
+
+import pytest
+
+from mxhybrid.watchdog import activity
+from mxhybrid.watchdog.activity import Activity, look_at_threads
+
+from .conftest import PROGRAMS
+
+
+def watched(pid, looks=3):
+    """What an activity says of a process, look by look."""
+    seen = Activity()
+    answers = []
+    while len(answers) < looks:
+        seen.take(look_at_threads(pid))
+        if seen.computes is not None:
+            answers.append(seen.computes)
+            seen.computes = None
+        time.sleep(0.3)  # between two looks
+    return answers
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_only_who_computes_is_seen_computing(program, name):
+    assert watched(program(name).pid) == [name == 'computes'] * 3
+
+
+def test_who_is_stopped_does_not_compute(program):
+    process = program('computes')
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert watched(process.pid, 1) == [False]
+
+
+def test_looks_without_scheduler_statistics_do(program, monkeypatch):
+    with_statistics = activity._times
+
+    def without(directory):
+        monkeypatch.setattr('builtins.open', opened)
+        try:
+            return with_statistics(directory)
+        finally:
+            monkeypatch.undo()
+
+    def opened(path, *more):
+        if path.endswith('schedstat'):
+            raise FileNotFoundError(path)
+        return os.fdopen(os.open(path, os.O_RDONLY), *more)
+
+    busy, idle = program('computes'), program('waits')
+    for process, expected in ((busy, True), (idle, False)):
+        seen, start = Activity(), time.monotonic()
+        while seen.computes is None and time.monotonic() < start + 20:
+            found = look_at_threads(process.pid)
+            found['threads'] = {thread: without('/proc/%d/task/%s/' % (process.pid, thread))
+                                for thread in found['threads']}
+            seen.take(found)
+            time.sleep(0.3)
+        assert seen.computes is expected
+
+
+def test_who_is_gone_is_not_seen(program):
+    process = program('waits')
+    process.kill()
+    process.wait()
+    assert look_at_threads(process.pid) is None and not Activity().take(None)
+
+
+def test_threads_that_come_and_go_count_for_nothing():
+    seen = Activity()
+    seen.take({'at': 0.0, 'threads': {'1': [5.0, 0.0], '2': [1.0, 0.0]}})
+    assert not seen.take({'at': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}}) and seen.computes is False
+    assert seen.take({'at': 2.0, 'threads': {'1': [5.05, 0.9], '3': [9.0, 0.0]}})
+    seen.forget()
+    assert seen.computes is None and not seen.take({'at': 3.0, 'threads': {'1': [6.0, 0.0]}})

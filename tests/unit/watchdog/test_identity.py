@@ -1,0 +1,52 @@
+"""Who a process is: whether it still is the one that introduced itself, and where its script is."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+from mxhybrid.watchdog import identity
+
+
+@pytest.fixture
+def sleeper():
+    """A process, and how it introduced itself."""
+    program = ('import json, sys; from mxhybrid.watchdog.identity import this_process; '
+               'print(json.dumps(this_process()), flush=True); sys.stdin.read()')
+    process = subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    yield process, json.loads(process.stdout.readline())
+    process.kill()
+    process.communicate()
+
+
+def test_a_stopped_process_of_this_machine_is_recognised_and_can_be_ended(sleeper):
+    process, known = sleeper
+    assert identity.state_of(known) in ('S', 'R')
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert identity.state_of(known) == 'T'
+    identity.end_processes([known])
+    assert process.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize('change', [{'pid_space': 'elsewhere'}, {'started': '1'}])
+def test_a_process_of_another_machine_or_time_is_spared(sleeper, change):
+    process, known = sleeper
+    identity.end_processes([dict(known, **change), {}, None, {'pid': 'x', 'pid_space': 1}])
+    assert identity.state_of(known) in ('S', 'R') and process.poll() is None
+
+
+@pytest.mark.parametrize('line, text', [(81, 'train.py:81 in main'), (None, 'train.py:? in main')])
+def test_the_place_of_a_script_may_have_no_line(monkeypatch, line, text):
+    code = types.SimpleNamespace(co_filename='/home/me/train.py', co_name='main')
+    frame = types.SimpleNamespace(f_code=code, f_lineno=line, f_back=None)
+    monkeypatch.setattr(sys, '_current_frames', lambda: {threading.main_thread().ident: frame})
+    assert identity.line_of_script() == text
+
+
+def test_nobody_ends_itself():
+    identity.end_processes([identity.this_process()])

@@ -1,0 +1,82 @@
+"""The one way out of a process, whatever holds it up."""
+import pytest
+
+from mxhybrid.watchdog.leaving import ABORT_STATUS
+
+from ...helpers.obedient import run_python
+from .test_lifeline import LIMIT_S, PACKAGE
+
+
+def last_words(program):
+    """Output and errors of a process that leaves."""
+    done = run_python(PACKAGE + program)
+    said = done.communicate(timeout=LIMIT_S)
+    assert done.returncode == ABORT_STATUS
+    return said
+
+
+@pytest.mark.parametrize('cleanup, extra', [
+    ('None', ''), ("lambda: sys.stderr.write('cleaned up\\n')", 'cleaned up\n'), ('lambda: 1 / 0', '')],
+    ids=['plain', 'with cleanup', 'with a cleanup that fails'])
+def test_leaving_flushes_output_skips_exit_handlers_and_has_the_abort_status(cleanup, extra):
+    said = last_words("import atexit\natexit.register(print, 'exit handler', flush=True)\n"
+                      "sys.stdout.write('last words')\nleave('the reason', cleanup=%s)" % cleanup)
+    assert said == ('last words', '[mxhybrid] the reason\n' + extra)
+
+
+def test_output_that_nobody_takes_keeps_nothing_from_being_said_and_done():
+    done = run_python(PACKAGE + "sys.stdin.readline()\nsys.stdout = open(1, 'w')\nsys.stdout.write('text')\n"
+                      "leave('the reason', cleanup=lambda: sys.stderr.write('cleaned up\\n'))")
+    done.stdout.close()
+    done.stdin.write('go\n')
+    done.stdin.close()
+    assert done.stderr.read() == '[mxhybrid] the reason\ncleaned up\n'
+    assert done.wait(LIMIT_S) == ABORT_STATUS
+
+
+def test_any_thread_can_make_the_process_leave():
+    said = last_words("import threading, time\nthreading.Thread(target=leave, args=('thread',)).start()\n"
+                      'time.sleep(60)')
+    assert said == ('', '[mxhybrid] thread\n')
+
+
+def test_the_first_reason_to_leave_is_the_only_one_said():
+    said = last_words("import threading, time\n"
+                      "threading.Thread(target=leave, args=('the cause',), kwargs={'grace': 0.5}).start()\n"
+                      "time.sleep(0.1)\nleave('its echo')")
+    assert said == ('', '[mxhybrid] the cause\n')
+
+
+def test_output_that_is_never_read_holds_nobody_up():
+    done = run_python(PACKAGE + "import os\nleaving.LEAVE_S = 1.0\nsys.stdin.readline()\n"
+                      "os.set_blocking(1, False)\n"
+                      "try:\n    while True:\n        os.write(1, b'x' * 4096)\n"
+                      "except BlockingIOError:\n    os.set_blocking(1, True)\n"
+                      "sys.stdout = open(1, 'w')\nsys.stdout.write('y' * 10)\nleave('the reason')")
+    done.stdin.write('go\n')
+    done.stdin.close()
+    assert done.wait(LIMIT_S) == ABORT_STATUS
+    assert done.stderr.read() == '[mxhybrid] the reason\n'
+
+
+def test_without_standard_error_the_clean_up_is_done():
+    said = last_words("import os\nsys.stderr = None\nleave('the reason', cleanup=lambda: os.write(1, b'cleaned up'))")
+    assert said == ('cleaned up', '')
+
+
+@pytest.mark.parametrize('fails', [False, True])
+def test_the_job_hears_before_anybody_reads(fails):
+    said = last_words("import os\ndef tell():\n    os.write(2, b'told\\n')\n    if %r:\n        raise OSError('gone')\n"
+                      "leave('the reason', tell, lambda: os.write(2, b'cleaned up'))" % fails)
+    assert said == ('', 'told\n[mxhybrid] the reason\ncleaned up')
+
+
+def test_others_that_cannot_be_ended_keep_nobody_from_cleaning_up():
+    said = last_words("import os\n"
+                      "leave('the reason', cleanup=lambda: os.write(2, b'cleaned up'), end_others=lambda: 1 / 0)")
+    assert said == ('', '[mxhybrid] the reason\ncleaned up')
+
+
+def test_an_orderly_end_has_its_own_status_and_no_reason():
+    done = run_python(PACKAGE + "import atexit\natexit.register(print, 'exit handler')\nleave(status=0)")
+    assert done.communicate(timeout=LIMIT_S) == ('', '') and done.returncode == 0

@@ -1,0 +1,86 @@
+"""Messages are read however they are cut, and a torn one spoils no other."""
+import json
+import socket
+
+import pytest
+from hypothesis import given, strategies as st
+
+from mxhybrid.watchdog import messages
+from mxhybrid.watchdog.messages import Lines, Sender, decode, receive, send
+
+
+@pytest.fixture
+def pair():
+    """Both ends of a connection over TCP."""
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        yield near, far
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers()), max_size=5), st.lists(st.integers(0, 200)))
+def test_messages_come_whole_however_they_are_cut(said, cuts):
+    text = b''.join(json.dumps(message).encode() + b'\n' for message in said)
+    bounds = [0] + sorted(min(cut, len(text)) for cut in cuts) + [len(text)]
+    lines, heard = Lines(), []
+    for start, stop in zip(bounds, bounds[1:]):
+        heard += [decode(line) for line in lines.take(text[start:stop])]
+    assert heard == said and lines.pending == 0
+    assert lines.take(b'x' * 7) == [] and lines.pending == 7
+
+
+@pytest.mark.parametrize('line', [b'', b'{', b'\xff', b'[' * 100000])
+def test_what_is_none_is_an_error_of_one_kind(line):
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+@pytest.mark.parametrize('text, error', [
+    (b'{"a": 1', ConnectionError), (b'nonsense\n', ValueError), (b' ' * 70000, ValueError)])
+def test_an_answer_that_does_not_come_or_is_none(pair, text, error):
+    near, far = pair
+    near.sendall(text)
+    near.shutdown(socket.SHUT_WR)
+    with pytest.raises(error):
+        receive(far, 1000, 10)
+
+
+def test_who_says_nothing_is_not_waited_for(pair):
+    near, far = pair
+    with pytest.raises(socket.timeout):
+        receive(far, 1000, 0.05)
+    send(near, {'a': 1})
+    assert receive(far, 1000, 10) == {'a': 1}
+
+
+def test_what_json_does_not_know_is_said_in_plain(pair):
+    class Number:
+        def item(self):
+            return 7
+
+    near, far = pair
+    assert Sender(near).send({'a': Number(), 'b': ValueError('c')})
+    assert receive(far, 1000, 10) == {'a': 7, 'b': 'c'}
+
+
+def test_a_message_that_was_torn_spoils_none_that_follows(pair, monkeypatch):
+    monkeypatch.setattr(messages, 'SEND_TIMEOUT_S', 1)
+    near, far = pair
+    writer = Sender(near)
+    while writer.send({'long': 'x' * 100000}):  # nobody reads
+        pass
+    far.setblocking(False)
+    lines, found = Lines(), []
+    whole = False
+    while not whole:
+        try:
+            found += lines.take(far.recv(1 << 20))
+        except BlockingIOError:
+            whole = writer.send({'last': 1})
+    far.setblocking(True)
+    far.settimeout(10)
+    while not found or b'last' not in found[-1]:
+        found += lines.take(far.recv(1 << 20))
+    assert decode(found[-1]) == {'last': 1} and not found[-2].endswith(b'}')
+    assert all(decode(line) == {'long': 'x' * 100000} for line in found[:-2])

@@ -1,0 +1,58 @@
+"""A scheduler without a lifeline: whether it greets, whether it is gone."""
+import queue
+import socket
+import threading
+
+import pytest
+
+from mxhybrid.watchdog import scheduler
+
+LIMIT_S = 15
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Watch a listening socket that greets as long as it is told to."""
+    monkeypatch.setattr(scheduler, 'POLL_S', 0.02)
+    monkeypatch.setattr(scheduler, '_ANSWER_S', 0.05)
+    failures, ended, greets = queue.Queue(), threading.Event(), threading.Event()
+    greets.set()
+    listener = socket.create_server(('127.0.0.1', 0))
+    greeted = queue.Queue()
+
+    def serve():
+        held = []
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            held.append(peer)
+            if greets.is_set():
+                peer.sendall(b'\xff')
+                greeted.put(True)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    address = listener.getsockname()
+    scheduler.watch_scheduler(address, 0.5, failures.put, ended.is_set)
+    yield address, listener, greets, greeted, failures
+    ended.set()
+    listener.close()
+
+
+def test_one_that_greets_is_alive_and_one_that_stops_greeting_is_silent(watched):
+    address, _, greets, greeted, failures = watched
+    for _ in range(5):
+        assert greeted.get(timeout=LIMIT_S)
+    assert failures.empty()
+    greets.clear()
+    assert failures.get(timeout=LIMIT_S).startswith('the scheduler at 127.0.0.1:%d has said nothing for' % address[1])
+
+
+def test_one_that_does_not_listen_is_dead(watched):
+    address, listener, _, greeted, failures = watched
+    assert greeted.get(timeout=LIMIT_S)
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    assert failures.get(timeout=LIMIT_S) == 'the scheduler at 127.0.0.1:%d died' % address[1]

@@ -1,0 +1,52 @@
+"""Witnesses tell whoever asks, and nobody believes what is none."""
+import socket
+import threading
+import time
+
+import pytest
+
+from mxhybrid.watchdog import identity
+from mxhybrid.watchdog.activity import Activity
+from mxhybrid.watchdog.witnesses import MAX_ANSWER_BYTES, WITNESS_S, Witness, ask_witness
+
+
+def test_a_witness_tells_whoever_asks(program):
+    process = program('computes')
+    known = dict(identity.this_process(), pid=process.pid, started=identity._stat(process.pid)[1])
+    witness = Witness('127.0.0.1', lambda: identity.look_at(known))
+    seen = Activity()
+    while seen.computes is None:
+        found = ask_witness(witness.address)
+        assert set(found) == {'at', 'state', 'threads'} and str(process.pid) in found['threads']
+        assert found['state'] in ('R', 'S')
+        seen.take(found)
+        time.sleep(0.3)
+    assert seen.computes
+    process.kill()
+    process.wait()
+    assert ask_witness(witness.address) is None
+
+
+@pytest.mark.parametrize('answer', [
+    b'', b'null', b'{', b'[]', b'"x"', b'\xff', b'{"at": 1}', b'{"at": "x", "threads": {}}', b'[' * 100000,
+    b'{"at": 1, "threads": []}', b'{"at": 1, "threads": {"1": [1]}}', b'{"at": 1, "threads": {"1": "ab"}}',
+    b' ' * (2 * MAX_ANSWER_BYTES), None], ids=lambda answer: repr(answer)[:20])
+def test_a_witness_that_is_none_says_nothing(answer):
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        def serve():
+            peer, _ = listener.accept()
+            with peer:
+                if answer is None:
+                    time.sleep(4 * WITNESS_S)  # longer than anybody waits
+                else:
+                    try:
+                        peer.sendall(answer + b'\n')
+                    except OSError:
+                        pass  # it did not want to hear more
+        thread = threading.Thread(target=serve)
+        thread.start()
+        start = time.monotonic()
+        assert ask_witness(listener.getsockname()[:2]) is None
+        assert time.monotonic() - start < 3 * WITNESS_S
+        thread.join()
+    assert ask_witness(('127.0.0.1', 1)) is None

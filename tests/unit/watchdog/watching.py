@@ -1,0 +1,55 @@
+"""A vigil over processes that beat when told to, by a clock that is set by hand."""
+from mxhybrid.base.settings import Limits
+from mxhybrid.watchdog.vigil import Vigil
+
+LIMITS = Limits(start=30.0, silence=10.0, stall=100.0)
+
+
+class Time:
+    """A clock set by hand; `pass_` goes on in steps short enough to count in full."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Watch:
+    """A vigil over processes that beat when told to."""
+
+    def __init__(self, workers, **hosts):
+        self.time = Time()
+        self.vigil = Vigil(workers, LIMITS, self.time)
+        self.peers = []
+        for name, host in hosts.items():
+            who = self.vigil.joined(name, int(name[-1]) if name.startswith('worker') else -1)
+            self.peers.append(who)
+            self.beat(who, me={'pid': 2 ** 22 + len(self.peers), 'host': host, 'pid_space': host, 'started': '1'})
+
+    def beat(self, who, calls=0, call='', at='train.py:1', **more):
+        self.vigil.heard(who)
+        return self.vigil.beat(who, dict(more, calls=calls, call=call, at=at, waiting=None))
+
+    def wait(self, seconds, beating=(), **beat):
+        """Let time pass while some beat every second; the first verdict, if there is one."""
+        for _ in range(int(seconds)):
+            self.time.now += 1
+            for who in beating:
+                self.beat(who, **beat.get(who.name, {}))
+            verdict = self.vigil.verdict(self.peers)
+            if verdict is not None:
+                return verdict
+        return None
+
+
+class Seen:
+    """Looks at processes as told: those in `busy` take all the time that there is."""
+
+    def __init__(self, clock):
+        self.clock, self.busy, self.state = clock, set(), 'S'
+
+    def __call__(self, process):
+        at = self.clock()
+        return {'at': at, 'state': self.state,
+                'threads': {'1': [at if process['pid'] in self.busy else 0.0, 0.0], '2': [0.0, 0.0]}}
