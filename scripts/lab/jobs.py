@@ -121,6 +121,8 @@ class Job:
              'OMP_NUM_THREADS': '1',
              'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]),
              'PYTHONUNBUFFERED': '1',
+             # Lines break in the same places whatever terminal there is: with readline, a terminal's width is in here.
+             'COLUMNS': '100',
              # SIGABRT then prints the Python stack of every thread: how a job that is out of time explains itself.
              'PYTHONFAULTHANDLER': '1'}, env)
 

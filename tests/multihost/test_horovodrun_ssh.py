@@ -50,7 +50,6 @@ def test_trains_like_one_process(cluster, expected):
         assert received > half and sent > half
 
 
-@pytest.mark.alone  # what the doctor in it waits for has a deadline
 def test_slurm(cluster, tmp_path):
     """The batch script as it stands; of Slurm itself there is what it asks: its variables, and scontrol."""
     tools = tmp_path / 'bin'

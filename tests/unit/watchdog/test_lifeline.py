@@ -61,6 +61,10 @@ for command in sys.stdin:
         while int(rest) not in line._ended:
             time.sleep(0.01)
         say('ok')
+    elif word == 'meet':
+        while line._pulse.monitor is None:
+            time.sleep(0.01)
+        say('met')
     elif word == 'finish':
         say(line.finish())
     elif word == 'fail':
@@ -160,6 +164,11 @@ def last_words(member):
 def aborted(member, text):
     """Whether a process left by itself because of `text`."""
     return text in last_words(member)
+
+
+def met(*members):
+    """Whether the monitor and these processes have told each other who they are: who is stopped can be looked at."""
+    return [member.ask('meet') for member in members] == ['met'] * len(members)
 
 
 # ------------------------------------------------------------------------------------------ deaths
@@ -265,6 +274,7 @@ def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(jo
     monkeypatch.setattr('mxhybrid.watchdog.vigil.GATHER_S', 0.5)
     monitor = Monitor('127.0.0.1', 3, 0, SECRET, LIMITS)
     first, second, third = job(3, address=monitor.address)
+    assert met(first, second, third)
     os.kill(second.process.pid, signal.SIGSTOP)
     for member in (first, third):
         assert aborted(member, 'because worker 1 has said nothing for')
@@ -276,6 +286,7 @@ def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(jo
 def test_a_process_that_was_stopped_for_a_moment_goes_on(job):
     monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
     first, second = job(2, address=monitor.address)
+    assert met(first, second)
     os.kill(second.process.pid, signal.SIGSTOP)
     assert first.silent(2.5)
     os.kill(second.process.pid, signal.SIGCONT)
@@ -289,6 +300,7 @@ def test_a_stopped_monitor_ends_all_and_is_ended(job):
     try:
         host, port = root.stdout.readline().split()
         first, second = job(2, address=(host, int(port)))
+        assert met(first, second)
         os.kill(root.pid, signal.SIGSTOP)
         said = [last_words(member) for member in (first, second)]
         assert all('because worker 0, which watches the job, has said nothing for' in text for text in said), said
