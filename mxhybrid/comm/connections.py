@@ -6,8 +6,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..base.errors import JobError
+from ..base.local_sockets import Connection, Listener, connect
 from ..base.settings import variable
-from .shared_memory import Connection, Listener, connect
 from .topology import Topology
 
 #: What a connection begins with: a secret, and the place of who connects; seconds that this may take.

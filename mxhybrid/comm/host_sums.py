@@ -21,10 +21,11 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import JobError
+from ..base.local_sockets import Connection, Left
 from ..native.engine import Deferred
 from .leader_sums import Mesh, add_up
 from .service import Service
-from .shared_memory import Bell, Connection, Left, Segment
+from .shared_memory import Bell, Segment
 
 #: Types that are summed here; gradients have no others.
 DTYPES = (np.float16, np.float32, np.float64, np.int32, np.int64)

@@ -42,7 +42,7 @@ class Topology:
 
 
 def find_leaders(places: Sequence[str], aggregate: bool) -> List[int]:
-    """For each worker, whose host :func:`mxhybrid.comm.shared_memory.place_of_host` tells, the one that speaks for it:
+    """For each worker, whose host :func:`mxhybrid.base.local_sockets.place_of_host` tells, the one that speaks for it:
     the first one there, or itself without aggregation.
     """
     return [places.index(place) for place in places] if aggregate else list(range(len(places)))

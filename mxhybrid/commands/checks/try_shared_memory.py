@@ -4,7 +4,8 @@ that a segment and what was written into it arrived over a Unix socket.
 import os
 import sys
 
-from ...comm.shared_memory import Listener, Segment, connect
+from ...base.local_sockets import Listener, connect
+from ...comm.shared_memory import Segment
 
 _NUMBERS, _WAIT_S = 1 << 18, 10.0
 

@@ -9,8 +9,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from mxhybrid.base.local_sockets import Connection
 from mxhybrid.comm.host_sums import COLUMNS, FollowerReduction, LeaderReduction
-from mxhybrid.comm.shared_memory import Connection
 
 TIMEOUT_S = 30
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.comm.shared_memory import Connection, Listener, Segment, connect, place_of_host
+from mxhybrid.base.local_sockets import Connection, Listener, connect, place_of_host
+from mxhybrid.comm.shared_memory import Segment
 
 
 @pytest.fixture
@@ -143,5 +144,5 @@ def test_nobody_comes():
 
 
 def test_a_host_has_one_place():
-    other = [sys.executable, '-c', 'from mxhybrid.comm.shared_memory import place_of_host; print(place_of_host())']
+    other = [sys.executable, '-c', 'from mxhybrid.base.local_sockets import place_of_host; print(place_of_host())']
     assert subprocess.check_output(other, timeout=60).decode().strip() == place_of_host()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.comm.shared_memory import Connection
+from mxhybrid.base.local_sockets import Connection
 from mxhybrid.servers.aggregation import Follower, Leader, _Shared
 from mxhybrid.servers.partitioning import Partitioning
 
