@@ -1,5 +1,13 @@
 """Packaging of mxhybrid."""
-from setuptools import find_packages, setup
+from glob import glob
+
+from setuptools import Extension, find_packages, setup
+
+# Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
+LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
+                 language='c++', optional=True, extra_link_args=['-pthread'],
+                 # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
+                 extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread'])
 
 setup(
     name='mxhybrid',
@@ -7,6 +15,8 @@ setup(
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones by Horovod allreduce',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
+    package_data={'mxhybrid.lane': ['src/*']},
+    ext_modules=[LANE],
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there

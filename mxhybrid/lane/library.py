@@ -1,0 +1,109 @@
+"""The compiled library, ``src/api.cc``, as Python calls it: without Python's lock, errors as exceptions.
+
+``setup.py`` compiles it where there is a compiler; where there is none, :func:`load` says why it is missing.
+"""
+import ctypes
+import functools
+import glob
+import os
+import sys
+from typing import Any, Callable, List, Sequence
+
+from ..base.errors import JobError
+
+#: What :func:`lane_version` of ``src/api.cc`` has to return.
+_VERSION = 1
+
+#: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
+Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
+Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
+
+_U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
+_NUMBERS = ctypes.POINTER(_U32)
+_SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
+_ROSTER = [_U32, _NUMBERS, _U32, _NUMBERS]
+
+#: Result and parameters by name, without ``lane_``.
+_FUNCTIONS = {
+    'version': (_INT, []),
+    'error': (ctypes.c_char_p, []),
+    'node_new': (_POINTER, [_U32] + _ROSTER + [Call, Failed]),
+    'node_bell': (_INT, [_POINTER]),
+    'node_block': (_INT, [_POINTER]),
+    'node_connect': (_INT, [_POINTER, _U32, _INT]),
+    'node_add_worker': (_INT, [_POINTER, _U32, _INT]),
+    'node_add_table': (_INT, [_POINTER, _U32] + _SHAPE),
+    'node_table': (_INT, [_POINTER, _U32]),
+    'node_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
+    'node_drop_table': (_INT, [_POINTER, _U32]),
+    'node_shard': (_POINTER, [_POINTER, _U32, _U32]),
+    'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, ctypes.POINTER(ctypes.c_double)]),
+    'node_set_state': (_INT, [_POINTER, _U32, _U32, _U32, _POINTER, _U64]),
+    'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U32]),
+    'node_updates': (_I64, [_POINTER, _U32, _U32]),
+    'node_bytes_sent': (_I64, [_POINTER]),
+    'node_observe': (_INT, [_POINTER, Observer]),
+    'node_start': (_INT, [_POINTER]),
+    'node_close': (_INT, [_POINTER]),
+    'worker_new': (_POINTER, [_U32] + _ROSTER),
+    'worker_block': (_INT, [_POINTER]),
+    'worker_add_node': (_INT, [_POINTER, _U32, _INT, _INT]),
+    'worker_add_table': (_INT, [_POINTER, _U32] + _SHAPE),
+    'worker_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
+    'worker_drop_table': (_INT, [_POINTER, _U32]),
+    'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT]),
+    'worker_ask': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32]),
+    'worker_take': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
+    'worker_overflows': (_I64, [_POINTER, _U32]),
+    'worker_close': (None, [_POINTER]),
+    'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
+}
+
+
+class Library:
+    """Its functions, as attributes: those of ``src/api.cc`` without ``lane_``."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self._loaded = ctypes.CDLL(path)
+        for name, (result, parameters) in _FUNCTIONS.items():
+            function = getattr(self._loaded, 'lane_' + name)
+            function.restype, function.argtypes = result, parameters
+            setattr(self, name, function)
+        found = self.version()
+        if found != _VERSION:
+            raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (path, found, _VERSION))
+
+    version: Callable[..., int]
+    error: Callable[..., bytes]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def checked(self, result: Any) -> Any:
+        """The result of a function; JobError where it failed."""
+        if result is None or result == -1:
+            raise JobError('the lane failed: %s' % self.error().decode())
+        return result
+
+
+def numbers(values: Sequence[int]) -> Any:
+    """An array of uint32 for the library."""
+    return (_U32 * max(1, len(values)))(*values)
+
+
+def _candidates() -> List[str]:
+    """Compiled libraries beside this file, that of this interpreter first."""
+    return sorted(glob.glob(os.path.join(os.path.dirname(__file__), '_lane*.so')),
+                  key=lambda path: (sys.implementation.cache_tag or '') not in path)
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> Library:
+    """The library; OSError, which says what to do, where there is none."""
+    found = _candidates()
+    if not found:
+        raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again, with '
+                      'pip install --force-reinstall --no-deps')
+    return Library(found[0])

@@ -1,0 +1,189 @@
+"""A node of the lane in this process, which is a parameter server: the compiled part, and whom it lets in.
+
+Rows, updates and what goes to other hosts are the compiled part's business, ``src/node.h``.  Here are its beginning,
+the workers that come to share memory, and what Python has to know of the rows.
+
+Messages of a worker: ``worker`` (its number among those of the host) along with its memory, and ``table`` (number)
+along with its memory for that.  The node answers ``bell`` and ``block``, and ``table``, each with a descriptor.
+"""
+import ctypes
+import os
+import selectors
+import socket
+import threading
+from types import MappingProxyType
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..base.errors import JobError
+from ..base.local_sockets import Connection, Left, Listener, place_of_host
+from . import library, peers
+from .roster import Entry, Roster
+
+#: Names of dtypes, by their numbers in ``src/shared.h``.
+DTYPES = ('float16', 'float32', 'float64')
+#: Rules for pushes by name, with their numbers in ``src/update.h``.
+RULES = {name: number for number, name in enumerate((
+    'capture', 'assign', 'replace', 'assign state', 'call', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
+    'ftrl'))}
+#: Settings of a rule, in the order of ``struct Rule`` there.
+SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
+
+#: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
+Update = Callable[[int, int, np.ndarray, np.ndarray], None]
+#: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
+Observer = Callable[[int, int, int, int, int], None]
+#: What a table is, for nodes and workers: rows, width, dtype, whether float16 travels, node of each partition.
+Shape = Tuple[int, int, str, bool, Sequence[int]]
+
+
+def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
+    """Parameters of the compiled functions."""
+    rows, width, dtype, halves, owners = shape
+    return rows, width, DTYPES.index(dtype), int(halves), len(owners), library.numbers(owners)
+
+
+class Node:
+    """The node; other hosts reach it at `address`.
+
+    `update` is called, by the thread that serves, for partitions with the rule ``call``; `on_failure` with a sentence
+    when the node can serve no more; `observer`, if there is one, after every update.
+    """
+
+    def __init__(self, address: str, secret: str, update: Update, on_failure: Callable[[str], None],
+                 observer: Optional[Observer] = None):
+        self._library = library.load()
+        self._secret = secret
+        self._door = socket.create_server((address, 0), backlog=256)
+        self._listener = Listener()
+        self._update = update
+        self._on_failure = on_failure
+        self._shapes: Dict[int, Shape] = {}
+        self._handle: Any = None
+        self.number = -1
+        # Kept as long as the node may call.
+        self._call = library.Call(self._called)
+        self._failed = library.Failed(lambda why: on_failure(why.decode()))
+        self._observed = library.Observer(observer) if observer is not None else None
+        self._closing, self._closer = socket.socketpair()
+        self._thread: Optional[threading.Thread] = None
+
+    @property
+    def entry(self) -> Entry:
+        """How others reach it."""
+        address, port = self._door.getsockname()[:2]
+        return Entry(place_of_host(), address, port, self._listener.name)
+
+    def connect(self, roster: Roster, timeout: float) -> None:
+        """Take part: meet the nodes of other hosts, which do the same, and let workers in from then on."""
+        self.number = list(roster.nodes).index(self.entry)
+        hosts, workers = roster.node_hosts, roster.workers
+        sockets = peers.connect_nodes(self.number, roster, self._door, self._secret, timeout)
+        self._door.close()
+        self._handle = self._library.checked(self._library.node_new(
+            self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._call,
+            self._failed))
+        for other, sock in sockets.items():
+            self._library.checked(self._library.node_connect(self._handle, other, sock.detach()))
+        if self._observed is not None:
+            self._library.checked(self._library.node_observe(self._handle, self._observed))
+        self._library.checked(self._library.node_start(self._handle))
+        self._thread = threading.Thread(target=self._serve, name='mxhybrid-lane-door', daemon=True)
+        self._thread.start()
+
+    def add_table(self, number: int, shape: Shape) -> None:
+        """Learn a table, whose rows are zeros."""
+        self._shapes[number] = shape
+        self._library.checked(self._library.node_add_table(self._handle, number, *shape_for_library(shape)))
+
+    def drop_table(self, number: int) -> None:
+        """Drop a table that nobody uses any more."""
+        del self._shapes[number]
+        self._library.checked(self._library.node_drop_table(self._handle, number))
+
+    def rows(self, number: int, part: int, count: int) -> np.ndarray:
+        """All `count` rows of a partition that is here, writable; valid until the table is dropped."""
+        _, width, dtype, _, _ = self._shapes[number]
+        address = self._library.checked(self._library.node_shard(self._handle, number, part))
+        return _view(address, (count, width), dtype)
+
+    def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
+                 settings: Mapping[str, float] = MappingProxyType({})) -> None:
+        """What pushes to a partition mean from now on."""
+        values = (ctypes.c_double * len(SETTINGS))(*[settings.get(name, -1.0 if name == 'clip' else 0.0)
+                                                     for name in SETTINGS])
+        self._library.checked(self._library.node_set_rule(self._handle, number, part, RULES[rule], slot, values))
+
+    def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
+        """Have optimizer state lie in `rows`, contiguous, which the caller keeps."""
+        self._library.checked(self._library.node_set_state(self._handle, number, part, slot, rows.ctypes.data,
+                                                           rows.strides[0]))
+
+    def set_updates(self, number: int, part: int, count: int) -> None:
+        """How many updates a partition has had."""
+        self._library.checked(self._library.node_set_updates(self._handle, number, part, count))
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent to other nodes."""
+        return self._library.checked(self._library.node_bytes_sent(self._handle))
+
+    def close(self) -> None:
+        """End in order."""
+        if self._thread is not None:
+            self._closer.send(b'!')
+            self._thread.join()
+            self._library.node_close(self._handle)
+            self._thread = None
+
+    def _called(self, number: int, part: int, count: int, places: int, rows: int) -> None:
+        _, width, dtype, _, _ = self._shapes[number]
+        self._update(number, part, _view(places, (count,), 'int32'), _view(rows, (count, width), dtype))
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._closing, selectors.EVENT_READ)
+                selector.register(self._listener, selectors.EVENT_READ)
+                while True:
+                    for key, _ in selector.select():
+                        if key.fileobj is self._closing:
+                            return
+                        if isinstance(key.fileobj, Connection):
+                            self._hear(selector, key.fileobj)
+                        else:
+                            selector.register(self._listener.accept(5.0), selectors.EVENT_READ)
+        except Exception as error:
+            self._on_failure('%s: %s' % (type(error).__name__, error))
+
+    def _hear(self, selector: selectors.BaseSelector, connection: Connection) -> None:
+        try:
+            (word, number, *more), descriptor = connection.receive()
+        except Left:  # its death is the job monitor's business
+            selector.unregister(connection)
+            connection.close()
+            return
+        if descriptor is None:
+            raise JobError('a worker of this host shares no memory')
+        try:
+            if word == 'worker':
+                self._library.checked(self._library.node_add_worker(self._handle, number, descriptor))
+                connection.tell(['bell'], self._library.node_bell(self._handle))
+                connection.tell(['block'], self._library.node_block(self._handle))
+            else:
+                self._library.checked(self._library.node_attach(self._handle, number, more[0], descriptor))
+                connection.tell(['table', number],
+                                self._library.checked(self._library.node_table(self._handle, number)))
+        finally:
+            os.close(descriptor)
+
+
+def _view(address: Optional[int], shape: Tuple[int, ...], dtype: str) -> np.ndarray:
+    count = int(np.prod(shape))
+    if not count or not address:
+        return np.empty(shape, dtype)
+    raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(shape)

@@ -1,0 +1,52 @@
+"""Who is on the lane: nodes, which hold rows, and workers, and on which host each of them is."""
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Sequence
+
+
+class Entry(NamedTuple):
+    """How a node is reached."""
+
+    #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.place_of_host`.
+    place: str
+    #: For other hosts.
+    address: str
+    port: int
+    #: For the workers of its host, see :class:`mxhybrid.base.local_sockets.Listener`.
+    listener: str
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The same on all nodes and workers; `places` is by rank of the worker."""
+
+    nodes: Sequence[Entry]
+    places: Sequence[str]
+
+    @classmethod
+    def from_json(cls, nodes: List[List[Any]], places: List[str]) -> 'Roster':
+        """What travelled as :meth:`as_json`."""
+        return cls([Entry(*entry) for entry in nodes], places)
+
+    def as_json(self) -> List[Any]:
+        """Nodes and places."""
+        return [list(map(list, self.nodes)), list(self.places)]
+
+    @property
+    def hosts(self) -> List[str]:
+        """The place of each host."""
+        return list(dict.fromkeys([*self.places, *(node.place for node in self.nodes)]))
+
+    @property
+    def node_hosts(self) -> List[int]:
+        """The number of each node's host."""
+        hosts = self.hosts
+        return [hosts.index(node.place) for node in self.nodes]
+
+    @property
+    def workers(self) -> List[int]:
+        """How many workers each host has."""
+        return [list(self.places).count(host) for host in self.hosts]
+
+    def local(self, rank: int) -> int:
+        """The number of a worker among those of its host."""
+        return list(self.places[:rank]).count(self.places[rank])

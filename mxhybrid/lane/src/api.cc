@@ -1,0 +1,194 @@
+// The C interface, for ctypes.  Functions return 0 or what they say, and on an error -1, or null; lane_error then has
+// the text, in the same thread.
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "worker.h"
+
+using lane::Node;
+using lane::Roster;
+using lane::Rule;
+using lane::TableShape;
+using lane::Worker;
+
+namespace {
+
+thread_local std::string error;
+
+template <typename Function>
+auto guarded(Function function, decltype(function()) failed) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::exception& problem) {
+    error = problem.what();
+    return failed;
+  }
+}
+
+Roster roster_of(uint32_t nodes, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
+  Roster roster;
+  roster.hosts.assign(hosts, hosts + nodes);
+  roster.workers.assign(workers, workers + count);
+  return roster;
+}
+
+TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, uint32_t parts,
+                    const uint32_t* owners) {
+  TableShape shape;
+  shape.rows = rows;
+  shape.width = width;
+  shape.dtype = static_cast<lane::Dtype>(dtype);
+  shape.halves = halves != 0;
+  shape.owners.assign(owners, owners + parts);
+  return shape;
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Counts up whenever a function changes its meaning.
+int lane_version() { return 1; }
+
+const char* lane_error() { return error.c_str(); }
+
+// ------------------------------------------------------------------------------------------------------------ nodes
+
+using CallFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* places, const void* rows);
+using FailedFunction = void (*)(const char* why);
+
+void* lane_node_new(uint32_t number, uint32_t nodes, const uint32_t* hosts, uint32_t num_hosts,
+                    const uint32_t* workers, CallFunction call, FailedFunction failed) {
+  return guarded([&]() -> void* {
+    return new Node(number, roster_of(nodes, hosts, num_hosts, workers),
+                    [call](uint32_t table, uint32_t part, const lane::List& list) {
+                      call(table, part, list.count, list.places, list.rows);
+                    },
+                    [failed](const std::string& why) { failed(why.c_str()); });
+  }, nullptr);
+}
+
+int lane_node_bell(void* node) { return static_cast<Node*>(node)->bell(); }
+int lane_node_block(void* node) { return static_cast<Node*>(node)->block().descriptor(); }
+
+int lane_node_connect(void* node, uint32_t peer, int socket) {
+  return guarded([&] { static_cast<Node*>(node)->connect(peer, socket); return 0; }, -1);
+}
+int lane_node_add_worker(void* node, uint32_t worker, int descriptor) {
+  return guarded([&] { static_cast<Node*>(node)->add_worker(worker, descriptor); return 0; }, -1);
+}
+int lane_node_add_table(void* node, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
+                        uint32_t parts, const uint32_t* owners) {
+  return guarded([&] {
+    static_cast<Node*>(node)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+    return static_cast<Node*>(node)->table_descriptor(number);
+  }, -1);
+}
+int lane_node_table(void* node, uint32_t number) {
+  return guarded([&] { return static_cast<Node*>(node)->table_descriptor(number); }, -1);
+}
+int lane_node_attach(void* node, uint32_t number, uint32_t worker, int descriptor) {
+  return guarded([&] { static_cast<Node*>(node)->attach(number, worker, descriptor); return 0; }, -1);
+}
+int lane_node_drop_table(void* node, uint32_t number) {
+  return guarded([&] { static_cast<Node*>(node)->drop_table(number); return 0; }, -1);
+}
+void* lane_node_shard(void* node, uint32_t number, uint32_t part) {
+  return guarded([&]() -> void* { return static_cast<Node*>(node)->shard(number, part); }, nullptr);
+}
+int lane_node_set_rule(void* node, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
+                       const double* settings) {
+  return guarded([&] {
+    Rule rule;
+    rule.kind = static_cast<lane::Kind>(kind);
+    rule.slot = slot;
+    double* fields[] = {&rule.lr,    &rule.wd,    &rule.rescale, &rule.clip,   &rule.momentum,
+                        &rule.beta1, &rule.beta2, &rule.epsilon, &rule.lamda1, &rule.beta};
+    for (double* field : fields) *field = *settings++;
+    static_cast<Node*>(node)->set_rule(number, part, rule);
+    return 0;
+  }, -1);
+}
+int lane_node_set_state(void* node, uint32_t number, uint32_t part, uint32_t slot, void* rows, uint64_t row_bytes) {
+  return guarded([&] {
+    static_cast<Node*>(node)->set_state(number, part, slot, static_cast<char*>(rows), row_bytes);
+    return 0;
+  }, -1);
+}
+int lane_node_set_updates(void* node, uint32_t number, uint32_t part, uint32_t count) {
+  return guarded([&] { static_cast<Node*>(node)->set_updates(number, part, count); return 0; }, -1);
+}
+int64_t lane_node_updates(void* node, uint32_t number, uint32_t part) {
+  return guarded([&]() -> int64_t { return static_cast<Node*>(node)->updates(number, part); }, -1);
+}
+int64_t lane_node_bytes_sent(void* node) {
+  return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<Node*>(node)->bytes_sent()); }, -1);
+}
+using ObserverFunction = void (*)(uint32_t table, uint32_t part, int64_t begin, int64_t end, uint32_t rows);
+int lane_node_observe(void* node, ObserverFunction observer) {
+  return guarded([&] { static_cast<Node*>(node)->observe(observer); return 0; }, -1);
+}
+int lane_node_start(void* node) {
+  return guarded([&] { static_cast<Node*>(node)->start(); return 0; }, -1);
+}
+/// The node is gone afterwards.
+int lane_node_close(void* node) {
+  return guarded([&] { delete static_cast<Node*>(node); return 0; }, -1);
+}
+
+// ---------------------------------------------------------------------------------------------------------- workers
+
+void* lane_worker_new(uint32_t host, uint32_t nodes, const uint32_t* hosts, uint32_t num_hosts,
+                      const uint32_t* workers) {
+  return guarded([&]() -> void* { return new Worker(roster_of(nodes, hosts, num_hosts, workers), host); }, nullptr);
+}
+int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
+int lane_worker_add_node(void* worker, uint32_t node, int bell, int descriptor) {
+  return guarded([&] { static_cast<Worker*>(worker)->add_node(node, bell, descriptor); return 0; }, -1);
+}
+/// Returns the descriptor of the table's memory.
+int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
+                          uint32_t parts, const uint32_t* owners) {
+  return guarded([&] {
+    return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+  }, -1);
+}
+int lane_worker_attach(void* worker, uint32_t number, uint32_t node, int descriptor) {
+  return guarded([&] { static_cast<Worker*>(worker)->attach(number, node, descriptor); return 0; }, -1);
+}
+int lane_worker_drop_table(void* worker, uint32_t number) {
+  return guarded([&] { static_cast<Worker*>(worker)->drop_table(number); return 0; }, -1);
+}
+/// 0 when done, 1 when the time is out.
+int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t count, const void* rows,
+                     int milliseconds) {
+  return guarded([&] {
+    return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds) ? 0 : 1;
+  }, -1);
+}
+/// A ticket, from 0 on, or -2 while all are under way.
+int lane_worker_ask(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags) {
+  return guarded([&] {
+    const int ticket = static_cast<Worker*>(worker)->ask(number, ids, count, flags);
+    return ticket < 0 ? -2 : ticket;
+  }, -1);
+}
+/// 0 when done, 1 when the time is out.
+int lane_worker_take(void* worker, uint32_t number, int ticket, void* out, int milliseconds) {
+  return guarded([&] {
+    return static_cast<Worker*>(worker)->take(number, ticket, static_cast<char*>(out), milliseconds) ? 0 : 1;
+  }, -1);
+}
+int64_t lane_worker_overflows(void* worker, uint32_t number) {
+  return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<Worker*>(worker)->overflows(number)); }, -1);
+}
+void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
+
+// ---------------------------------------------------------------------------------------------------------- kernels
+
+int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
+  return lane::sorted_unique(ids, count, rows, marks, result);
+}
+
+}  // extern "C"

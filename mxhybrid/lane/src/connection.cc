@@ -1,0 +1,224 @@
+#include "connection.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace lane {
+namespace {
+
+/// A fragment begins with 32 bits: the priority in the highest 4, its size in the others.
+constexpr size_t kFragment = 1 << 16;
+constexpr int kPriorityShift = 28;
+/// What the kernel may hold unsent before it asks for more: what waits there cannot be overtaken.
+constexpr int kUnsent = 1 << 15;
+/// Pieces of which that much is missing are received where they belong, smaller ones by way of a buffer.
+constexpr size_t kDirect = 1 << 13;
+constexpr int kPiecesAtOnce = 32;
+/// Reads before others get their turn.
+constexpr int kReads = 16;
+
+}  // namespace
+
+Connection::Connection(int socket, Inbox& inbox) : socket_(socket), inbox_(inbox), staging_(kFragment) {
+  fcntl(socket_, F_SETFL, fcntl(socket_, F_GETFL) | O_NONBLOCK);
+  // Sockets that are not of TCP, in tests, do without.
+  const int on = 1;
+  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsent, sizeof kUnsent);
+}
+
+Connection::~Connection() { close(socket_); }
+
+void Connection::lose(const std::string& cause) {
+  if (cause_.empty()) cause_ = cause;
+  for (auto& queue : queues_) {
+    for (auto& message : queue) {
+      if (message->sent) message->sent();
+    }
+    queue.clear();
+  }
+  std::fill(queued_, queued_ + kPriorities, 0);
+  fragment_header_left_ = fragment_left_ = 0;
+}
+
+// ------------------------------------------------------------------------------------------------------- sending
+
+void Connection::send(Priority priority, std::unique_ptr<Outgoing> message) {
+  if (!cause_.empty()) {
+    if (message->sent) message->sent();
+    return;
+  }
+  queued_[priority] += message->size();
+  queues_[priority].push_back(std::move(message));
+}
+
+bool Connection::begin_fragment() {
+  for (uint32_t priority = 0; priority < kPriorities; ++priority) {
+    if (queued_[priority] == 0) continue;
+    fragment_left_ = std::min(queued_[priority], kFragment);
+    fragment_ = priority << kPriorityShift | static_cast<uint32_t>(fragment_left_);
+    fragment_header_left_ = sizeof fragment_;
+    return true;
+  }
+  return false;
+}
+
+bool Connection::write() {
+  while (fragment_left_ > 0 || fragment_header_left_ > 0 || begin_fragment()) {
+    const uint32_t priority = fragment_ >> kPriorityShift;
+    auto& queue = queues_[priority];
+    struct iovec pieces[kPiecesAtOnce];
+    int count = 0;
+    if (fragment_header_left_ > 0) {
+      char* header = reinterpret_cast<char*>(&fragment_);
+      pieces[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
+    }
+    size_t room = fragment_left_;
+    for (auto message = queue.begin(); message != queue.end() && room > 0; ++message) {
+      Outgoing& out = **message;
+      size_t skip = out.done;
+      const Piece all[3] = {{reinterpret_cast<char*>(&out.header), sizeof(Header)}, out.pieces[0], out.pieces[1]};
+      for (const Piece& piece : all) {
+        if (skip >= piece.size) {
+          skip -= piece.size;
+          continue;
+        }
+        const size_t size = std::min(piece.size - skip, room);
+        if (size == 0 || count == kPiecesAtOnce) break;
+        pieces[count++] = {piece.data + skip, size};
+        room -= size;
+        skip = 0;
+      }
+      if (count == kPiecesAtOnce) break;
+    }
+    struct msghdr vector = {};
+    vector.msg_iov = pieces;
+    vector.msg_iovlen = count;
+    const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
+      lose(std::strerror(errno));
+      return false;
+    }
+    bytes_sent_ += sent;
+    size_t left = sent;
+    const size_t of_header = std::min(left, fragment_header_left_);
+    fragment_header_left_ -= of_header;
+    left -= of_header;
+    fragment_left_ -= left;
+    queued_[priority] -= left;
+    while (left > 0) {
+      Outgoing& out = *queue.front();
+      const size_t size = std::min(left, out.size() - out.done);
+      out.done += size;
+      left -= size;
+      if (out.done == out.size()) {
+        if (out.sent) out.sent();
+        queue.pop_front();
+      }
+    }
+  }
+  return false;
+}
+
+// ------------------------------------------------------------------------------------------------------ receiving
+
+bool Connection::receive(char* to, size_t room, size_t* got) {
+  const ssize_t size = recv(socket_, to, room, 0);
+  *got = size > 0 ? size : 0;
+  if (size > 0) return true;
+  if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+  lose(size == 0 ? "it was closed" : std::strerror(errno));
+  return false;
+}
+
+bool Connection::read() {
+  for (int turn = 0; turn < kReads; ++turn) {
+    size_t got;
+    Incoming& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
+    if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.pieces[in.piece].size - in.done >= kDirect) {
+      Piece& piece = in.pieces[in.piece];
+      const size_t room = std::min(piece.size - in.done, arriving_left_);
+      if (!receive(piece.data + in.done, room, &got)) return false;
+      in.done += got;
+      arriving_left_ -= got;
+      finish_pieces(in);
+      if (got < room) return true;
+    } else {
+      if (!receive(staging_.data(), staging_.size(), &got)) return false;
+      feed(staging_.data(), got);
+      if (got < staging_.size()) return true;
+    }
+  }
+  return true;
+}
+
+void Connection::feed(const char* data, size_t size) {
+  while (size > 0) {
+    if (arriving_left_ == 0) {
+      char* header = reinterpret_cast<char*>(&arriving_);
+      const size_t part = std::min(size, sizeof arriving_ - arriving_header_got_);
+      std::memcpy(header + arriving_header_got_, data, part);
+      arriving_header_got_ += part;
+      data += part;
+      size -= part;
+      if (arriving_header_got_ < sizeof arriving_) return;
+      arriving_header_got_ = 0;
+      arriving_left_ = arriving_ & ((1U << kPriorityShift) - 1);
+      if (arriving_ >> kPriorityShift >= kPriorities || arriving_left_ == 0 || arriving_left_ > kFragment) {
+        throw std::runtime_error("a malformed fragment");
+      }
+      continue;
+    }
+    const size_t used = feed_message(incoming_[arriving_ >> kPriorityShift], data, std::min(size, arriving_left_));
+    arriving_left_ -= used;
+    data += used;
+    size -= used;
+  }
+}
+
+size_t Connection::feed_message(Incoming& in, const char* data, size_t size) {
+  if (in.got < sizeof(Header)) {
+    const size_t part = std::min(size, sizeof(Header) - in.got);
+    std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, part);
+    in.got += part;
+    if (in.got == sizeof(Header)) {
+      in.pieces[0] = in.pieces[1] = Piece();
+      in.piece = 0;
+      in.done = 0;
+      inbox_.begin(in.header, in.pieces);
+      finish_pieces(in);
+    }
+    return part;
+  }
+  Piece& piece = in.pieces[in.piece];
+  const size_t part = std::min(size, piece.size - in.done);
+  std::memcpy(piece.data + in.done, data, part);
+  in.done += part;
+  finish_pieces(in);
+  return part;
+}
+
+void Connection::finish_pieces(Incoming& in) {
+  while (in.piece < 2 && in.done == in.pieces[in.piece].size) {
+    ++in.piece;
+    in.done = 0;
+  }
+  if (in.piece == 2) {
+    in.got = 0;
+    in.piece = 0;
+    inbox_.end(in.header);
+  }
+}
+
+}  // namespace lane

@@ -1,0 +1,135 @@
+// Messages between two hosts, over one socket, the urgent ones first.
+//
+// Each priority is a stream of messages of its own.  Streams are cut into fragments, so that a message of megabytes
+// does not stand in the way of a more urgent one, and the kernel is given little more than it can send at once.
+//
+// This is all that nodes know of a network: whatever else is to carry messages, RDMA say, has to offer `send`, `write`
+// and `read`, and to place what comes where its inbox says.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lane {
+
+enum class Message : uint8_t {
+  /// Rows that a host's workers push, summed.
+  kPush = 1,
+  /// A question for rows, or a fence.
+  kPull = 2,
+  /// The answer.
+  kRows = 3,
+  /// The other node ends in order.
+  kBye = 4,
+};
+
+enum Priority : uint32_t { kUrgent = 0, kPulls = 1, kPushes = 2, kPriorities = 3 };
+
+/// What a message begins with; kinds use the fields that they need.
+struct Header {
+  Message kind;
+  uint8_t flags = 0;
+  uint16_t unused = 0;
+  uint32_t table = 0, part = 0, count = 0;
+  uint32_t want = 0, unused_too = 0;
+  uint64_t number = 0;
+};
+static_assert(sizeof(Header) == 32, "headers have no gaps");
+
+/// Memory without contents, to be written.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t size) : data_(size ? new char[size] : nullptr), size_(size) {}
+  char* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+
+ private:
+  std::unique_ptr<char[]> data_;
+  size_t size_ = 0;
+};
+
+struct Piece {
+  char* data = nullptr;
+  size_t size = 0;
+};
+
+/// A message to be sent: header and two pieces, in `buffers` or in memory that stays until `sent` is called.
+struct Outgoing {
+  Header header;
+  Piece pieces[2];
+  Buffer buffers[2];
+  std::function<void()> sent;
+  size_t done = 0;
+
+  size_t size() const { return sizeof(Header) + pieces[0].size + pieces[1].size; }
+};
+
+/// Where messages go.
+class Inbox {
+ public:
+  virtual ~Inbox() = default;
+  /// A message begins: where its two pieces go.  Throws std::runtime_error if it is none that may come.
+  virtual void begin(const Header& header, Piece pieces[2]) = 0;
+  /// It is there.
+  virtual void end(const Header& header) = 0;
+};
+
+class Connection {
+ public:
+  /// Takes over a connected stream socket, whose other end is known to be of this job.
+  Connection(int socket, Inbox& inbox);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  int descriptor() const { return socket_; }
+  void send(Priority priority, std::unique_ptr<Outgoing> message);
+  /// Send as much as there is room for; returns whether something is left.  Nothing is, once the connection is lost.
+  bool write();
+  /// Read what is there; returns false once the connection is lost.  Throws std::runtime_error for what is malformed.
+  bool read();
+  /// Why the connection was lost.
+  const std::string& cause() const { return cause_; }
+  uint64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  struct Incoming {
+    Header header;
+    size_t got = 0;  // of the header
+    Piece pieces[2];
+    int piece = 0;
+    size_t done = 0;  // of the piece
+  };
+
+  bool begin_fragment();
+  bool receive(char* to, size_t room, size_t* got);
+  void feed(const char* data, size_t size);
+  size_t feed_message(Incoming& in, const char* data, size_t size);
+  void finish_pieces(Incoming& in);
+  void lose(const std::string& cause);
+
+  int socket_;
+  Inbox& inbox_;
+  std::string cause_;
+  uint64_t bytes_sent_ = 0;
+
+  std::deque<std::unique_ptr<Outgoing>> queues_[kPriorities];
+  size_t queued_[kPriorities] = {};
+  uint32_t fragment_ = 0;       // as sent: priority and size
+  size_t fragment_header_left_ = 0, fragment_left_ = 0;
+
+  Incoming incoming_[kPriorities];
+  uint32_t arriving_ = 0;
+  size_t arriving_header_got_ = 0, arriving_left_ = 0;
+  Buffer staging_;
+};
+
+}  // namespace lane

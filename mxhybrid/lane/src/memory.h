@@ -1,0 +1,71 @@
+// Memory that processes of one host share.  It has no name, so nothing is left behind however its owners end, and no
+// limit of /dev/shm applies.  It is sparse: only pages that were written take memory, so a region may be as large as
+// the largest contents that it could ever have, and never grows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace lane {
+
+/// A mapped piece of shared memory, which ends with the object.
+class Memory {
+ public:
+  Memory() = default;
+  /// A new one that reads as zeros; throws std::runtime_error.
+  explicit Memory(size_t size);
+  /// One that another process made, by its descriptor, which stays open.
+  Memory(int descriptor, size_t size);
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+
+  /// To be given to another process; -1 if another process made the memory.
+  int descriptor() const { return descriptor_; }
+  size_t size() const { return size_; }
+  bool mapped() const { return base_ != nullptr; }
+
+  template <typename T>
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(base_ + offset);
+  }
+
+  /// Give the pages inside [offset, offset + length) back to the system; they read as zeros.
+  void give_back(size_t offset, size_t length);
+
+ private:
+  void map(int descriptor);
+  void release();
+
+  char* base_ = nullptr;
+  size_t size_ = 0;
+  int descriptor_ = -1;
+};
+
+/// Offsets of several things in one region, each aligned so that no two share a cache line.
+class Layout {
+ public:
+  /// Room for `bytes`; its offset.
+  size_t take(size_t bytes) {
+    size_t offset = size_;
+    size_ = (size_ + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+  /// From here on on a page of its own, so that it can be given back by itself.
+  void page() { size_ = (size_ + kPage - 1) / kPage * kPage; }
+  size_t size() const { return size_; }
+
+  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kPage = 4096;
+
+ private:
+  size_t size_ = 0;
+};
+
+/// std::runtime_error with the text of errno.
+[[noreturn]] void fail_with_errno(const std::string& what);
+
+}  // namespace lane

@@ -1,0 +1,135 @@
+// A node: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its own
+// partitions, and sends the rest on to the nodes of other hosts, whose rows it keeps for all workers of its host.
+//
+// One thread serves.  Every function of Node may be called from any other thread, while it serves.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "connection.h"
+#include "rows.h"
+#include "update.h"
+
+namespace lane {
+
+/// All nodes and workers of a job, equal in all processes.
+struct Roster {
+  /// By node: the number of its host.
+  std::vector<uint32_t> hosts;
+  /// By host: how many workers it has.
+  std::vector<uint32_t> workers;
+
+  /// Nodes of a host, in order.
+  std::vector<uint32_t> nodes_of(uint32_t host) const;
+  /// The node that handles, on `host`, partitions that node `owner` owns; see TableShape.
+  uint32_t handler(uint32_t host, uint32_t owner) const;
+};
+
+class Node {
+ public:
+  /// Updates rows of a partition whose rule is Kind::kCall; called by the thread that serves, while others wait.
+  using Call = std::function<void(uint32_t table, uint32_t part, const List& gradient)>;
+  /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
+  using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;
+  /// Told why, when the node can serve no more.
+  using Failed = std::function<void(const std::string& why)>;
+
+  Node(uint32_t number, Roster roster, Call call, Failed failed);
+  ~Node();
+
+  /// Rung by workers, an eventfd; for them, as is the memory of the NodeBlock.
+  int bell() const { return bell_; }
+  const Memory& block() const { return block_; }
+
+  /// Take over a connection with another node.
+  void connect(uint32_t peer, int socket);
+  /// Map the WorkerBlock of a worker of this host, by its number there.
+  void add_worker(uint32_t worker, int descriptor);
+  /// Learn a table, by its number, before any worker attaches to it.
+  void add_table(uint32_t number, const TableShape& shape);
+  /// The memory of a table, of which the layout is NodeTableLayout.
+  int table_descriptor(uint32_t number);
+  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout.
+  void attach(uint32_t number, uint32_t worker, int descriptor);
+  /// Drop a table; nobody uses it any more.
+  void drop_table(uint32_t number);
+
+  /// The rows of a partition that this node owns.
+  char* shard(uint32_t number, uint32_t part);
+  /// What pushes to a partition mean from now on.
+  void set_rule(uint32_t number, uint32_t part, const Rule& rule);
+  /// Where optimizer state number `slot` lies, rows of `row_bytes`; it stays.
+  void set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes);
+  /// Updates made to a partition so far.
+  void set_updates(uint32_t number, uint32_t part, uint32_t count);
+  uint32_t updates(uint32_t number, uint32_t part);
+
+  /// Tell of every update from now on; before `start`.
+  void observe(Observer observer) { observer_ = std::move(observer); }
+  void start();
+  /// End in order; the others are told.
+  void close();
+
+  /// Bytes sent to other nodes so far.
+  uint64_t bytes_sent();
+
+ private:
+  struct Pushed;   // rows that another host pushed
+  struct Part;     // a partition, as far as it is this node's business
+  struct Side;     // what a worker of this host shares for a table
+  struct Asked;    // a question to another node
+  struct Question; // another node's
+  struct Pull;     // a worker's, by ticket
+  struct Table;
+  struct Peer;
+
+  void serve();
+  void hear(Peer& peer);
+  bool progress();
+  bool progress(Table& table);
+  bool has_work();
+  void look(Table& table);
+  bool take_pulls(Table& table);
+  bool take_pull(Table& table, const Pull& pull);
+  bool finish_pulls(Table& table);
+  bool round_is_complete(const Table& table) const;
+  void take_round(Table& table);
+  void forget_rows(Table& table);
+  void send_on(Table& table, uint32_t part);
+  void update(Table& table, uint32_t part);
+  uint32_t apply(Table& table, uint32_t part, const std::vector<List>& lists);
+  void answer(Table& table);
+  void ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places, char* to);
+  bool publish(Table& table);
+  void notify();
+  Table& table(uint32_t number);
+  Part& own_part(uint32_t number, uint32_t part);
+  Peer& peer(uint32_t number);
+
+  const uint32_t number_, host_;
+  const Roster roster_;
+  const uint32_t local_;  // this node's position among those of its host
+  const Call call_;
+  const Failed failed_;
+  Observer observer_;
+
+  std::mutex mutex_;
+  Memory block_;
+  int bell_ = -1, epoll_ = -1;
+  std::vector<Memory> workers_;  // WorkerBlocks
+  std::map<uint32_t, std::unique_ptr<Table>> tables_;
+  std::map<uint32_t, std::unique_ptr<Peer>> peers_;
+  uint64_t questions_ = 0;
+  bool closing_ = false;
+  bool freed_ = false;  // memory of workers that a message was read from
+  std::thread thread_;
+};
+
+}  // namespace lane

@@ -1,0 +1,108 @@
+#include "rows.h"
+
+#include <cstring>
+
+#include "half.h"
+
+namespace lane {
+namespace {
+
+template <typename T>
+void add(char* sum, const char* row, size_t width) {
+  T* to = reinterpret_cast<T*>(sum);
+  const T* from = reinterpret_cast<const T*>(row);
+  for (size_t i = 0; i < width; ++i) to[i] += from[i];
+}
+
+void add_halves(char* sum, const char* row, size_t width) {
+  uint16_t* to = reinterpret_cast<uint16_t*>(sum);
+  const uint16_t* from = reinterpret_cast<const uint16_t*>(row);
+  for (size_t i = 0; i < width; ++i) to[i] = narrow(widen(to[i]) + widen(from[i]));
+}
+
+/// How many rows ahead memory is asked for.
+constexpr uint32_t kAhead = 6;
+
+}  // namespace
+
+Add adder(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_halves;
+    case Dtype::kFloat64:
+      return add<double>;
+    default:
+      return add<float>;
+  }
+}
+
+int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
+  bool sorted = true;
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= rows) return -1;
+    if (i > 0 && ids[i] <= ids[i - 1]) sorted = false;
+  }
+  if (sorted) {
+    if (count) std::memcpy(result, ids, count * sizeof *ids);
+    return count;
+  }
+  int64_t lowest = rows, highest = -1;
+  for (int64_t i = 0; i < count; ++i) {
+    marks[ids[i] >> 6] |= uint64_t{1} << (ids[i] & 63);
+    lowest = ids[i] < lowest ? ids[i] : lowest;
+    highest = ids[i] > highest ? ids[i] : highest;
+  }
+  int64_t found = 0;
+  for (int64_t word = lowest >> 6; word <= highest >> 6; ++word) {
+    for (uint64_t left = marks[word]; left; left &= left - 1) result[found++] = (word << 6) + __builtin_ctzll(left);
+    marks[word] = 0;
+  }
+  return found;
+}
+
+void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* places,
+           uint32_t* order) {
+  const uint32_t parts = shape.partitions();
+  if (parts == 1) {
+    bounds[0] = 0;
+    bounds[1] = count;
+    for (uint32_t i = 0; i < count; ++i) places[i] = static_cast<int32_t>(ids[i]);
+    if (order != nullptr) {
+      for (uint32_t i = 0; i < count; ++i) order[i] = i;
+    }
+    return;
+  }
+  // Divisions of 32 bits are several times faster.
+  const bool small = shape.rows <= UINT32_MAX;
+  std::vector<uint32_t> next(parts + 1, 0);
+  for (uint32_t i = 0; i < count; ++i) {
+    ++next[(small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts)) + 1];
+  }
+  for (uint32_t part = 0; part < parts; ++part) next[part + 1] += next[part];
+  std::memcpy(bounds, next.data(), (parts + 1) * sizeof *bounds);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t part =
+        small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts);
+    const uint32_t at = next[part]++;
+    places[at] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
+    order[at] = i;
+  }
+}
+
+bool well_formed(const int32_t* places, uint32_t count, uint64_t rows) {
+  int64_t last = -1;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (places[i] <= last) return false;
+    last = places[i];
+  }
+  return last < static_cast<int64_t>(rows);
+}
+
+void gather(const char* from, const int32_t* places, uint32_t count, size_t row_bytes, char* to) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(from + places[i + kAhead] * row_bytes);
+    std::memcpy(to + i * row_bytes, from + places[i] * row_bytes, row_bytes);
+  }
+}
+
+}  // namespace lane

@@ -1,0 +1,100 @@
+// Rows by place: lists of them, sorted and without repetition, and their sums.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "shared.h"
+
+namespace lane {
+
+/// Rows of one partition; places are sorted and unique.
+struct List {
+  const int32_t* places;
+  const char* rows;
+  uint32_t count;
+};
+
+/// Adds one row to another.
+using Add = void (*)(char* sum, const char* row, size_t width);
+Add adder(Dtype dtype);
+
+/// Sums lists row by row, in their order, which makes sums the same however rows are cut into partitions.
+class Merger {
+ public:
+  Merger(Dtype dtype, size_t width) : add_(adder(dtype)), width_(width), row_bytes_(width * size_of(dtype)) {}
+
+  /// Call `take(place, row)` for each place that any list has, in order of place.
+  template <typename Take>
+  void each(const std::vector<List>& lists, Take take) {
+    if (lists.size() == 1) {
+      const List& list = lists[0];
+      for (uint32_t i = 0; i < list.count; ++i) take(list.places[i], list.rows + i * row_bytes_);
+      return;
+    }
+    sum_.resize(row_bytes_);
+    begin(lists);
+    for (int32_t place; (place = lowest()) != kEnd;) {
+      const char* found = nullptr;
+      for (size_t i = 0; i < lists.size(); ++i) {
+        if (heads_[i] != place) continue;
+        const char* row = lists[i].rows + at_[i] * row_bytes_;
+        advance(lists, i);
+        if (found == nullptr) {
+          found = row;
+          continue;
+        }
+        if (found != sum_.data()) {
+          std::copy(found, found + row_bytes_, sum_.data());
+          found = sum_.data();
+        }
+        add_(sum_.data(), row, width_);
+      }
+      take(place, found);
+    }
+  }
+
+  size_t row_bytes() const { return row_bytes_; }
+
+ private:
+  static constexpr int32_t kEnd = INT32_MAX;
+
+  void begin(const std::vector<List>& lists) {
+    at_.assign(lists.size(), 0);
+    heads_.resize(lists.size());
+    for (size_t i = 0; i < lists.size(); ++i) heads_[i] = lists[i].count ? lists[i].places[0] : kEnd;
+  }
+  int32_t lowest() const {
+    int32_t found = kEnd;
+    for (int32_t head : heads_) found = head < found ? head : found;
+    return found;
+  }
+  void advance(const std::vector<List>& lists, size_t i) {
+    uint32_t next = ++at_[i];
+    heads_[i] = next < lists[i].count ? lists[i].places[next] : kEnd;
+  }
+
+  Add add_;
+  size_t width_, row_bytes_;
+  std::vector<char> sum_;
+  std::vector<uint32_t> at_;
+  std::vector<int32_t> heads_;
+};
+
+/// Row ids, in any order and repeated, to sorted unique ones; `marks` has a bit for each row, all zero before and
+/// after.  Returns their number, or -1 if one is not in [0, rows).
+int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result);
+
+/// Split sorted ids by partition: bounds as in WorkerTableLayout, places, and for each of them which id it was; `order`
+/// may be null with one partition.
+void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* places,
+           uint32_t* order);
+
+/// Whether places are sorted, unique and below `rows`.
+bool well_formed(const int32_t* places, uint32_t count, uint64_t rows);
+
+/// Copy rows `from[places[i]]` to `to[i]`.
+void gather(const char* from, const int32_t* places, uint32_t count, size_t row_bytes, char* to);
+
+}  // namespace lane

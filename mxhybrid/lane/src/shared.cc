@@ -1,0 +1,58 @@
+#include "shared.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace lane {
+
+NodeTableLayout::NodeTableLayout(const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled) {
+  Layout layout;
+  layout.take(sizeof(NodeTable));
+  uint64_t elsewhere = 0;
+  for (uint32_t part = 0; part < shape.partitions(); ++part) {
+    if (handled[part] && shape.owners[part] != node) elsewhere += shape.rows_of(part);
+  }
+  layout.page();
+  cache = layout.take(elsewhere * shape.row_bytes());
+  layout.page();
+  aside = layout.take(elsewhere * shape.row_bytes());
+  for (uint32_t part = 0; part < shape.partitions(); ++part) {
+    layout.page();
+    shards.push_back(layout.take(shape.owners[part] == node ? shape.rows_of(part) * shape.row_bytes() : 0));
+  }
+  size = layout.size();
+}
+
+WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
+  Layout layout;
+  layout.take(sizeof(WorkerTable));
+  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), places = shape.rows * sizeof(int32_t);
+  push_bounds = layout.take(bounds);
+  for (int i = 0; i < kTickets; ++i) ticket_bounds[i] = layout.take(bounds);
+  layout.page();
+  push_places = layout.take(places);
+  push_rows = layout.take(shape.rows * shape.row_bytes());
+  for (int i = 0; i < kTickets; ++i) {
+    layout.page();
+    ticket_places[i] = layout.take(places);
+    ticket_slots[i] = layout.take(places);
+  }
+  size = layout.size();
+}
+
+namespace {
+uint32_t* word(Counter& counter) { return reinterpret_cast<uint32_t*>(&counter); }
+}  // namespace
+
+void sleep_while(Counter& counter, uint32_t seen, int milliseconds) {
+  struct timespec limit = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+  syscall(SYS_futex, word(counter), FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+void wake(Counter& counter) { syscall(SYS_futex, word(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+}  // namespace lane

@@ -1,0 +1,143 @@
+// What workers and nodes of one host share, and the rules by which they do.
+//
+// Two kinds of processes meet here.  A *node* holds partitions of tables; it lives in a parameter server, or in a
+// worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
+// its nodes, and the other way round.
+//
+// Counters only ever grow, modulo 2^32: `reached` compares them.  Each is written by one side, with release order
+// after whatever it announces, and read by the other with acquire order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "memory.h"
+
+namespace lane {
+
+using Counter = std::atomic<uint32_t>;
+static_assert(Counter::is_always_lock_free, "counters in shared memory must be lock-free");
+
+inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>(now - wanted) >= 0; }
+
+/// Nodes that one host may have; pulls of one table that one worker may have under way.
+constexpr int kMaxLocalNodes = 16;
+constexpr int kTickets = 8;
+
+enum class Dtype : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2 };
+
+inline size_t size_of(Dtype dtype) { return dtype == Dtype::kFloat16 ? 2 : dtype == Dtype::kFloat32 ? 4 : 8; }
+
+/// The shape of a table, and who holds and who handles its partitions.
+///
+/// Row r is row r / P of partition r % P.  Of a host's nodes, exactly one *handles* each partition: its owner, if that
+/// is on this host, else the one that sends what this host's workers push on to the owner.
+struct TableShape {
+  uint64_t rows = 0;
+  uint32_t width = 0;
+  Dtype dtype = Dtype::kFloat32;
+  /// Whether rows, of float32, travel between hosts as float16.
+  bool halves = false;
+  /// By partition: the number of the node that owns it.
+  std::vector<uint32_t> owners;
+
+  uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
+  uint64_t rows_of(uint32_t part) const { return (rows - part + partitions() - 1) / partitions(); }
+  size_t row_bytes() const { return width * size_of(dtype); }
+  /// Bytes of a row between hosts.
+  size_t travelling_bytes(bool exact) const { return halves && !exact ? width * sizeof(uint16_t) : row_bytes(); }
+};
+
+// ------------------------------------------------------------------------------------------------ a node's memory
+
+/// One of each node.
+struct NodeBlock {
+  /// 1 while the node sleeps, or is about to: who has work for it has to ring its bell then.
+  alignas(64) Counter asleep;
+};
+
+/// One of each node and table.
+struct NodeTable {
+  /// Pushes that all partitions which this node owns show.  Rows in `shards` change only between a worker's push and
+  /// the moment at which this has reached its number of pushes: whoever waits for that can read them.
+  alignas(64) Counter version;
+  /// Pushes of this host's workers that this node does not need to see again: they may write the next one.
+  alignas(64) Counter consumed;
+  /// Workers add 1 with each push: the one that makes a round complete rings.
+  alignas(64) Counter arrived;
+  /// 1 while a pull waits for room beside the cache: who gives a ticket back has to ring then.
+  alignas(64) Counter crowded;
+  /// Elements that were too large for float16, on their way to or from another host.
+  alignas(64) Counter overflows;
+};
+
+/// Where things are in the memory of a node for a table.
+struct NodeTableLayout {
+  /// Rows of partitions that other hosts own, in slots, as of the pushes that all workers of this host have made.
+  size_t cache = 0;
+  /// The same, for rows that nobody else will ask for.
+  size_t aside = 0;
+  /// By partition: its rows, if this node owns it.
+  std::vector<size_t> shards;
+  size_t size = 0;
+
+  NodeTableLayout(const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled);
+};
+
+// ---------------------------------------------------------------------------------------------- a worker's memory
+
+/// One of each worker.
+struct WorkerBlock {
+  /// Nodes add 1 whenever something has happened that this worker may wait for.
+  alignas(64) Counter bell;
+  /// Threads of the worker that sleep on `bell`, or are about to.
+  alignas(64) Counter sleepers;
+};
+
+enum TicketFlags : uint32_t {
+  /// No rows: answered once all nodes show the pushes that were asked for.
+  kFence = 1,
+  /// Rows are not rounded on their way, and nobody keeps them.
+  kExact = 2,
+};
+
+/// A pull of a worker.  It writes `want`, `flags`, bounds and places, then adds 1 to `asked`.  Nodes write slots, then
+/// the rows, then set `answered` to `asked`; from then on until the worker adds 1 to `released`, the rows in those
+/// slots stay.
+struct Ticket {
+  alignas(64) Counter asked;
+  Counter released;
+  uint32_t want;
+  uint32_t flags;
+  /// By node of this host, in order.
+  alignas(64) Counter answered[kMaxLocalNodes];
+};
+
+/// One of each worker and table.
+struct WorkerTable {
+  /// Pushes and pulls so far: nodes look further where this has changed.
+  alignas(64) Counter activity;
+  /// Pushes so far.  What is pushed stays until all nodes of the host have `consumed` it.
+  alignas(64) Counter pushed;
+  Ticket tickets[kTickets];
+};
+
+/// Where things are in the memory of a worker for a table.  Rows are in order of partition and, in each, of place:
+/// those of partition p are from bounds[p] to bounds[p + 1], which are uint32; places are int32, rows of the partition.
+struct WorkerTableLayout {
+  size_t push_bounds = 0, push_places = 0, push_rows = 0;
+  size_t ticket_bounds[kTickets] = {}, ticket_places[kTickets] = {}, ticket_slots[kTickets] = {};
+  size_t size = 0;
+
+  explicit WorkerTableLayout(const TableShape& shape);
+};
+
+// --------------------------------------------------------------------------------------------------------- waiting
+
+/// Sleep while `counter` has the value `seen`, at most so long.
+void sleep_while(Counter& counter, uint32_t seen, int milliseconds);
+/// Wake all that sleep on a counter.
+void wake(Counter& counter);
+
+}  // namespace lane

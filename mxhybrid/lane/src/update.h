@@ -1,0 +1,60 @@
+// What a push does to rows of a partition, with the same numbers as MXNet 1.9.1's kernels for row_sparse gradients
+// (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h): each formula stands as it stands
+// there, operations in the same order, and nothing is contracted (-ffp-contract=off).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "shared.h"
+
+namespace lane {
+
+enum class Kind : uint32_t {
+  /// Pushes change nothing.
+  kCapture = 0,
+  /// Pushed rows overwrite.
+  kAssign = 1,
+  /// Pushed rows overwrite, all others become zeros.
+  kReplace = 2,
+  /// Pushed rows overwrite state number `slot`; of wider ones the first elements count.
+  kAssignState = 3,
+  /// The owner's own function updates.
+  kCall = 4,
+  kSgd = 5,
+  kMomentum = 6,
+  kAdam = 7,
+  kAdagrad = 8,
+  kGroupAdagrad = 9,
+  kFtrl = 10,
+};
+
+/// What is done with pushes to a partition.
+struct Rule {
+  Kind kind = Kind::kCapture;
+  uint32_t slot = 0;
+  double lr = 0, wd = 0, rescale = 1, clip = -1;  // no clipping below 0
+  double momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0, lamda1 = 0, beta = 0;
+};
+
+/// Settings of one update: float32, as the operators of MXNet take them.
+struct Settings {
+  float lr, wd, rescale, clip, momentum, beta1, beta2, epsilon, lamda1, beta;
+
+  /// Those of update number `count`, from 1 on: adam's rate depends on it.
+  Settings(const Rule& rule, uint32_t count);
+};
+
+/// One row with its state, and its gradient.
+struct RowUpdate {
+  char* weight;
+  char* state[2];
+  const char* gradient;
+  size_t width;
+};
+
+using Update = void (*)(const Settings& settings, const RowUpdate& row);
+/// The kernel for a rule; null if the rule is none of an optimizer, or `dtype` is float16.
+Update kernel(Kind kind, Dtype dtype);
+
+}  // namespace lane

@@ -1,0 +1,278 @@
+#include "worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+#include "half.h"
+
+namespace lane {
+namespace {
+
+/// How many rows ahead memory is asked for.
+constexpr uint32_t kAhead = 6;
+/// Times as many rows as in the push before after which memory is given back: a whole table, say.
+constexpr uint32_t kUnusual = 4;
+
+}  // namespace
+
+/// A pull by ticket.
+struct Worker::Pull {
+  bool used = false;
+  uint32_t want = 0, asked = 0, flags = 0;
+  std::vector<uint32_t> order;
+};
+
+/// What a node of this host shares for a table.
+struct Worker::Side {
+  Memory memory;
+  NodeTable* shared = nullptr;
+  bool handles = false;    // any partition
+  bool elsewhere = false;  // any partition of another host
+};
+
+struct Worker::Table {
+  Table(const TableShape& shape)
+      : shape(shape), layout(shape), memory(layout.size), shared(memory.at<WorkerTable>(0)) {}
+
+  const TableShape shape;
+  const WorkerTableLayout layout;
+  Memory memory;
+  WorkerTable* const shared;
+  /// By partition: which node of this host handles it, by position; where its rows are there, if that owns it.
+  std::vector<uint32_t> handlers;
+  std::vector<uint8_t> owned;
+  std::vector<size_t> shards;
+  size_t cache[kMaxLocalNodes] = {}, aside[kMaxLocalNodes] = {};
+  std::vector<Side> sides;
+  uint32_t pushes = 0, pushed_before = 0, pushed_last = 0;
+  Pull pulls[kTickets];
+  std::vector<uint32_t> order;
+};
+
+Worker::Worker(Roster roster, uint32_t host)
+    : roster_(std::move(roster)), host_(host), nodes_(roster_.nodes_of(host)), block_(sizeof(WorkerBlock)),
+      blocks_(nodes_.size()), bells_(nodes_.size(), -1) {}
+
+Worker::~Worker() {
+  for (int bell : bells_) {
+    if (bell >= 0) ::close(bell);
+  }
+}
+
+void Worker::add_node(uint32_t node, int bell, int descriptor) {
+  const size_t at = std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin();
+  blocks_.at(at) = Memory(descriptor, sizeof(NodeBlock));
+  bells_.at(at) = bell;
+}
+
+int Worker::add_table(uint32_t number, const TableShape& shape) {
+  auto made = std::make_shared<Table>(shape);
+  made->sides.resize(nodes_.size());
+  made->shards.resize(shape.partitions());
+  for (uint32_t owner : shape.owners) {
+    const uint32_t node = roster_.handler(host_, owner);
+    const uint32_t at = static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+    made->handlers.push_back(at);
+    made->owned.push_back(node == owner);
+    made->sides.at(at).handles = true;
+    if (node != owner) made->sides[at].elsewhere = true;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  tables_[number] = made;
+  return made->memory.descriptor();
+}
+
+void Worker::attach(uint32_t number, uint32_t node, int descriptor) {
+  const std::shared_ptr<Table> found = table(number);
+  const uint32_t at = static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+  std::vector<uint8_t> handled;
+  for (uint32_t handler : found->handlers) handled.push_back(handler == at);
+  const NodeTableLayout layout(found->shape, node, handled);
+  Side& side = found->sides.at(at);
+  side.memory = Memory(descriptor, layout.size);
+  side.shared = side.memory.at<NodeTable>(0);
+  found->cache[at] = layout.cache;
+  found->aside[at] = layout.aside;
+  for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
+    if (handled[part]) found->shards[part] = layout.shards[part];
+  }
+}
+
+void Worker::drop_table(uint32_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tables_.erase(number);
+}
+
+std::shared_ptr<Worker::Table> Worker::table(uint32_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = tables_.find(number);
+  if (found == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
+  return found->second;
+}
+
+void Worker::ring(uint32_t node) {
+  if (!blocks_[node].at<NodeBlock>(0)->asleep.load()) return;
+  const uint64_t ring = 1;
+  if (::write(bells_[node], &ring, sizeof ring) < 0) {
+    // It rings already; or the node is gone, which the job monitor notices.
+  }
+}
+
+template <typename Done>
+bool Worker::wait(Done done, int milliseconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto limit = Clock::now() + std::chrono::milliseconds(milliseconds);
+  WorkerBlock& block = *block_.at<WorkerBlock>(0);
+  for (;;) {
+    const uint32_t seen = block.bell.load();
+    if (done()) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
+    if (left <= 0) return false;
+    block.sleepers.fetch_add(1);
+    sleep_while(block.bell, seen, static_cast<int>(left));
+    block.sleepers.fetch_sub(1);
+  }
+}
+
+bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds) {
+  const std::shared_ptr<Table> found = table(number);
+  Table& table = *found;
+  const bool free = wait([&table] {
+    for (const Side& side : table.sides) {
+      if (side.handles && !reached(side.shared->consumed.load(std::memory_order_acquire), table.pushes)) return false;
+    }
+    return true;
+  }, milliseconds);
+  if (!free) return false;
+  const TableShape& shape = table.shape;
+  const WorkerTableLayout& layout = table.layout;
+  const size_t row_bytes = shape.row_bytes();
+  if (table.pushed_last > kUnusual * std::max<uint32_t>(table.pushed_before, 1024)) {
+    table.memory.give_back(layout.push_rows, table.pushed_last * row_bytes);
+  }
+  if (table.pushed_last) table.pushed_before = table.pushed_last;
+  table.pushed_last = count;
+  uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
+  int32_t* places = table.memory.at<int32_t>(layout.push_places);
+  char* to = table.memory.at<char>(layout.push_rows);
+  if (shape.partitions() == 1) {
+    split(shape, ids, count, bounds, places, nullptr);
+    if (count) std::memcpy(to, rows, count * row_bytes);
+  } else {
+    table.order.resize(count);
+    split(shape, ids, count, bounds, places, table.order.data());
+    for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, rows + table.order[i] * row_bytes, row_bytes);
+  }
+  ++table.pushes;
+  table.shared->pushed.store(table.pushes, std::memory_order_release);
+  table.shared->activity.fetch_add(1);
+  const uint32_t workers = roster_.workers[host_];
+  for (uint32_t node = 0; node < table.sides.size(); ++node) {
+    if (!table.sides[node].handles) continue;
+    // The one that completes a round rings.
+    if ((table.sides[node].shared->arrived.fetch_add(1) + 1) % workers == 0) ring(node);
+  }
+  return true;
+}
+
+int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags) {
+  const std::shared_ptr<Table> found = table(number);
+  Table& table = *found;
+  int ticket = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (ticket < kTickets && table.pulls[ticket].used) ++ticket;
+    if (ticket == kTickets) return -1;
+    table.pulls[ticket].used = true;
+  }
+  Pull& pull = table.pulls[ticket];
+  Ticket& shared = table.shared->tickets[ticket];
+  pull.want = table.pushes;
+  pull.flags = flags;
+  pull.order.resize(count);
+  split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.ticket_bounds[ticket]),
+        table.memory.at<int32_t>(table.layout.ticket_places[ticket]), pull.order.data());
+  shared.want = pull.want;
+  shared.flags = flags;
+  bool any = false;
+  for (const Side& side : table.sides) any = any || side.elsewhere;
+  if (any) {
+    pull.asked = shared.asked.load() + 1;
+    shared.asked.store(pull.asked, std::memory_order_release);
+    table.shared->activity.fetch_add(1);
+    for (uint32_t node = 0; node < table.sides.size(); ++node) {
+      if (table.sides[node].elsewhere) ring(node);
+    }
+  }
+  return ticket;
+}
+
+bool Worker::is_answered(const Table& table, const Pull& pull, int ticket) {
+  for (uint32_t node = 0; node < table.sides.size(); ++node) {
+    const Side& side = table.sides[node];
+    if (side.handles && !reached(side.shared->version.load(std::memory_order_acquire), pull.want)) return false;
+    if (side.elsewhere && !reached(table.shared->tickets[ticket].answered[node].load(std::memory_order_acquire),
+                                   pull.asked)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
+  const std::shared_ptr<Table> found = table(number);
+  Table& table = *found;
+  Pull& pull = table.pulls[ticket];
+  if (!wait([&] { return is_answered(table, pull, ticket); }, milliseconds)) return false;
+  const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.ticket_bounds[ticket]);
+  const int32_t* places = table.memory.at<int32_t>(table.layout.ticket_places[ticket]);
+  const uint32_t* slots = table.memory.at<uint32_t>(table.layout.ticket_slots[ticket]);
+  const size_t row_bytes = table.shape.row_bytes();
+  for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
+    const uint32_t node = table.handlers[part], first = bounds[part], last = bounds[part + 1];
+    const Side& side = table.sides[node];
+    const bool here = table.owned[part];
+    const char* from = side.memory.at<char>(here ? table.shards[part]
+                                                 : pull.flags & kExact ? table.aside[node] : table.cache[node]);
+    for (uint32_t i = first; i < last; ++i) {
+      if (i + kAhead < last) {
+        const size_t ahead = here ? static_cast<uint32_t>(places[i + kAhead]) : slots[i + kAhead];
+        __builtin_prefetch(from + ahead * row_bytes);
+      }
+      const size_t at = here ? static_cast<uint32_t>(places[i]) : slots[i];
+      char* to = out + pull.order[i] * row_bytes;
+      if (here && table.shape.halves && !(pull.flags & kExact)) {
+        // What other hosts get is rounded: all workers are to see the same.
+        round_to_half(reinterpret_cast<const float*>(from + at * row_bytes), reinterpret_cast<float*>(to),
+                      table.shape.width);
+      } else {
+        std::memcpy(to, from + at * row_bytes, row_bytes);
+      }
+    }
+  }
+  table.shared->tickets[ticket].released.store(pull.asked);
+  for (uint32_t node = 0; (pull.flags & kExact) && node < table.sides.size(); ++node) {
+    if (!table.sides[node].elsewhere || !table.sides[node].shared->crowded.load()) continue;
+    table.shared->activity.fetch_add(1);
+    ring(node);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  pull.used = false;
+  return true;
+}
+
+uint32_t Worker::pushes(uint32_t number) { return table(number)->pushes; }
+
+uint64_t Worker::overflows(uint32_t number) {
+  uint64_t sum = 0;
+  for (const Side& side : table(number)->sides) {
+    if (side.shared != nullptr) sum += side.shared->overflows.load();
+  }
+  return sum;
+}
+
+}  // namespace lane

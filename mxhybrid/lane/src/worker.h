@@ -1,0 +1,67 @@
+// A worker's side: pushes and pulls of rows through memory that it shares with the nodes of its host.
+//
+// Waits are cut into pieces: a function that may wait takes a number of milliseconds and says whether it is done, so
+// that callers can look for signals in between.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "node.h"
+#include "rows.h"
+
+namespace lane {
+
+class Worker {
+ public:
+  Worker(Roster roster, uint32_t host);
+  ~Worker();
+
+  /// The memory of the WorkerBlock, for nodes.
+  const Memory& block() const { return block_; }
+  /// Get to know a node of this host: its bell, which is taken over, and the memory of its NodeBlock.
+  void add_node(uint32_t node, int bell, int descriptor);
+  /// Learn a table; its memory, for nodes, has the layout WorkerTableLayout.
+  int add_table(uint32_t number, const TableShape& shape);
+  /// Map the memory of a node of this host for a table, of which the layout is NodeTableLayout.
+  void attach(uint32_t number, uint32_t node, int descriptor);
+  /// Drop a table; nothing is under way.
+  void drop_table(uint32_t number);
+
+  /// Push rows, (count, width), of sorted unique ids; by all workers, and by one thread at a time.  Done once they are
+  /// copied.
+  bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
+  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a ticket, or -1 while all are under way.
+  int ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags);
+  /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the ticket back when done.
+  bool take(uint32_t number, int ticket, char* out, int milliseconds);
+  /// Pushes made to a table.
+  uint32_t pushes(uint32_t number);
+  /// Elements of a table that were too large for float16 on the way, as far as nodes of this host have seen.
+  uint64_t overflows(uint32_t number);
+
+ private:
+  struct Pull;
+  struct Side;
+  struct Table;
+
+  std::shared_ptr<Table> table(uint32_t number);
+  void ring(uint32_t node);
+  /// Whether `done` becomes true within so many milliseconds.
+  template <typename Done>
+  bool wait(Done done, int milliseconds);
+  bool is_answered(const Table& table, const Pull& pull, int ticket);
+
+  const Roster roster_;
+  const uint32_t host_;
+  const std::vector<uint32_t> nodes_;  // of this host
+  Memory block_;
+  std::mutex mutex_;
+  std::vector<Memory> blocks_;  // of the nodes of this host, in order
+  std::vector<int> bells_;
+  std::map<uint32_t, std::shared_ptr<Table>> tables_;
+};
+
+}  // namespace lane

@@ -1,0 +1,154 @@
+"""A worker on the lane: its way to the rows of all tables."""
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Set
+
+import numpy as np
+
+from ..base.errors import JobError
+from ..base.local_sockets import Connection, connect
+from ..telemetry.recorder import OFF, AnyRecorder
+from . import library
+from .node import Shape, shape_for_library
+from .roster import Roster
+
+#: Milliseconds after which a wait looks for signals.
+_SLICE_MS = 200
+#: Flags of a pull, see ``src/shared.h``.
+_FENCE, _EXACT = 1, 2
+#: Seconds in which a node of the host answers.
+_ANSWER_S = 60.0
+
+
+class Lane:
+    """The way of the worker `rank`."""
+
+    def __init__(self, roster: Roster, rank: int, trace: AnyRecorder = OFF):
+        self._library = library.load()
+        self._trace: Any = trace
+        self._local = roster.local(rank)
+        hosts, workers = roster.node_hosts, roster.workers
+        host = roster.hosts.index(roster.places[rank])
+        self._handle = self._library.checked(self._library.worker_new(
+            host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
+        self._nodes: Dict[int, Connection] = {}
+        #: Number on the lane by index of a table, and tables to which was pushed since they were settled.
+        self._numbers: Dict[int, int] = {}
+        self._pushed: Set[int] = set()
+        for number, entry in enumerate(roster.nodes):
+            if hosts[number] == host:
+                self._meet(number, connect(entry.listener))
+
+    def _meet(self, node: int, connection: Connection) -> None:
+        self._nodes[node] = connection
+        connection.send(['worker', self._local], self._library.worker_block(self._handle))
+        bell, block = self._descriptor(node), self._descriptor(node)
+        try:
+            self._library.checked(self._library.worker_add_node(self._handle, node, bell, block))
+        finally:
+            os.close(block)
+
+    def _descriptor(self, node: int) -> int:
+        _, descriptor = self._nodes[node].receive(_ANSWER_S)
+        if descriptor is None:
+            raise JobError('server %d shares no memory with this worker' % node)
+        return descriptor
+
+    def open(self, table: Any, number: int, shape: Shape) -> None:
+        """Get to know a table, which all nodes know."""
+        self.forget(table)
+        mine = self._library.checked(self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
+        for node, connection in self._nodes.items():
+            connection.send(['table', number, self._local], mine)
+            theirs = self._descriptor(node)
+            try:
+                self._library.checked(self._library.worker_attach(self._handle, number, node, theirs))
+            finally:
+                os.close(theirs)
+        self._numbers[table.index] = number
+
+    def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
+        """Push rows (collective); returns once they are copied."""
+        number = self._numbers[table.index]
+        ids, rows = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(rows, table.dtype)
+        with self._trace.span('hand over ' + table.name, 'servers'):
+            while self._library.checked(self._library.worker_push(self._handle, number, ids.ctypes.data, len(ids),
+                                                                  rows.ctypes.data, _SLICE_MS)):
+                pass
+        self._pushed.add(number)
+
+    def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        """Ask for rows; the function returned waits for them and writes them to an array."""
+        return self._request(table, ids, 0)
+
+    def request_aside(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
+        """As :meth:`request`, but rows are not rounded on their way, and nobody keeps them."""
+        return self._request(table, ids, _EXACT)
+
+    def _request(self, table: Any, ids: np.ndarray, flags: int) -> Callable[[np.ndarray], None]:
+        number = self._numbers[table.index]
+        ids = np.ascontiguousarray(ids, np.int64)
+        ticket = self._ask(number, ids, flags)
+        span: Optional[int] = None
+        if self._trace.enabled:
+            span = self._trace.new_id()
+            self._trace.begin('rows of ' + table.name, span, 'servers', {'rows': len(ids)})
+
+        def write(result: np.ndarray) -> None:
+            direct = result.flags.c_contiguous and result.dtype == table.dtype
+            rows = result if direct else np.empty(result.shape, table.dtype)
+            self._take(number, ticket, rows)
+            if not direct:
+                result[:] = rows
+            if span is not None:
+                self._trace.end('rows of ' + table.name, span, 'servers')
+        return write
+
+    def _ask(self, number: int, ids: np.ndarray, flags: int) -> int:
+        while True:
+            ticket = self._library.checked(self._library.worker_ask(self._handle, number, ids.ctypes.data, len(ids),
+                                                                    flags))
+            if ticket >= 0:
+                return ticket
+            time.sleep(0.001)  # too many are under way
+
+    def _take(self, number: int, ticket: int, rows: np.ndarray) -> None:
+        while self._library.checked(self._library.worker_take(self._handle, number, ticket, rows.ctypes.data,
+                                                              _SLICE_MS)):
+            pass
+
+    def settle(self) -> None:
+        """Wait until all nodes show all pushes of this worker."""
+        nothing = np.empty(0, np.int64)
+        for number, ticket in [(number, self._ask(number, nothing, _FENCE)) for number in self._pushed]:
+            self._take(number, ticket, nothing)
+        self._pushed.clear()
+
+    def overflows(self, table: Any) -> int:
+        """Elements of a table that were too large for float16."""
+        return self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
+
+    def number(self, table: Any) -> Optional[int]:
+        """The number of a table on the lane, if it is there."""
+        return self._numbers.get(table.index)
+
+    def move(self, successor: Any, table: Any) -> None:
+        """From now on the rows of `table` are those that were opened for its successor."""
+        self._numbers[table.index] = self._numbers.pop(successor.index)
+
+    def forget(self, table: Any) -> None:
+        """A table is gone (on all workers, with nothing under way)."""
+        number = self._numbers.pop(table.index, None)
+        if number is not None:
+            self._pushed.discard(number)
+            self._library.checked(self._library.worker_drop_table(self._handle, number))
+
+    @property
+    def nodes(self) -> List[int]:
+        """Nodes of this host."""
+        return list(self._nodes)
+
+    def close(self) -> None:
+        """Make no more calls."""
+        for connection in self._nodes.values():
+            connection.close()

@@ -1,0 +1,129 @@
+"""Nodes and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
+import os
+import socket
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+
+from mxhybrid.lane import library
+
+CAPTURE, ASSIGN, REPLACE, ASSIGN_STATE, CALL, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
+DTYPES = [np.dtype(name) for name in ('float16', 'float32', 'float64')]
+SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
+FENCE, EXACT = 1, 2
+LIMIT_MS = 20000
+
+lib = library.load()
+
+
+def pointer(array):
+    return array.ctypes.data
+
+
+class Hosts:
+    """`workers` of each host, `nodes` of each host; errors of nodes are in `failures`."""
+
+    def __init__(self, workers, nodes, call=None):
+        self.failures = []
+        self.node_hosts = [host for host, count in enumerate(nodes) for _ in range(count)]
+        self.workers_on = workers
+        roster = (len(self.node_hosts), library.numbers(self.node_hosts), len(workers), library.numbers(workers))
+        self._call = library.Call(call or (lambda *_: None))
+        self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
+        self.nodes = [lib.checked(lib.node_new(number, *roster, self._call, self._failed))
+                      for number in range(len(self.node_hosts))]
+        self.workers = [(host, local, lib.checked(lib.worker_new(host, *roster)))
+                        for host, count in enumerate(workers) for local in range(count)]
+        for number, node in enumerate(self.nodes):
+            for other in range(number):
+                if self.node_hosts[other] != self.node_hosts[number]:
+                    self.join(number, other)
+            for host, local, worker in self.workers:
+                if host == self.node_hosts[number]:
+                    lib.checked(lib.node_add_worker(node, local, lib.worker_block(worker)))
+                    lib.checked(lib.worker_add_node(worker, number, os.dup(lib.node_bell(node)), lib.node_block(node)))
+        for node in self.nodes:
+            lib.checked(lib.node_start(node))
+        self.tables = {}
+
+    def join(self, one, other):
+        for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):
+            lib.checked(lib.node_connect(self.nodes[node], peer, sock.detach()))
+
+    def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
+        """A new table, of zeros."""
+        shape = (number, rows, width, DTYPES.index(np.dtype(dtype)), halves, len(owners), library.numbers(owners))
+        self.tables[number] = (rows, width, np.dtype(dtype), owners)
+        descriptors = [lib.checked(lib.node_add_table(node, *shape)) for node in self.nodes]
+        for host, local, worker in self.workers:
+            mine = lib.checked(lib.worker_add_table(worker, *shape))
+            for node, descriptor in enumerate(descriptors):
+                if self.node_hosts[node] == host:
+                    lib.checked(lib.node_attach(self.nodes[node], number, local, mine))
+                    lib.checked(lib.worker_attach(worker, number, node, descriptor))
+
+    def rule(self, number, kind, slot=0, **settings):
+        values = {**dict.fromkeys(SETTINGS, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
+        array = (library.ctypes.c_double * len(SETTINGS))(*[values[name] for name in SETTINGS])
+        for part, owner in enumerate(self.tables[number][3]):
+            lib.checked(lib.node_set_rule(self.nodes[owner], number, part, kind, slot, array))
+
+    def states(self, number, width, count=1):
+        """Give the table optimizer state, zeros; arrays by slot and partition."""
+        rows, _, dtype, owners = self.tables[number]
+        found = [[np.zeros((-(-(rows - part) // len(owners)), width), dtype) for part in range(len(owners))]
+                 for _ in range(count)]
+        for slot, parts in enumerate(found):
+            for part, array in enumerate(parts):
+                lib.checked(lib.node_set_state(self.nodes[owners[part]], number, part, slot, pointer(array),
+                                               width * dtype.itemsize))
+        return found
+
+    def push(self, worker, number, ids, rows):
+        ids = np.ascontiguousarray(ids, np.int64)
+        rows = np.ascontiguousarray(rows, self.tables[number][2])
+        return lib.checked(lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
+                                           LIMIT_MS)) == 0
+
+    def ask(self, worker, number, ids, flags=0):
+        ids = np.ascontiguousarray(ids, np.int64)
+        return lib.checked(lib.worker_ask(self.workers[worker][2], number, pointer(ids), len(ids), flags))
+
+    def take(self, worker, number, ticket, count, limit=LIMIT_MS):
+        out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])
+        status = lib.checked(lib.worker_take(self.workers[worker][2], number, ticket, pointer(out), limit))
+        return None if status else out
+
+    def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
+        return self.take(worker, number, self.ask(worker, number, ids, flags), len(ids), limit)
+
+    def everywhere(self, function):
+        """Call a function of every worker's number, each in a thread of its own; the results."""
+        results = [None] * len(self.workers)
+
+        def run(worker):
+            results[worker] = function(worker)
+        threads = [threading.Thread(target=run, args=(worker,)) for worker in range(len(self.workers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def close(self):
+        for _, _, worker in self.workers:
+            lib.worker_close(worker)
+        for node in self.nodes:
+            lib.node_close(node)
+
+
+@contextmanager
+def hosts(workers, nodes, call=None):
+    """Several hosts, none of which may have failed in the end."""
+    made = Hosts(workers, nodes, call)
+    try:
+        yield made
+        assert made.failures == []
+    finally:
+        made.close()

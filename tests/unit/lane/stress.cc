@@ -1,0 +1,149 @@
+// Jobs of several hosts in one process: workers push and pull at random and compare with what they know must come out.
+// For sanitizers, see test_sanitizers.py.  Ends with 1 where something else comes out.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker.h"
+
+using namespace lane;
+
+namespace {
+
+constexpr int kLimitMs = 60000;
+constexpr uint32_t kWidth = 3;
+
+void check(bool fine, const char* what) {
+  if (fine) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::_Exit(1);
+}
+
+/// Whether a worker pushes a row in a step, which all can tell.
+bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
+  return (worker * 2654435761U + step * 40503U + static_cast<uint32_t>(row) * 2246822519U) >> 30 == 0;
+}
+
+struct Job {
+  Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& nodes_on) {
+    for (uint32_t host = 0; host < nodes_on.size(); ++host) roster.hosts.insert(roster.hosts.end(), nodes_on[host], host);
+    roster.workers = workers_on;
+    for (uint32_t number = 0; number < roster.hosts.size(); ++number) {
+      nodes.push_back(std::make_unique<Node>(number, roster, [](uint32_t, uint32_t, const List&) {},
+                                             [](const std::string& why) { check(false, why.c_str()); }));
+      for (uint32_t other = 0; other < number; ++other) {
+        if (roster.hosts[other] == roster.hosts[number]) continue;
+        int pair[2];
+        check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+        nodes[number]->connect(other, pair[0]);
+        nodes[other]->connect(number, pair[1]);
+      }
+    }
+    for (uint32_t host = 0; host < workers_on.size(); ++host) {
+      for (uint32_t local = 0; local < workers_on[host]; ++local) {
+        workers.push_back(std::make_unique<Worker>(roster, host));
+        hosts.push_back(host);
+        locals.push_back(local);
+        for (uint32_t node : roster.nodes_of(host)) {
+          nodes[node]->add_worker(local, workers.back()->block().descriptor());
+          workers.back()->add_node(node, dup(nodes[node]->bell()), nodes[node]->block().descriptor());
+        }
+      }
+    }
+    for (auto& node : nodes) node->start();
+  }
+
+  void add_table(uint32_t number, const TableShape& shape) {
+    for (auto& node : nodes) node->add_table(number, shape);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const int mine = workers[i]->add_table(number, shape);
+      for (uint32_t node : roster.nodes_of(hosts[i])) {
+        nodes[node]->attach(number, locals[i], mine);
+        workers[i]->attach(number, node, nodes[node]->table_descriptor(number));
+      }
+    }
+    Rule rule;
+    rule.kind = Kind::kSgd;
+    rule.lr = 1;
+    rule.rescale = -1;
+    for (uint32_t part = 0; part < shape.partitions(); ++part) {
+      nodes[shape.owners[part]]->set_rule(number, part, rule);
+    }
+  }
+
+  Roster roster;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<uint32_t> hosts, locals;
+};
+
+/// What one worker does: every step it pushes, and reads random rows.
+void train(Job& job, uint32_t me, uint32_t table, uint64_t rows, uint32_t steps) {
+  Worker& worker = *job.workers[me];
+  std::mt19937 random(me);
+  std::vector<float> expected(rows, 0);
+  for (uint32_t step = 0; step < steps; ++step) {
+    std::vector<int64_t> ids;
+    for (uint64_t row = 0; row < rows; ++row) {
+      if (pushes(me, step, row)) ids.push_back(static_cast<int64_t>(row));
+      for (uint32_t other = 0; other < job.workers.size(); ++other) expected[row] += pushes(other, step, row);
+    }
+    const std::vector<float> ones(ids.size() * kWidth, 1);
+    check(worker.push(table, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
+                      kLimitMs), "a push that does not end");
+    const uint32_t kinds[] = {0, 0, kExact, kFence};
+    for (uint32_t i = 0; i < 3; ++i) {
+      const uint32_t flags = kinds[random() % 4];
+      ids.clear();
+      for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
+        if (random() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
+      }
+      std::vector<float> found(ids.size() * kWidth, -1);
+      const int ticket = worker.ask(table, ids.data(), static_cast<uint32_t>(ids.size()), flags);
+      check(ticket >= 0, "no ticket");
+      check(worker.take(table, ticket, reinterpret_cast<char*>(found.data()), kLimitMs), "a pull that does not end");
+      for (size_t k = 0; k < found.size(); ++k) check(found[k] == expected[ids[k / kWidth]], "a wrong row");
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint32_t steps = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 20;
+  const std::vector<std::pair<std::vector<uint32_t>, std::vector<uint32_t>>> shapes = {
+      {{1}, {1}}, {{3}, {2}}, {{1, 1}, {1, 1}}, {{2, 3}, {1, 2}}, {{2, 1, 2}, {1, 1, 1}}, {{2, 0}, {1, 1}}};
+  for (const auto& [workers, nodes] : shapes) {
+    for (const bool halves : {false, true}) {
+      Job job(workers, nodes);
+      for (uint32_t table = 0; table < 2; ++table) {
+        TableShape shape;
+        shape.rows = 61 + 40 * table;
+        shape.width = kWidth;
+        shape.halves = halves;  // small whole numbers come through unchanged
+        for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
+          shape.owners.push_back(part % static_cast<uint32_t>(job.nodes.size()));
+        }
+        job.add_table(table, shape);
+      }
+      std::vector<std::thread> threads;
+      for (uint32_t me = 0; me < job.workers.size(); ++me) {
+        threads.emplace_back([&job, me, steps] {
+          for (uint32_t table = 0; table < 2; ++table) train(job, me, table, 61 + 40 * table, steps);
+        });
+      }
+      for (auto& thread : threads) thread.join();
+      for (auto& worker : job.workers) worker->drop_table(0);
+      for (auto& node : job.nodes) node->drop_table(0);
+      for (auto& node : job.nodes) node->close();
+    }
+  }
+  std::puts("all rows are right");
+  return 0;
+}

@@ -1,0 +1,102 @@
+"""What comes over a connection that is none of a node: no crash, no answer, a sentence that says why."""
+import socket
+import struct
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from .hosts import ASSIGN, Hosts, lib
+
+PUSH, PULL, ROWS, BYE = 1, 2, 3, 4
+
+
+class Alone(Hosts):
+    """Two hosts of one worker and one node each, in which the connection between the nodes leads here instead."""
+
+    def join(self, one, other):
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(10)
+        lib.checked(lib.node_connect(self.nodes[other], one, theirs.detach()))
+
+
+def fragment(data, priority=1):
+    return struct.pack('<I', priority << 28 | len(data)) + data
+
+
+def message(kind, flags=0, table=0, part=0, count=0, want=0, number=0, body=b''):
+    return struct.pack('<BBHIIIIIQ', kind, flags, 0, table, part, count, want, 0, number) + body
+
+
+@pytest.fixture
+def job():
+    """With a table of two partitions, one of them on each node."""
+    made = Alone([1, 1], [1, 1])
+    made.table(0, 20, 2, [0, 1])
+    made.rule(0, ASSIGN)
+    yield made
+    made.socket.close()
+    made.close()
+
+
+def refused(job, data):
+    """Why node 0 gave up."""
+    job.socket.sendall(data)
+    job.socket.shutdown(socket.SHUT_WR)
+    deadline = time.monotonic() + 10
+    while not job.failures and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return ' '.join(job.failures)
+
+
+@pytest.mark.parametrize('data, why', [
+    (fragment(message(9)), 'no known kind'),
+    (struct.pack('<I', 7 << 28 | 5) + b'hello', 'malformed fragment'),
+    (struct.pack('<I', 1 << 28 | 1 << 20), 'malformed fragment'),
+    (fragment(message(PUSH, table=3)), 'no table has number 3'),
+    (fragment(message(PUSH, part=2)), 'no partition'),
+    (fragment(message(PUSH, part=1)), 'not here'),
+    (fragment(message(PUSH, count=11)), 'too many rows'),
+    (fragment(message(PULL, count=1 << 31)), 'too many rows'),
+    (fragment(message(PULL, part=1)), 'not here'),
+    (fragment(message(ROWS, part=1, count=3, number=5)), 'no question'),
+    (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed places'),
+    (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed places'),
+    (fragment(message(PUSH, count=1, body=struct.pack('<iff', -1, 0, 0))), 'malformed places'),
+    (b'', 'is lost'),
+], ids=lambda value: value if isinstance(value, str) else '')
+def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):
+    assert why in refused(job, data)
+    assert 'node 1' in job.failures[0]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=200)), max_size=8))
+def test_noise_ends_the_node_at_most(noise):
+    made = Alone([1, 1], [1, 1])
+    try:
+        made.table(0, 20, 2, [0, 1])
+        for priority, data in noise:
+            made.socket.sendall(fragment(data, priority))
+        made.socket.close()
+    except OSError:  # it hung up
+        pass
+    finally:
+        made.close()
+
+
+def test_questions_are_answered(job):
+    values = np.arange(20, dtype=np.float32).reshape(10, 2)
+    ids = np.arange(0, 20, 2)
+    # The push of the other host's worker comes from here; what this host's pushes there is read and forgotten.
+    places = struct.pack('<10i', *range(10))
+    job.socket.sendall(fragment(message(PUSH, count=10, body=places + values.tobytes()), 2))
+    assert job.push(0, 0, ids, values)
+    job.socket.sendall(fragment(message(PULL, count=2, want=1, number=8, body=struct.pack('<2i', 3, 7))))
+    data = b''
+    answer = message(ROWS, count=2, number=8, body=(2 * values[[3, 7]]).tobytes())
+    while answer not in data:
+        data += job.socket.recv(1 << 16)
+    job.socket.sendall(fragment(message(BYE), 2))
+    assert job.failures == []
