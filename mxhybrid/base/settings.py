@@ -14,6 +14,8 @@ from .errors import SettingError
 
 #: Ways of a table: measured, or forced to one of both.
 WAYS = ('auto', 'servers', 'allreduce')
+#: What carries rows between workers and servers, or whatever can.
+WIRES = ('auto', 'ps-lite', 'lane')
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
 #: Seconds that a worker may do something else while all others wait for it.
@@ -151,6 +153,14 @@ def _level(setting: str, value: Any) -> str:
     return level
 
 
+def _wire(setting: str, value: Any) -> str:
+    name = str(value).strip().lower()
+    if name not in WIRES:
+        raise SettingError("%s=%r is not a wire: rows travel by 'ps-lite' or by the 'lane'; 'auto' takes the lane "
+                           "where it can" % (setting, value))
+    return name
+
+
 def _wire_dtype(setting: str, value: Any) -> str:
     name = getattr(value, '__name__', str(value).strip())
     if name not in ('float32', 'float16'):
@@ -222,6 +232,11 @@ class Settings:
     wire_dtype: str = _declared(
         'float32', _wire_dtype, 'what values of float32 parameters travel as: float32, or float16 for half the bytes',
         ALL, 'all stores of a job have the same')
+    wire: str = _declared(
+        'auto', _wire, "what carries rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
+        'through memory that the servers and workers of a host share, and one connection between two hosts: under '
+        'horovodrun, with local aggregation; `auto`: the lane where it can be', ALL,
+        'all stores of a job have the same')
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
         'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
@@ -330,4 +345,7 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     if settings.halves and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "
                            "wire_dtype='float16': give partitions as counts, or leave one of the two out")
+    if settings.wire == 'lane' and not settings.local_aggregation:
+        raise SettingError("wire='lane' has the workers of a host share memory, which local_aggregation=0 rules out: "
+                           "leave one of the two out")
     return settings

@@ -106,6 +106,12 @@ class Collective:
         with self._lifeline.waiting(name), self._trace.span('all workers: ' + name, 'wait'):
             yield
 
+    def meet(self, name: str) -> None:
+        """Wait for all workers, at the end, when none makes calls that others could miss."""
+        array = mx.nd.zeros(1)
+        self.allreduce_(array, name)
+        array.wait_to_read()
+
     def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
         """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
 

@@ -30,6 +30,7 @@ def lines_of(seconds: float) -> List[str]:
              '- python: %s (%s)' % (platform.python_version(), sys.executable)]
     for name, known in look_at_all(seconds).items():
         if name == 'mxhybrid' and 'problem' not in known:
+            lines.append('- lane: %s' % known.get('lacks', 'yes'))
             continue
         more = ''
         if name == 'mxnet' and 'features' in known:

@@ -10,11 +10,13 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 import mxnet as mx
 
+from ..base import log
 from ..base.errors import JobError, SettingError
-from ..base.settings import Settings
+from ..base.local_sockets import place_of_host
+from ..base.settings import Settings, variable
 from ..comm.collective import Collective
-from ..comm.shared_memory import place_of_host
 from ..comm.topology import Topology
+from ..lane import library
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
@@ -24,6 +26,8 @@ from ..servers.holdings import Holdings
 from ..telemetry.session import Session
 from .guard import Guard
 from .host import join_host
+
+logger = log.get_logger(__name__)
 
 #: Keys of the native store from here on are for tables; lower ones are for joining.
 FIRST_KEY = 2
@@ -90,15 +94,48 @@ class Job:
                                % (native.num_workers, joined.clients))
         native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
+        lane = self._takes_lane(collective)
         link = join_host(topology, collective, client, self.settings.timeout,
-                         self.guard.fails_with('local aggregation failed: '))
+                         self.guard.fails_with('local aggregation failed: '), rows=not lane)
         collective.announce(self.guard.lifeline, trace)
         self.telemetry.connect(self.guard.lifeline)
         servers = ParameterServers(client, link, joined.num_servers, topology.rank, topology.num_workers,
                                    native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
                                    trace, joined.envelope, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
+        if lane:
+            places = collective.exchange(place_of_host(), 'mxhybrid.places')
+            servers.open_lane(places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
+                              self.settings.timeout)
         return servers
+
+    def _takes_lane(self, collective: Collective) -> bool:
+        """Whether rows travel by the lane: where it is wanted and can be, on all workers; a SettingError on all where
+        it was asked for and cannot.
+        """
+        wire = self.settings.wire
+        if wire == 'ps-lite':
+            return False
+        hindrance = ''
+        if self.launcher != 'horovodrun' or not self.settings.local_aggregation:
+            if wire == 'auto':
+                return False
+            hindrance = 'servers that %s started do not know it' % self.launcher
+        else:
+            try:
+                library.load()
+            except OSError as error:
+                hindrance = str(error)
+        for rank, theirs in enumerate(collective.exchange(hindrance, 'mxhybrid.lane')):
+            if not theirs:
+                continue
+            if wire == 'lane':
+                raise SettingError("%s='lane', but worker %d cannot: %s. Or leave the setting out"
+                                   % (variable('wire'), rank, theirs))
+            if self.rank == 0:
+                logger.warning('rows travel by ps-lite, which takes more of the CPU: on worker %d %s', rank, theirs)
+            return False
+        return True
 
     @property
     def rank(self) -> int:
@@ -108,6 +145,11 @@ class Job:
     @property
     def num_workers(self) -> int:
         return self.topology.num_workers
+
+    @property
+    def wire(self) -> str:
+        """What rows travel by."""
+        return 'the lane' if self.servers is not None and self.servers.on_lane else 'ps-lite'
 
     @property
     def distributed(self) -> bool:
@@ -155,6 +197,8 @@ class Job:
             with self.guard.deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go'):
                 self.servers.link.settle()
                 self.servers.deliveries.close()
+                self.collective.meet('mxhybrid.end')
+                self.servers.part()
                 self.servers.link.close()
                 if self.collective.reduction is not None:
                     self.collective.reduction.close()

@@ -221,7 +221,7 @@ class TableOptimizer:
     def __init__(self, reference: str, attributes: Dict[str, Any], made_with: Optional[Dict[str, Any]] = None):
         self.reference = reference
         self.live = build(reference, attributes)
-        self._maker = build(reference, attributes if made_with is None else made_with)
+        self.maker = build(reference, attributes if made_with is None else made_with)
         self._kernel = reference if ':' not in reference else ''
 
     def change(self, attributes: Dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class TableOptimizer:
 
     def create_state(self, key: int, weight: Any) -> Any:
         """State for a weight, of which MXNet looks at shape, dtype and storage type."""
-        return self._maker.create_state_multi_precision(key, weight)
+        return self.maker.create_state_multi_precision(key, weight)
 
     @property
     def takes_dense(self) -> bool:

@@ -21,8 +21,9 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import JobError
+from ..base.local_sockets import Connection, Left
 from ..comm.service import Service
-from ..comm.shared_memory import Connection, Left, Segment
+from ..comm.shared_memory import Segment
 from .client import Arrival, Client
 
 _OFFSET = np.dtype(np.int64)
@@ -33,10 +34,10 @@ _UNUSUAL = 4
 
 
 class Direct:
-    """A worker's own way to the servers."""
+    """A worker's own way to the servers; one without a `client` has nothing to push or pull."""
 
-    def __init__(self, client: Client):
-        self._client = client
+    def __init__(self, client: Optional[Client]):
+        self._client: Any = client
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns before the servers answer."""

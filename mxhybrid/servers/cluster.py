@@ -8,11 +8,15 @@ native store that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstor
 * a command overtakes pushes that are still under way, so worker 0 waits for its own before it sends one.
 """
 import itertools
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+import json
+import struct
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
+from ..lane.roster import Entry, Roster
+from ..lane.worker import Lane
 from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
 from ..native.stores import send_command
@@ -39,7 +43,8 @@ class ParameterServers:
                  num_workers: int, initialiser: int, first_key: int, barrier: Callable[[], Any],
                  trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._envelope, self.deliveries, self.client = trace, envelope, deliveries, client
-        self.link, self.rank = link, rank
+        self.link: Union[Direct, Leader, Follower, Lane] = link
+        self.rank = rank
         self.is_root = rank == 0
         self.initialiser = initialiser
         self.num_servers = num_servers
@@ -52,6 +57,7 @@ class ParameterServers:
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`.
         self.tables: Dict[str, Tuple[Any, TableKeys]] = {}
         self._stand_in: Any = None
+        self._lane_numbers = itertools.count()
 
     @property
     def native(self) -> Any:
@@ -76,6 +82,53 @@ class ParameterServers:
         for key in self._mailboxes:
             self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
+
+    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float) -> None:
+        """From now on have rows travel by the lane (collective); `places` of the workers are by rank, `exchange` gives
+        every worker the JSON values of all.
+        """
+        self.command('listen')
+        nodes = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
+        roster = Roster.from_json(exchange(nodes)[0], list(places))
+        nodes, _ = roster.as_json()
+        self.command('connect', nodes=nodes, places=list(places), timeout=timeout)
+        self.barrier()
+        before, self.link = self.link, Lane(roster, self.rank, self.trace)
+        before.close()
+
+    def _read_entry(self, server: int) -> Entry:
+        data = self.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()
+        size, = struct.unpack_from('<I', data)
+        return Entry(*json.loads(data[4:4 + size].decode()))
+
+    def open_table(self, table: Any, halves: bool) -> None:
+        """Have a table's rows, zeros, on the lane (collective)."""
+        assert isinstance(self.link, Lane)
+        number, cut = next(self._lane_numbers), table.partitioning
+        shape = (cut.rows, cut.width, table.dtype.name, halves, list(cut.servers))
+        self.command('shards', table=table.name, keys=cut.keys, number=number, rows=cut.rows, width=cut.width,
+                     dtype=table.dtype.name, halves=halves, owners=cut.servers)
+        self.barrier()
+        self.link.open(table, number, shape)
+
+    def drop_table(self, table: Any) -> None:
+        """Drop a table from the lane (collective); nothing is under way."""
+        assert isinstance(self.link, Lane)
+        number = self.link.number(table)
+        self.link.forget(table)
+        if number is not None:
+            self.barrier()
+            self.command('drop', number=number)
+
+    @property
+    def on_lane(self) -> bool:
+        """Whether rows travel by the lane."""
+        return isinstance(self.link, Lane)
+
+    def part(self) -> None:
+        """No worker waits for rows any more: the lane may end."""
+        if self.on_lane:
+            self.command('part')
 
     def initialise(self, keys: Any, values: Any) -> None:
         """Bring keys to life with the values of the worker that initialises (collective among clients)."""

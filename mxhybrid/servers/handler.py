@@ -10,29 +10,35 @@ In a stock server ``import mxnet`` has not finished when this module is imported
 classes marked with :func:`mxhybrid.row_wise`, are imported while a command is carried out, in the main thread.
 """
 import atexit
+import json
 import os
+import struct
+import time
 import traceback
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet.optimizer import Optimizer
 
+from ..lane.node import Node
+from ..lane.roster import Roster
 from ..native import quiet
-from ..native.arrays import host_view, row_sparse_parts, trim_heap
+from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
 from ..telemetry.courier import Courier
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
-from ..watchdog.leaving import leave
+from ..watchdog.leaving import ECHO_DELAY_S, leave
 from ..watchdog.lifeline import Lifeline
-from .partitioning import shared_rows
+from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
+from .shard import Shard
 from .stored import Partition, updated_optimizer
 
 
 class Handler(Optimizer):
     """The optimizer that a server of MXNet believes it has; `lifeline` is the one of the process, if it has one."""
 
-    def __init__(self, lifeline: Optional[Lifeline] = None) -> None:
+    def __init__(self, lifeline: Optional[Lifeline] = None, secret: str = '', address: str = '') -> None:
         super().__init__()
         quiet.hush()
         self.aggregate_num = 0
@@ -44,6 +50,10 @@ class Handler(Optimizer):
         self._mailbox_keys: List[int] = []
         self._mailbox: Any = None
         self._lifeline = lifeline
+        self._secret, self._address = secret, address
+        self._node: Optional[Node] = None
+        #: Partitions on the lane by numbers of table and partition there.
+        self._shards: Dict[Tuple[int, int], Shard] = {}
         self._courier: Optional[Courier] = None
         self.trace: AnyRecorder = OFF
 
@@ -130,6 +140,63 @@ class Handler(Optimizer):
         self._pushed.update(zip(push_keys, parts))
         self._pairs.update(zip(pair_keys, parts))
 
+    def do_listen(self) -> None:
+        """Have a node of the lane wait for the others, and leave in the mailbox how it is reached."""
+        self._node = Node(self._address, self._secret, self._update_shard, self._lane_failed,
+                          self._saw_update if self.trace.enabled else None)
+        text = json.dumps(self._node.entry).encode()
+        data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
+        host_view(self._mailbox).view(np.uint8)[:len(data)] = data
+
+    def do_connect(self, nodes: List[List[Any]], places: List[str], timeout: float) -> None:
+        """Have the node meet all others, which are told the same."""
+        assert self._node is not None
+        self._node.connect(Roster.from_json(nodes, places), timeout)
+
+    def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
+                  owners: List[int]) -> None:
+        """Learn a table on the lane, and which of its partitions are here."""
+        assert self._node is not None
+        self._node.add_table(number, (rows, width, dtype, halves, owners))
+        for part, (key, owner) in enumerate(zip(keys, owners)):
+            count = rows_in_partition(rows, len(keys), part)
+            if owner == self._node.number:
+                self._partitions[key] = self._shards[number, part] = Shard(key, table, self._node, number, part, count,
+                                                                           width)
+            else:
+                self._partitions[key] = Partition(key, table, count, width, CAPTURE)
+
+    def do_drop(self, number: int) -> None:
+        """Drop a table on the lane."""
+        assert self._node is not None
+        for where in [where for where in self._shards if where[0] == number]:
+            del self._partitions[self._shards.pop(where).key]
+        self._node.drop_table(number)
+        trim_heap()
+
+    def do_part(self) -> None:
+        """End the lane: all workers have ended."""
+        if self._node is not None:
+            self._node.close()
+
+    def _update_shard(self, number: int, part: int, places: np.ndarray, rows: np.ndarray) -> None:
+        try:
+            shard = self._shards[number, part]
+            shard.update(self._optimizers[shard.table], make_row_sparse(places.astype(np.int64), rows, shard.shape))
+        except BaseException:
+            self.die('update of partition %d of table %d on the lane' % (part, number))
+
+    def _saw_update(self, number: int, part: int, begin: int, end: int, rows: int) -> None:
+        shard = self._shards[number, part]
+        self.trace.complete('%s %s' % (shard.mode, shard.table), begin, end, 'update',
+                            {'table': shard.table, 'key': shard.key, 'mode': shard.mode, 'rows': rows})
+
+    def _lane_failed(self, why: str) -> None:
+        """The lane cannot go on; who died, if that is why, the job monitor knows in a moment."""
+        time.sleep(ECHO_DELAY_S)
+        os.write(2, ('[mxhybrid server] the lane failed: %s\n' % why).encode())
+        leave(last_words=lambda: self._tell('the lane', why))
+
     def do_mode(self, keys: List[int], mode: str) -> None:
         for key in keys:
             self._partitions[key].set_mode(mode)
@@ -158,7 +225,7 @@ class Handler(Optimizer):
         (``multi_precision_`` in ``kvstore_dist_server.h``).
         """
         part = self._partitions[key]
-        if part.stored is None:
+        if not part.is_here:
             return
         rows = np.ascontiguousarray(part.read(slot, start, stop, self._optimizers[part.table]), dtype)
         data = rows.reshape(-1).view(np.uint8)
@@ -170,18 +237,19 @@ class Handler(Optimizer):
         for to, key in enumerate(new):
             for at, old_key in enumerate(old):
                 part, source = self._partitions[key], self._partitions[old_key]
-                if part.stored is None or source.stored is None:
+                if not (part.is_here and source.is_here):
                     continue
                 shared = shared_rows(rows, len(old), at, len(new), to)
                 if shared is not None:
                     part.take(source, shared[1], shared[0], optimizer)
             if optimizer is not None:
-                optimizer.expect_count(key, count)
+                self._partitions[key].follow(optimizer)
+                self._partitions[key].expect_count(optimizer, count)
 
     def do_expose(self, keys: List[int], slot: int) -> None:
         """Overwrite weights by optimizer state `slot`, so that workers can pull it."""
         for part in (self._partitions[key] for key in keys):
-            if part.stored is not None:
+            if part.is_here:
                 part.ensure_state(self._optimizers[part.table])
                 rows = part.all_state_rows(slot)
                 part.view[:, :rows.shape[1]] = rows

@@ -27,6 +27,8 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
     workers, when the servers have no keys left; nothing has changed then.
     """
     dtype = np.dtype(dtype)
+    if servers.on_lane:
+        return _create_on_lane(servers, name, shape, dtype, wanted, mode, values, even, halves)
     rows, width = shape[0], int(np.prod(shape[1:]))
     count = partition_count(rows, width, dtype.itemsize, wanted)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, halves, exact, even), count,
@@ -56,6 +58,22 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
             _fill(table, partitioning.keys, dtype, width, values)
         table.touch()
     if keys.used and values is not None:
+        table.assign(values)
+    table.open(mode)
+    servers.tables[name] = table, keys
+    return table
+
+
+def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, wanted: int, mode: str,
+                    values: Optional[Values], even: bool, halves: bool) -> Table:
+    rows, width = shape[0], int(np.prod(shape[1:]))
+    count = partition_count(rows, width, dtype.itemsize, wanted)
+    keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
+    partitioning = keys.partitioning
+    table = Table(servers, name, partitioning, dtype, Channel(name, dtype, width, partitioning.keys))
+    table.halves = halves
+    servers.open_table(table, halves)
+    if values is not None:
         table.assign(values)
     table.open(mode)
     servers.tables[name] = table, keys
@@ -102,7 +120,9 @@ def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
     for table in tables:
         table.forget_optimizer()
         servers.command('release', keys=table.partitioning.keys)
-    for table in tables:
+        if servers.on_lane:
+            servers.drop_table(table)
+            continue
         for each in table.family:
             each.touch()
     servers.link.settle()

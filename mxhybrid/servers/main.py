@@ -69,7 +69,8 @@ def main() -> None:
     os.environ['DMLC_ROLE'] = role
     store = mx.kv.create('dist')
     if role == 'server':
-        serve(store, Controller(Opener(secret), Handler(lifeline), store.set_optimizer))
+        handler = Handler(lifeline, secret, os.environ['DMLC_NODE_HOST'])
+        serve(store, Controller(Opener(secret), handler, store.set_optimizer))
     else:
         serve(store, lambda head, body, _: None)  # no commands come to the scheduler
     leave(last_words=lifeline.bye, status=0)  # native code that crashes at exit would look like a death

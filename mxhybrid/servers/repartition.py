@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.worker import Lane
 from ..native.arrays import allocate_rows, trim_heap
 from .partitioning import Partitioning, chunks, partition_count
 from .protocol import CAPTURE, overwrite_mode
@@ -56,7 +57,10 @@ def repartition(table: Table, wanted: int) -> None:
         placement.release(old, itemsize)
         placement.claim(known, itemsize)
     target = table.successor(new)
-    if known is None:
+    if servers.on_lane:
+        target.halves = table.halves
+        servers.open_table(target, table.halves)
+    elif known is None:
         _create(target)
     servers.command('move', table=table.name, rows=old.rows, old=old.keys, new=new.keys, count=table.updates)
     _carry(table, target)
@@ -65,7 +69,11 @@ def repartition(table: Table, wanted: int) -> None:
     target.touch()
     target.set_mode(table.mode)
     servers.command('release', keys=old.keys)
-    table.touch()
+    if isinstance(servers.link, Lane):
+        servers.drop_table(table)
+        servers.link.move(target, table)
+    else:
+        table.touch()
     servers.link.settle()  # until then the link looks at the old partitions
     table.move_to(new)
     trim_heap()

@@ -32,6 +32,18 @@ class Partition:
         self._pairs: Optional[np.ndarray] = None
 
     @property
+    def is_here(self) -> bool:
+        """Whether this process has the rows."""
+        return self.stored is not None
+
+    def follow(self, optimizer: TableOptimizer) -> None:
+        """Learn what updates the rows from now on, or that its settings have changed."""
+
+    def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
+        """Correct the number of updates made."""
+        optimizer.expect_count(self.key, count)
+
+    @property
     def view(self) -> np.ndarray:
         """The stored weights as a writable NumPy array of shape (rows, width); finding them copies all row ids."""
         return self._rows_of(self.stored)
@@ -200,7 +212,8 @@ def updated_optimizer(known: Optional[TableOptimizer], parts: List[Partition], r
             part.forget_state()
     else:
         known.change(attributes)
-    if count is not None:
-        for part in parts:
-            known.expect_count(part.key, count)
+    for part in parts:
+        part.follow(known)
+        if count is not None:
+            part.expect_count(known, count)
     return known

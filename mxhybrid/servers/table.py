@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.worker import Lane
 from .aggregation import Direct
 from .channel import Channel
 from .cluster import ParameterServers
@@ -37,6 +38,8 @@ class Table(OptimizedTable):
         self.index = next(servers.table_numbers)
         self.pushes = 0
         self.partitioning, self.channel, self._wire = partitioning, channel, wire
+        #: Whether rows travel as float16 on the lane, which rounds them by itself.
+        self.halves = False
         self.family = [self]
         if wire is not None:
             wire.family.insert(0, self)
@@ -104,6 +107,8 @@ class Table(OptimizedTable):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row on its way."""
+        if self.halves:
+            return self.partitioning.width * 2
         return (self._wire or self).channel.row_bytes
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
@@ -129,19 +134,27 @@ class Table(OptimizedTable):
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but rows are not rounded."""
-        if self._wire is None:
+        if self.halves:
+            self.pull_aside(ids, result)
+        elif self._wire is None:
             self.pull(ids, result, priority)
         else:
             self.servers.link.request(self, ids, priority)(result)
 
     def pull_anew(self, ids: np.ndarray, result: np.ndarray) -> None:
         """As :meth:`pull_exactly`, but past rows that were asked for early: others than a push changed them since."""
-        self.servers.link.request(self, ids, 0)(result)
+        if isinstance(self.servers.link, Lane):
+            self.pull_aside(ids, result)
+        else:
+            self.servers.link.request(self, ids, 0)(result)
 
     def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
         """As :meth:`pull_exactly`, but nobody keeps the rows: the cache of the host would grow to a whole table.  On
         worker 0 only, which is a client of the servers; not collective.
         """
+        if isinstance(self.servers.link, Lane):
+            self.servers.link.request_aside(self, ids)(result)
+            return
         self.servers.link.settle()
         assert self.servers.client is not None
         Direct(self.servers.client).request(self, ids, 0)(result)

@@ -9,14 +9,15 @@ from . import BODIES
 BODY = BODIES / 'aggregation.py'
 
 
-@pytest.mark.parametrize('launcher, workers, switch, links, clients', [
-    ('horovodrun', 3, '1', ['Leader', 'Follower', 'Follower'], [True, False, False]),
-    ('launch.py', 3, '1', ['Leader', 'Follower', 'Follower'], [True, True, True]),
-    slow('horovodrun', 3, '0', ['Direct'] * 3, [True] * 3),
-    ('launch.py', 2, '0', ['Direct'] * 2, [True] * 2)])
-def test_random_pushes_and_pulls_equal_a_model(launcher, workers, switch, links, clients):
-    result = run_job(BODY, launcher, workers=workers, servers=2, env={'MXHYBRID_LOCAL_AGGREGATION': switch},
-                     timeout=120).ok()
+@pytest.mark.parametrize('launcher, workers, switch, wire, links, clients', [
+    ('horovodrun', 3, '1', 'lane', ['Lane'] * 3, [True, False, False]),
+    ('horovodrun', 3, '1', 'ps-lite', ['Leader', 'Follower', 'Follower'], [True, False, False]),
+    ('launch.py', 3, '1', 'auto', ['Leader', 'Follower', 'Follower'], [True, True, True]),
+    slow('horovodrun', 3, '0', 'auto', ['Direct'] * 3, [True] * 3),
+    ('launch.py', 2, '0', 'auto', ['Direct'] * 2, [True] * 2)])
+def test_random_pushes_and_pulls_equal_a_model(launcher, workers, switch, wire, links, clients):
+    result = run_job(BODY, launcher, workers=workers, servers=2, timeout=120,
+                     env={'MXHYBRID_LOCAL_AGGREGATION': switch, 'MXHYBRID_WIRE': wire}).ok()
     assert sorted(result.results) == list(range(workers))
     found = [result.results[rank] for rank in range(workers)]
     assert [one['link'] for one in found] == links

@@ -3,8 +3,8 @@ from lab.soak.cli import soak
 
 
 def test_a_job_of_random_steps_stays_equal_to_numpy():
-    outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=300, interval=0.3)
-    assert outcome['steps'] == 300
+    outcome = soak('horovodrun', workers=2, servers=2, seconds=0, steps=1500, interval=0.1)
+    assert outcome['steps'] == 1500
     judged = {row['process'].split(' (')[0]: row['grew'] for row in outcome['judgement']}
     assert {name.split()[0] for name in judged} == {'worker', 'server', 'scheduler'} and len(judged) >= 4
     # Memory, shared or not, and its descriptors have not found their size after so few steps; threads have.

@@ -45,8 +45,14 @@ def about_horovod():
 def about_mxhybrid():
     """mxhybrid itself, with everything that it needs."""
     import mxhybrid
+    from mxhybrid.lane import library
 
-    return {'version': mxhybrid.__version__, 'path': mxhybrid.__file__, 'store': mxhybrid.Hybrid.__name__}
+    known = {'version': mxhybrid.__version__, 'path': mxhybrid.__file__, 'store': mxhybrid.Hybrid.__name__}
+    try:
+        library.load()
+    except OSError as error:
+        known['lacks'] = str(error)
+    return known
 
 
 def main():

@@ -122,6 +122,14 @@ def _horovod(known: Dict[str, Any], mxnet: Dict[str, Any]) -> Finding:
     return Finding(GROUP, 'horovod', FINE, text, data=known)
 
 
+def _mxhybrid(known: Dict[str, Any]) -> Finding:
+    text = 'mxhybrid %s' % known['version']
+    if 'lacks' in known:
+        text += ' without the lane, so rows travel by ps-lite: ' + known['lacks']
+        return Finding(GROUP, 'mxhybrid', ADVICE, text, 'install g++, then mxhybrid again', known)
+    return Finding(GROUP, 'mxhybrid', FINE, text + ' with the lane', data=known)
+
+
 def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]]) -> Finding:
     text = '%s is not installed' % _TITLES[name] if known.get('missing') else known['problem']
     remedy = _INSTALL[name]
@@ -161,6 +169,8 @@ def check(seconds: float) -> List[Finding]:
             found.append(_mxnet(known[name]))
         elif name == 'horovod':
             found.append(_horovod(known[name], known['mxnet']))
+        elif name == 'mxhybrid':
+            found.append(_mxhybrid(known[name]))
         else:
             found.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
                                  data=known[name]))

@@ -1,0 +1,203 @@
+"""A partition on the lane: rows in memory that workers of the host map, updated by the compiled part where it can.
+
+Rows and state lie where the compiled part finds them.  An optimizer for which it has no kernel is MXNet's own: on the
+same rows where it takes a dense array, on a copy, whose changed rows are then shown, where it takes a row_sparse one.
+"""
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from mxnet import ndarray as nd
+
+from ..lane.node import Node
+from ..native.arrays import clear, make_row_sparse, row_sparse_parts
+from ..native.optimizer_state import state_arrays, state_widths
+from ..native.optimizers import TableOptimizer
+from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
+from .stored import Partition
+
+#: Rule by what a push means, where no optimizer is asked.
+_RULES = {CAPTURE: 'capture', ASSIGN: 'assign', REPLACE: 'replace'}
+#: Rule by optimizer, and what its settings are called there; those that all have are in :func:`_settings`.
+_KERNELS: Dict[str, Any] = {
+    'sgd': ('sgd', {'momentum': 'momentum'}),
+    'ccsgd': ('sgd', {'momentum': 'momentum'}),
+    'adam': ('adam', {'beta1': 'beta1', 'beta2': 'beta2', 'epsilon': 'epsilon'}),
+    'adagrad': ('adagrad', {'epsilon': 'float_stable_eps'}),
+    'groupadagrad': ('group adagrad', {'epsilon': 'float_stable_eps'}),
+    'ftrl': ('ftrl', {'lamda1': 'lamda1', 'beta': 'beta'}),
+}
+
+
+def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
+    """Settings of a rule, from the attributes of an optimizer of MXNet."""
+    clip = optimizer.clip_gradient
+    found = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
+    found.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
+    return {name: float(value) for name, value in found.items()}
+
+
+class Shard(Partition):
+    """Partition number `part` of the table `number` on the lane, of `rows` rows and `width` elements."""
+
+    def __init__(self, key: int, table: str, node: Node, number: int, part: int, rows: int, width: int):
+        super().__init__(key, table, rows, width, CAPTURE)
+        self._node, self._number, self._part = node, number, part
+        self._rows = node.rows(number, part, rows)
+        #: Optimizer state of the compiled kernels by slot; empty where MXNet keeps it.
+        self._arrays: List[np.ndarray] = []
+        self._optimizer: Optional[TableOptimizer] = None
+        self._is_stale = True  # whether others than MXNet changed rows since `stored` was made
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    @property
+    def view(self) -> np.ndarray:
+        self._is_stale = True  # the caller may write
+        return self._rows
+
+    @property
+    def dense(self) -> Any:
+        if self._dense is None:
+            self._dense = nd.from_numpy(self._rows[:], zero_copy=True)  # makes what it is given read-only
+        return self._dense
+
+    # -- what pushes mean ------------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: str) -> None:
+        super().set_mode(mode)
+        if mode != OPTIMIZE:
+            self._is_stale = True
+        slot = state_slot(mode)
+        if slot >= 0:
+            assert self._optimizer is not None
+            self.ensure_state(self._optimizer)
+            if self._arrays:
+                self._node.set_rule(self._number, self._part, 'assign state', slot)
+            else:
+                self._node.set_rule(self._number, self._part, 'call')
+        elif mode == OPTIMIZE:
+            self._set_optimizer_rule()
+        else:
+            self._node.set_rule(self._number, self._part, _RULES[mode])
+
+    def follow(self, optimizer: TableOptimizer) -> None:
+        self._optimizer = optimizer
+        if self.mode == OPTIMIZE:
+            self._set_optimizer_rule()
+
+    def _set_optimizer_rule(self) -> None:
+        assert self._optimizer is not None
+        self.ensure_state(self._optimizer)
+        if self._has_kernel(self._optimizer):
+            rule, names = _KERNELS[self._optimizer.reference]
+            if rule == 'sgd' and self._arrays:
+                rule = 'momentum'
+            self._node.set_rule(self._number, self._part, rule,
+                                settings=_settings(self._optimizer.live, names))
+        else:
+            self._leave_kernels(self._optimizer)
+            self._node.set_rule(self._number, self._part, 'call')
+
+    def _has_kernel(self, optimizer: TableOptimizer) -> bool:
+        return (optimizer.reference in _KERNELS and self._rows.dtype != np.float16 and self.state is None
+                and getattr(optimizer.live, 'lazy_update', True))
+
+    def _leave_kernels(self, optimizer: TableOptimizer) -> None:
+        """Have MXNet go on with state that the compiled part has kept."""
+        if not self._arrays:
+            return
+        arrays, self._arrays = self._arrays, []
+        self.has_state = False
+        self._make_state(optimizer)
+        for slot, rows in enumerate(arrays):
+            self.all_state_rows(slot)[:] = rows
+
+    def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
+        super().expect_count(optimizer, count)
+        self._node.set_updates(self._number, self._part, count)
+
+    # -- rows and state --------------------------------------------------------------------------------------------
+
+    def ensure_state(self, optimizer: TableOptimizer) -> None:
+        if self.has_state:
+            return
+        if not self._has_kernel(optimizer):
+            self._make_state(optimizer)
+            return
+        widths = state_widths(optimizer.maker, self.key, self.shape, self._rows.dtype)
+        self._arrays = [np.zeros((self.shape[0], width), self._rows.dtype) for width in widths]
+        for slot, rows in enumerate(self._arrays):
+            self._node.set_state(self._number, self._part, slot, rows)
+        self.has_state = True
+
+    def _make_state(self, optimizer: TableOptimizer) -> None:
+        if not optimizer.takes_dense:
+            self._refresh()
+        weight = self.dense if optimizer.takes_dense else self.stored
+        self.state, self.has_state = optimizer.create_state(self.key, weight), True
+
+    def forget_state(self) -> None:
+        super().forget_state()
+        self._arrays = []
+        self._node.set_updates(self._number, self._part, 0)
+
+    def release(self) -> None:
+        self._node.set_rule(self._number, self._part, 'capture')
+        self.mode = CAPTURE
+        self.forget_state()
+        self.stored = self._dense = None
+        clear(self._rows)
+
+    def update(self, optimizer: TableOptimizer, grad: Any) -> None:
+        """Take a push for which the compiled part has no rule."""
+        if state_slot(self.mode) >= 0:
+            ids, rows = row_sparse_parts(grad)
+            self.write_state(state_slot(self.mode), ids, rows)
+            return
+        if not optimizer.takes_dense:
+            self._refresh()
+        super().update(optimizer, grad)
+
+    def _refresh(self) -> None:
+        """Have `stored` hold the rows that are shown."""
+        if self.stored is None or self._is_stale:
+            self.stored = make_row_sparse(np.arange(self.shape[0]), self._rows, self.shape)
+            self._is_stale = False
+
+    def _publish(self, ids: Optional[np.ndarray]) -> None:
+        if self._optimizer is None or self._optimizer.takes_dense:
+            return
+        rows = self._rows_of(self.stored)
+        if ids is None:
+            self._rows[:] = rows
+        else:
+            self._rows[ids] = rows[ids]
+
+    def _store_all_rows(self) -> None:
+        dense = self._dense
+        super()._store_all_rows()
+        self._dense = dense  # which is of the rows that are shown
+
+    def state_slots(self) -> List[Any]:
+        """Arrays of optimizer state."""
+        return list(self._arrays) or state_arrays(self.state)
+
+    def state_rows(self, slot: int) -> Optional[np.ndarray]:
+        return self._arrays[slot] if self._arrays else super().state_rows(slot)
+
+    def all_state_rows(self, slot: int) -> np.ndarray:
+        return self._arrays[slot] if self._arrays else super().all_state_rows(slot)
+
+    def take(self, source: Partition, mine: slice, theirs: slice, optimizer: Optional[TableOptimizer]) -> None:
+        self.view[mine] = source.view[theirs]
+        if optimizer is None or not source.has_state:
+            return
+        self.ensure_state(optimizer)
+        for slot, _ in enumerate(self.state_slots()):
+            self.all_state_rows(slot)[mine] = source.all_state_rows(slot)[theirs]
+
+    def read(self, slot: int, start: int, stop: int, optimizer: TableOptimizer) -> np.ndarray:
+        self.ensure_state(optimizer)
+        return self._arrays[slot][start:stop] if self._arrays else super().read(slot, start, stop, optimizer)

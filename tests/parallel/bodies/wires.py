@@ -1,0 +1,41 @@
+"""Trains a small table and says what its rows travelled by; ``--without RANK`` has no compiled part on that worker."""
+import argparse
+import os
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import gluon
+from mxnet.gluon.contrib.nn import SparseEmbedding
+
+import mxhybrid
+from mxhybrid.job.join import current
+from mxhybrid.lane import library
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--without', type=int, default=-1)
+given = parser.parse_args()
+
+
+def missing():
+    """As where no compiler was."""
+    raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again')
+
+
+if int(os.environ.get('HOROVOD_RANK', -1)) == given.without:
+    library.load = missing
+store = mxhybrid.create()
+net = SparseEmbedding(20, 3)
+net.initialize(mx.init.Constant(1.0))
+trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0}, kvstore=store)
+for _ in range(3):
+    with mx.autograd.record():
+        loss = net(mx.nd.array([store.rank, 5])).sum()
+    loss.backward()
+    trainer.step(1)
+rows = net.weight.row_sparse_data(mx.nd.arange(20)).data.asnumpy()
+expected = np.ones((20, 3), np.float32)
+expected[:store.num_workers] -= 3
+expected[5] -= 3 * store.num_workers
+np.testing.assert_array_equal(rows, expected)
+report(store.rank, link=type(current().servers.link).__name__)

@@ -1,0 +1,144 @@
+"""Partitions on the lane are updated to the same bits as MXNet's own optimizers update row_sparse weights."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.base.local_sockets import place_of_host
+from mxhybrid.lane.node import Node
+from mxhybrid.lane.roster import Roster
+from mxhybrid.lane.worker import Lane
+from mxhybrid.native.arrays import make_row_sparse
+from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
+from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
+from mxhybrid.servers.shard import Shard
+from mxhybrid.servers.stored import Partition, updated_optimizer
+
+ROWS, WIDTH = 40, 5
+
+#: With their own settings; those for which the compiled part has kernels first.
+OPTIMIZERS = {
+    'sgd': [{}, {'momentum': 0.9}], 'adam': [{}, {'beta1': 0.8, 'beta2': 0.99, 'epsilon': 1e-4}],
+    'adagrad': [{'eps': 1e-4}], 'groupadagrad': [{}], 'ftrl': [{'lamda1': 0.1, 'beta': 0.7}],
+    'nag': [{}, {'momentum': 0.9}], 'rmsprop': [{}], 'adadelta': [{}],
+    'lazy': [{'momentum': 0.9, 'lazy_update': False}],
+}
+#: MXNet keeps the state of the others in float32, so that tables of other types are refused.
+OF_ALL_DTYPES = ('sgd', 'adam', 'nag', 'lazy')
+CASES = [(name, own, more, dtype) for name, settings in OPTIMIZERS.items() for own in settings
+         for more in ({}, {'clip_gradient': 0.05}, {'wd': 0.1, 'rescale_grad': 0.25})
+         for dtype in (('float32', 'float64', 'float16') if name in OF_ALL_DTYPES else ('float32',))
+         if not ('wd' in more and name in ('adagrad', 'groupadagrad'))]
+
+
+class Table:
+    """What :class:`Lane` asks of one."""
+
+    def __init__(self, dtype):
+        self.index, self.name, self.dtype = 3, 'table', np.dtype(dtype)
+
+
+class OneShard:
+    """A job of one worker and one node, and a table of one partition; what fails is in `failures`."""
+
+    def __init__(self, dtype):
+        self.failures = []
+        self.node = Node('127.0.0.1', 'secret', self.update, self.failures.append)
+        roster = Roster([self.node.entry], [place_of_host()])
+        self.node.connect(roster, 10)
+        self.lane = Lane(roster, 0)
+        shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
+        self.node.add_table(0, shape)
+        self.table = Table(dtype)
+        self.lane.open(self.table, 0, shape)
+        self.shard = Shard(17, 'table', self.node, 0, 0, ROWS, WIDTH)
+        self.optimizer = None
+
+    def update(self, number, part, places, rows):
+        try:
+            self.shard.update(self.optimizer, make_row_sparse(places.astype(np.int64), rows, (ROWS, WIDTH)))
+        except Exception as error:
+            self.failures.append(repr(error))
+
+    def optimize(self, optimizer, count=None):
+        self.optimizer = updated_optimizer(self.optimizer, [self.shard], reference_of(optimizer),
+                                           dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd), count)
+        self.shard.set_mode(OPTIMIZE)
+
+    def push(self, ids, rows):
+        self.lane.push(self.table, ids, rows, 0)
+        self.lane.settle()
+        assert self.failures == []
+
+    def pull(self):
+        found = np.empty((ROWS, WIDTH), self.table.dtype)
+        self.lane.request(self.table, np.arange(ROWS), 0)(found)
+        return found
+
+    def close(self):
+        self.lane.close()
+        self.node.close()
+
+
+@pytest.fixture
+def one():
+    made = []
+
+    def start(dtype=np.float32):
+        made.append(OneShard(dtype))
+        return made[0]
+    yield start
+    for each in made:
+        each.close()
+
+
+def made_by_mxnet(name, settings):
+    return mx.optimizer.create('sgd' if name == 'lazy' else name, learning_rate=0.1, **settings)
+
+
+@pytest.mark.parametrize('name, own, more, dtype', CASES)
+def test_updates_to_the_same_bits_as_mxnet(one, name, own, more, dtype):
+    optimizer = made_by_mxnet(name, dict(own, **more))
+    random = np.random.RandomState(0)
+    weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
+    here = one(dtype)
+    here.shard.set_mode(ASSIGN)
+    here.push(np.arange(ROWS), weights)
+    here.optimize(optimizer)
+    reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
+    reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
+    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    for _ in range(5):
+        ids = np.flatnonzero(random.rand(ROWS) < 0.4)
+        rows = random.standard_normal((len(ids), WIDTH)).astype(dtype)
+        here.push(ids, rows)
+        reference.update(theirs, make_row_sparse(ids, rows, (ROWS, WIDTH)))
+        np.testing.assert_array_equal(here.pull(), reference.view)
+    for slot, _ in enumerate(here.shard.state_slots()):
+        np.testing.assert_array_equal(here.shard.read(slot, 0, ROWS, here.optimizer),
+                                      reference.read(slot, 0, ROWS, theirs))
+
+
+@pytest.mark.parametrize('name', ['sgd', 'nag'])
+def test_state_is_assigned_and_goes_on(one, name):
+    optimizer = made_by_mxnet(name, {'momentum': 0.9})
+    here = one()
+    here.optimize(optimizer)
+    state = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+    here.shard.set_mode(overwrite_mode(0))
+    here.push(np.arange(ROWS), state)
+    np.testing.assert_array_equal(here.shard.read(0, 0, ROWS, here.optimizer), state)
+    here.shard.set_mode(OPTIMIZE)
+    here.push(np.arange(3), np.zeros((3, WIDTH)))
+    np.testing.assert_allclose(here.shard.read(0, 0, 3, here.optimizer), 0.9 * state[:3], rtol=1e-6)
+
+
+def test_what_the_compiled_part_kept_goes_on_when_mxnet_takes_over(one):
+    here = one()
+    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
+    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
+    before = here.shard.read(0, 0, ROWS, here.optimizer).copy()
+    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9, 'lazy_update': False}))
+    np.testing.assert_array_equal(here.shard.read(0, 0, ROWS, here.optimizer), before)
+    weights = here.pull()
+    here.push([], np.empty((0, WIDTH)))
+    np.testing.assert_allclose(here.pull(), weights + 0.9 * before, rtol=1e-6)
