@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+from ..lane.kernels import sorted_unique
 from ..native.arrays import SERVER_DTYPES, host_view
 
 
@@ -88,12 +89,15 @@ def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
         raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
-    values = np.unique(host_view(ids))
-    result = values.astype(np.int64)
-    if not np.array_equal(result, values):
+    values = host_view(ids).reshape(-1)
+    whole = values.astype(np.int64, copy=False)
+    if values.dtype.kind == 'f' and not np.array_equal(whole, values):
         raise InputError('%s: row_ids of %s must be whole numbers' % (call, name))
-    row_ids(call, name, result, rows)
-    return result
+    found = sorted_unique(whole, rows)
+    if found is None:
+        row_ids(call, name, whole, rows)
+    assert found is not None
+    return found
 
 
 def gradient(route: Any, arrays: List[Any]) -> None:

@@ -1,8 +1,11 @@
 """Kernels by themselves: float16, unique row ids."""
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 
-from .hosts import EXACT, hosts, lib, pointer
+from mxhybrid.lane import kernels
+
+from .hosts import EXACT, hosts, lib
 
 
 def through_float16(values):
@@ -41,19 +44,24 @@ def test_rounding_is_that_of_numpy():
     assert overflows == np.count_nonzero(np.isinf(expected) & np.isfinite(values))
 
 
-@given(st.lists(st.integers(0, 299), max_size=400), st.integers(300, 2000))
+@given(st.lists(st.integers(-2, 12) | st.integers(0, 299), max_size=400), st.integers(10, 2000))
 def test_unique_ids(ids, rows):
     ids = np.array(ids, np.int64)
-    marks, found = np.zeros(rows // 64 + 1, np.uint64), np.empty(len(ids), np.int64)
-    count = lib.sorted_unique(pointer(ids), len(ids), rows, pointer(marks), pointer(found))
-    np.testing.assert_array_equal(found[:count], np.unique(ids))
-    assert not marks.any()
+    found = kernels.sorted_unique(ids, rows)
+    if ((ids < 0) | (ids >= rows)).any():
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found, np.unique(ids))
 
 
-@given(st.lists(st.integers(-3, 12), min_size=1, max_size=20))
-def test_ids_that_are_no_rows_are_refused(ids):
-    ids = np.array(ids, np.int64)
-    marks, found = np.zeros(1, np.uint64), np.empty(len(ids), np.int64)
-    count = lib.sorted_unique(pointer(ids), len(ids), 10, pointer(marks), pointer(found))
-    assert (count == -1) == bool(((ids < 0) | (ids >= 10)).any())
-    assert not marks.any()
+@pytest.mark.parametrize('ids', [[], [5], [1 << 39, 7, 7, 0], [(1 << 40) - 1], [1 << 40], [-1]])
+def test_few_ids_of_a_large_table_need_no_bitmap(ids):
+    found = kernels.sorted_unique(np.array(ids, np.int64), 1 << 40)
+    assert (found is None) == (ids in ([1 << 40], [-1]))
+    assert found is None or list(found) == sorted(set(ids))
+
+
+def test_without_the_library_numpy_serves(monkeypatch):
+    monkeypatch.setattr(kernels, '_compiled', lambda: None)
+    assert list(kernels.sorted_unique(np.array([3, 1, 3]), 4)) == [1, 3]
+    assert kernels.sorted_unique(np.array([3, 1, 4]), 4) is None

@@ -68,6 +68,7 @@ def test_so_do_other_ways_to_start_processes(call):
         for _ in range(5):
             deferred.push([array], None)
             %s
+        mx.nd.waitall()  # what is under way needs Python to end, which is about to
         print('done')''' % call, 0.1) == ['done']
 
 
