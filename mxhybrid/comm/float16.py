@@ -72,6 +72,17 @@ class OverflowAlarm:
                        'not the cause', self._name, what, LARGEST)
 
 
+    def look_ahead(self, values: np.ndarray, what: str) -> None:
+        """Test float32 `values` that have yet to be rounded to float16."""
+        if not self._warned and values.size and max(values.max(), -values.min()) > LARGEST:
+            self.look(np.ascontiguousarray(values, np.float16), what, values)
+
+    def look_back(self, values: np.ndarray, what: str) -> None:
+        """Test float32 `values` that were rounded to float16."""
+        if not self._warned and not np.isfinite(values.sum()):
+            self.look(np.ascontiguousarray(values, np.float16), what)
+
+
 class HalfSum:
     """Allreduce of float32 arrays of one parameter as float16."""
 

@@ -41,8 +41,6 @@ _FUNCTIONS = {
     'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, ctypes.POINTER(ctypes.c_double)]),
     'node_set_state': (_INT, [_POINTER, _U32, _U32, _U32, _POINTER, _U64]),
     'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U32]),
-    'node_updates': (_I64, [_POINTER, _U32, _U32]),
-    'node_bytes_sent': (_I64, [_POINTER]),
     'node_observe': (_INT, [_POINTER, Observer]),
     'node_start': (_INT, [_POINTER]),
     'node_close': (_INT, [_POINTER]),
@@ -55,7 +53,6 @@ _FUNCTIONS = {
     'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT]),
     'worker_ask': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32]),
     'worker_take': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
-    'worker_overflows': (_I64, [_POINTER, _U32]),
     'worker_close': (None, [_POINTER]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
 }

@@ -124,11 +124,6 @@ class Node:
         """How many updates a partition has had."""
         self._library.checked(self._library.node_set_updates(self._handle, number, part, count))
 
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes sent to other nodes."""
-        return self._library.checked(self._library.node_bytes_sent(self._handle))
-
     def close(self) -> None:
         """End in order."""
         if self._thread is not None:

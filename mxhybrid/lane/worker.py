@@ -1,7 +1,7 @@
 """A worker on the lane: its way to the rows of all tables."""
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set
 
 import numpy as np
 
@@ -124,10 +124,6 @@ class Lane:
             self._take(number, ticket, nothing)
         self._pushed.clear()
 
-    def overflows(self, table: Any) -> int:
-        """Elements of a table that were too large for float16."""
-        return self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
-
     def number(self, table: Any) -> Optional[int]:
         """The number of a table on the lane, if it is there."""
         return self._numbers.get(table.index)
@@ -142,11 +138,6 @@ class Lane:
         if number is not None:
             self._pushed.discard(number)
             self._library.checked(self._library.worker_drop_table(self._handle, number))
-
-    @property
-    def nodes(self) -> List[int]:
-        """Nodes of this host."""
-        return list(self._nodes)
 
     def close(self) -> None:
         """Make no more calls."""

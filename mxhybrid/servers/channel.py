@@ -65,6 +65,14 @@ class Channel:
             target[:] = rows
             self._alarm.look(target, 'gradients pushed', rows)
 
+    def look_ahead(self, rows: np.ndarray) -> None:
+        """Warn of rows that the lane will round, and that do not fit into float16."""
+        self._alarm.look_ahead(rows, 'gradients pushed')
+
+    def look_back(self, rows: np.ndarray) -> None:
+        """Warn of rows that the lane has rounded, and that did not fit into float16."""
+        self._alarm.look_back(rows, 'rows pulled')
+
     def widen(self, rows: np.ndarray) -> np.ndarray:
         """Rows as elements, from rows as pulled."""
         if not self._halves:

@@ -46,11 +46,21 @@ class Table(OptimizedTable):
             self.family = wire.family
         self._empty: List[Any] = [None] * partitioning.count
         self.mode = CAPTURE
-        self._ahead = Ahead(lambda ids, priority: servers.link.request(self, ids, priority), partitioning.width, dtype)
+        self._ahead = Ahead(self._request, partitioning.width, dtype)
         self.former: Dict[int, Partitioning] = {}
         self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
         self.seconds_to_create = 0.0
+
+    def _request(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
+        write = self.servers.link.request(self, ids, priority)
+        if not self.halves:
+            return write
+
+        def write_and_look(result: np.ndarray) -> None:
+            write(result)
+            self.channel.look_back(result)
+        return write_and_look
 
     def open(self, mode: str) -> None:
         """All rows are on the servers; pushes mean `mode` from now on."""
@@ -114,6 +124,8 @@ class Table(OptimizedTable):
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
         table = self._wire or self
+        if self.halves:
+            self.channel.look_ahead(rows)
         table._ahead.before_push()
         table.push_exactly(ids, rows, priority)
         table._ahead.after_push()

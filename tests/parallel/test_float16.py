@@ -104,6 +104,16 @@ def test_overflow_reaches_the_weights_and_is_warned_of_by_name(together):
         assert 0 < len(said) <= 2, (name, said)
 
 
+def test_on_the_lane_overflow_is_warned_of_too(tmp_path):
+    result = run_job(BODY, 'horovodrun', workers=2, servers=2, timeout=120, env={'MXHYBRID_WIRE': 'lane'},
+                     args=['--wire', 'float16', '--partitions', 3, '--extra', '--directory', tmp_path]).ok()
+    lines = result.output.splitlines()
+    for name, what in (('table_one', 'gradients pushed'), ('table_both', 'rows pulled'),
+                       ('layer', 'summed gradients')):
+        said = [line for line in lines if name in line and what in line and 'wire_dtype=float16' in line]
+        assert 0 < len(said) <= 2, (name, said)
+
+
 def test_another_setting_other_types_on_servers_and_another_cut_are_refused(together):
     for values in together.results.values():
         setting, unknown, double, half, pushed, cut = values['problems']

@@ -119,12 +119,6 @@ int lane_node_set_state(void* node, uint32_t number, uint32_t part, uint32_t slo
 int lane_node_set_updates(void* node, uint32_t number, uint32_t part, uint32_t count) {
   return guarded([&] { static_cast<Node*>(node)->set_updates(number, part, count); return 0; }, -1);
 }
-int64_t lane_node_updates(void* node, uint32_t number, uint32_t part) {
-  return guarded([&]() -> int64_t { return static_cast<Node*>(node)->updates(number, part); }, -1);
-}
-int64_t lane_node_bytes_sent(void* node) {
-  return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<Node*>(node)->bytes_sent()); }, -1);
-}
 using ObserverFunction = void (*)(uint32_t table, uint32_t part, int64_t begin, int64_t end, uint32_t rows);
 int lane_node_observe(void* node, ObserverFunction observer) {
   return guarded([&] { static_cast<Node*>(node)->observe(observer); return 0; }, -1);
@@ -179,9 +173,6 @@ int lane_worker_take(void* worker, uint32_t number, int ticket, void* out, int m
   return guarded([&] {
     return static_cast<Worker*>(worker)->take(number, ticket, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
-}
-int64_t lane_worker_overflows(void* worker, uint32_t number) {
-  return guarded([&]() -> int64_t { return static_cast<int64_t>(static_cast<Worker*>(worker)->overflows(number)); }, -1);
 }
 void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 

@@ -110,7 +110,6 @@ bool Connection::write() {
       lose(std::strerror(errno));
       return false;
     }
-    bytes_sent_ += sent;
     size_t left = sent;
     const size_t of_header = std::min(left, fragment_header_left_);
     fragment_header_left_ -= of_header;

@@ -98,7 +98,6 @@ class Connection {
   bool read();
   /// Why the connection was lost.
   const std::string& cause() const { return cause_; }
-  uint64_t bytes_sent() const { return bytes_sent_; }
 
  private:
   struct Incoming {
@@ -119,7 +118,6 @@ class Connection {
   int socket_;
   Inbox& inbox_;
   std::string cause_;
-  uint64_t bytes_sent_ = 0;
 
   std::deque<std::unique_ptr<Outgoing>> queues_[kPriorities];
   size_t queued_[kPriorities] = {};

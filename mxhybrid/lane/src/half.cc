@@ -50,13 +50,8 @@ void widen(const uint16_t* from, float* to, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = widen(from[i]);
 }
 
-size_t narrow(const float* from, uint16_t* to, size_t count) {
-  size_t overflows = 0;
-  for (size_t i = 0; i < count; ++i) {
-    to[i] = narrow(from[i]);
-    overflows += (to[i] & 0x7fffU) == kHalfInfinity && (bits_of(from[i]) & 0x7fffffffU) < kInfinity;
-  }
-  return overflows;
+void narrow(const float* from, uint16_t* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) to[i] = narrow(from[i]);
 }
 
 void round_to_half(const float* from, float* to, size_t count) {

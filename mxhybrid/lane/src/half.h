@@ -10,8 +10,7 @@ float widen(uint16_t half);
 uint16_t narrow(float value);
 
 void widen(const uint16_t* from, float* to, size_t count);
-/// How many finite values became infinite.
-size_t narrow(const float* from, uint16_t* to, size_t count);
+void narrow(const float* from, uint16_t* to, size_t count);
 /// As narrow and widen.
 void round_to_half(const float* from, float* to, size_t count);
 

@@ -285,18 +285,6 @@ void Node::set_updates(uint32_t number, uint32_t part, uint32_t count) {
   own_part(number, part).updates = count;
 }
 
-uint32_t Node::updates(uint32_t number, uint32_t part) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return own_part(number, part).updates;
-}
-
-uint64_t Node::bytes_sent() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  uint64_t sum = 0;
-  for (auto& each : peers_) sum += each.second->connection.bytes_sent();
-  return sum;
-}
-
 // --------------------------------------------------------------------------------------------------------- service
 
 void Node::start() { thread_ = std::thread(&Node::serve, this); }
@@ -502,18 +490,15 @@ void Node::send_on(Table& table, uint32_t part) {
     int32_t* places = message->buffers[0].as<int32_t>();
     char* rows = message->buffers[1].data();
     count = 0;
-    uint32_t overflows = 0;
     table.merger.each(lists, [&](int32_t place, const char* row) {
       places[count] = place;
       if (shape.halves) {
-        overflows += narrow(reinterpret_cast<const float*>(row), reinterpret_cast<uint16_t*>(rows + count * row_bytes),
-                            shape.width);
+        narrow(reinterpret_cast<const float*>(row), reinterpret_cast<uint16_t*>(rows + count * row_bytes), shape.width);
       } else {
         std::memcpy(rows + count * row_bytes, row, row_bytes);
       }
       ++count;
     });
-    if (overflows) table.shared->overflows.fetch_add(overflows);
     message->pieces[0].data = message->buffers[0].data();
     message->pieces[1].data = rows;
   }
@@ -796,13 +781,11 @@ void Node::answer(Table& table) {
     if (travelling == row_bytes) {
       gather(part.shard, places, question.count, row_bytes, rows);
     } else {
-      size_t overflows = 0;
       for (uint32_t k = 0; k < question.count; ++k) {
         if (k + kAhead < question.count) __builtin_prefetch(part.shard + places[k + kAhead] * row_bytes);
-        overflows += narrow(reinterpret_cast<const float*>(part.shard + places[k] * row_bytes),
-                            reinterpret_cast<uint16_t*>(rows + k * travelling), shape.width);
+        narrow(reinterpret_cast<const float*>(part.shard + places[k] * row_bytes),
+               reinterpret_cast<uint16_t*>(rows + k * travelling), shape.width);
       }
-      if (overflows) table.shared->overflows.fetch_add(static_cast<uint32_t>(overflows));
     }
     message->pieces[0] = {rows, message->buffers[0].size()};
     peer(question.peer).connection.send(kPulls, std::move(message));

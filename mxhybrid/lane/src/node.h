@@ -69,16 +69,12 @@ class Node {
   void set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes);
   /// Updates made to a partition so far.
   void set_updates(uint32_t number, uint32_t part, uint32_t count);
-  uint32_t updates(uint32_t number, uint32_t part);
 
   /// Tell of every update from now on; before `start`.
   void observe(Observer observer) { observer_ = std::move(observer); }
   void start();
   /// End in order; the others are told.
   void close();
-
-  /// Bytes sent to other nodes so far.
-  uint64_t bytes_sent();
 
  private:
   struct Pushed;   // rows that another host pushed

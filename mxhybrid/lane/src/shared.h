@@ -68,8 +68,6 @@ struct NodeTable {
   alignas(64) Counter arrived;
   /// 1 while a pull waits for room beside the cache: who gives a ticket back has to ring then.
   alignas(64) Counter crowded;
-  /// Elements that were too large for float16, on their way to or from another host.
-  alignas(64) Counter overflows;
 };
 
 /// Where things are in the memory of a node for a table.

@@ -265,14 +265,4 @@ bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
   return true;
 }
 
-uint32_t Worker::pushes(uint32_t number) { return table(number)->pushes; }
-
-uint64_t Worker::overflows(uint32_t number) {
-  uint64_t sum = 0;
-  for (const Side& side : table(number)->sides) {
-    if (side.shared != nullptr) sum += side.shared->overflows.load();
-  }
-  return sum;
-}
-
 }  // namespace lane

@@ -37,10 +37,6 @@ class Worker {
   int ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags);
   /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the ticket back when done.
   bool take(uint32_t number, int ticket, char* out, int milliseconds);
-  /// Pushes made to a table.
-  uint32_t pushes(uint32_t number);
-  /// Elements of a table that were too large for float16 on the way, as far as nodes of this host have seen.
-  uint64_t overflows(uint32_t number);
 
  private:
   struct Pull;

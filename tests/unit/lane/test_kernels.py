@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.lane import kernels
 
-from .hosts import EXACT, hosts, lib
+from .hosts import EXACT, hosts
 
 
 def through_float16(values):
@@ -18,15 +18,12 @@ def through_float16(values):
         assert job.push(0, 0, ids, values) and job.push(1, 0, [], np.empty((0, 1)))
         exact = job.pull(1, 0, ids, EXACT)
         np.testing.assert_array_equal(exact, values)
-        found = job.pull(1, 0, ids).reshape(-1)
-        return found, lib.worker_overflows(job.workers[0][2], 0)
+        return job.pull(1, 0, ids).reshape(-1)
 
 
 def test_every_float16_comes_through():
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    found, overflows = through_float16(halves.astype(np.float32))
-    np.testing.assert_array_equal(found, halves.astype(np.float32))
-    assert overflows == 0
+    np.testing.assert_array_equal(through_float16(halves.astype(np.float32)), halves.astype(np.float32))
 
 
 def test_rounding_is_that_of_numpy():
@@ -39,9 +36,7 @@ def test_rounding_is_that_of_numpy():
                              np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))])
     with np.errstate(over='ignore', invalid='ignore'):
         expected = values.astype(np.float16)
-    found, overflows = through_float16(values)
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
-    assert overflows == np.count_nonzero(np.isinf(expected) & np.isfinite(values))
+    np.testing.assert_array_equal(through_float16(values), expected.astype(np.float32))
 
 
 @given(st.lists(st.integers(-2, 12) | st.integers(0, 299), max_size=400), st.integers(10, 2000))
