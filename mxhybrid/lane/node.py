@@ -6,6 +6,7 @@ the workers that come to share memory, and what Python has to know of the rows.
 Messages of a worker: ``worker`` (its number among those of the host) along with its memory, and ``table`` (number)
 along with its memory for that.  The node answers ``bell`` and ``block``, and ``table``, each with a descriptor.
 """
+import contextlib
 import ctypes
 import os
 import selectors
@@ -30,6 +31,8 @@ RULES = {name: number for number, name in enumerate((
 #: Settings of a rule, in the order of ``struct Rule`` there.
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 
+#: Seconds to wait for somebody who has already knocked.
+_ACCEPT_S = 0.5
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
@@ -150,7 +153,8 @@ class Node:
                         if isinstance(key.fileobj, Connection):
                             self._hear(selector, key.fileobj)
                         else:
-                            selector.register(self._listener.accept(5.0), selectors.EVENT_READ)
+                            with contextlib.suppress(socket.timeout):  # it has gone again, or was another user's
+                                selector.register(self._listener.accept(_ACCEPT_S), selectors.EVENT_READ)
         except Exception as error:
             self._on_failure('%s: %s' % (type(error).__name__, error))
 

@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import ndarray as nd
 
 from ..lane.node import Node
-from ..native.arrays import clear, make_row_sparse, row_sparse_parts
+from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
@@ -140,15 +140,16 @@ class Shard(Partition):
 
     def forget_state(self) -> None:
         super().forget_state()
+        if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
+            # The compiled part must not look for state that is gone; a push now is an error, as by ps-lite.
+            self._node.set_rule(self._number, self._part, 'call')
         self._arrays = []
         self._node.set_updates(self._number, self._part, 0)
 
     def release(self) -> None:
-        self._node.set_rule(self._number, self._part, 'capture')
-        self.mode = CAPTURE
+        self.set_mode(CAPTURE)
         self.forget_state()
-        self.stored = self._dense = None
-        clear(self._rows)
+        self.stored = self._dense = None  # the rows go when the table is dropped, which follows
 
     def update(self, optimizer: TableOptimizer, grad: Any) -> None:
         """Take a push for which the compiled part has no rule."""

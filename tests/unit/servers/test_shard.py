@@ -1,9 +1,14 @@
 """Partitions on the lane are updated to the same bits as MXNet's own optimizers update row_sparse weights."""
+import socket
+import threading
+import time
+
 import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.base.local_sockets import place_of_host
+from mxhybrid.base import local_sockets
+from mxhybrid.lane import node
 from mxhybrid.lane.node import Node
 from mxhybrid.lane.roster import Roster
 from mxhybrid.lane.worker import Lane
@@ -43,9 +48,9 @@ class OneShard:
     def __init__(self, dtype):
         self.failures = []
         self.node = Node('127.0.0.1', 'secret', self.update, self.failures.append)
-        roster = Roster([self.node.entry], [place_of_host()])
-        self.node.connect(roster, 10)
-        self.lane = Lane(roster, 0)
+        self.roster = Roster([self.node.entry], [local_sockets.place_of_host()])
+        self.node.connect(self.roster, 10)
+        self.lane = Lane(self.roster, 0)
         shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
         self.node.add_table(0, shape)
         self.table = Table(dtype)
@@ -116,6 +121,34 @@ def test_updates_to_the_same_bits_as_mxnet(one, name, own, more, dtype):
     for slot, _ in enumerate(here.shard.state_slots()):
         np.testing.assert_array_equal(here.shard.read(slot, 0, ROWS, here.optimizer),
                                       reference.read(slot, 0, ROWS, theirs))
+
+
+def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
+    here = one()
+    here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))
+    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))
+    before = here.pull()
+    here.shard.forget_state()
+    here.optimizer = None  # as the handler then has none
+    here.lane.push(here.table, np.arange(3), np.ones((3, WIDTH), np.float32), 0)
+    here.lane.settle()
+    assert len(here.failures) == 1
+    np.testing.assert_array_equal(here.pull(), before)
+
+
+def test_who_is_of_another_user_does_not_end_the_node(one, monkeypatch):
+    monkeypatch.setattr(node, '_ACCEPT_S', 0.05)
+    here = one()
+    turned_away = threading.Event()
+    monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(b'\0' + here.roster.nodes[0].listener.encode())
+        assert turned_away.wait(10)
+    time.sleep(0.3)  # longer than the node waits for the next one
+    assert here.failures == []
+    monkeypatch.undo()
+    Lane(here.roster, 0).close()  # somebody who comes later is let in
+    assert here.failures == []
 
 
 @pytest.mark.parametrize('name', ['sgd', 'nag'])
