@@ -16,6 +16,7 @@ SANITIZERS = {
 }
 
 
+@pytest.mark.timeout(360)  # the compiler alone takes 15 s, and more than a minute beside other tests
 @pytest.mark.parametrize('sanitizer', SANITIZERS)
 def test_random_jobs_are_clean(tmp_path, sanitizer):
     program = tmp_path / 'stress'
