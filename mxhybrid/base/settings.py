@@ -16,6 +16,8 @@ from .errors import SettingError
 WAYS = ('auto', 'servers', 'allreduce')
 #: What carries rows between workers and servers, or whatever can.
 WIRES = ('auto', 'ps-lite', 'lane')
+#: What carries dense sums of arrays on CPUs, or whatever carries rows, if it can.
+DENSE = ('auto', 'horovod', 'lane')
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
 #: Seconds that a worker may do something else while all others wait for it.
@@ -161,6 +163,14 @@ def _wire(setting: str, value: Any) -> str:
     return name
 
 
+def _dense(setting: str, value: Any) -> str:
+    name = str(value).strip().lower()
+    if name not in DENSE:
+        raise SettingError("%s=%r does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane where rows "
+                           "travel by it" % (setting, value))
+    return name
+
+
 def _wire_dtype(setting: str, value: Any) -> str:
     name = getattr(value, '__name__', str(value).strip())
     if name not in ('float32', 'float16'):
@@ -237,6 +247,9 @@ class Settings:
         'through memory that the servers and workers of a host share, and one connection between two hosts: under '
         'horovodrun, with local aggregation; `auto`: the lane where it can be', ALL,
         'all stores of a job have the same')
+    dense: str = _declared(
+        'auto', _dense, 'what sums dense gradients on CPUs: `horovod`; `lane`, which needs it for rows, too; `auto`: the '
+        'lane where it carries rows. On GPUs Horovod does', ALL, 'all stores of a job have the same')
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
         'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
@@ -348,4 +361,7 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     if settings.wire == 'lane' and not settings.local_aggregation:
         raise SettingError("wire='lane' has the workers of a host share memory, which local_aggregation=0 rules out: "
                            "leave one of the two out")
+    if settings.dense == 'lane' and (settings.wire == 'ps-lite' or not settings.local_aggregation):
+        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' and local_aggregation=0 rule out: leave "
+                           "one of the two out")
     return settings

@@ -1,7 +1,6 @@
 """Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
 
-Where hosts have several workers, sums of arrays on CPUs take another way, :mod:`mxhybrid.comm.host_sums`, and gathers
-become such sums.
+Sums of arrays on CPUs may take another way, and gathers become such sums then: :class:`DenseSums`.
 
 Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
 flight is an error; gathers block.
@@ -9,7 +8,7 @@ flight is an error; gathers block.
 import atexit
 import json
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -20,7 +19,6 @@ from ..native.engine import Notifier
 from ..native.forks import gate
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..watchdog.lifeline import Lifeline
-from .host_sums import HostReduction
 
 _INSTALL = ('HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 pip install --no-build-isolation '
             '--no-cache-dir --force-reinstall horovod==0.28.1')
@@ -36,6 +34,19 @@ def load_horovod() -> Any:
     return hvd
 
 
+class DenseSums(Protocol):
+    """What sums arrays in Horovod's place."""
+
+    def serves(self, array: Any) -> bool:
+        """Whether an array goes this way; depends on what is equal on all workers only."""
+
+    def allreduce_(self, array: Any, name: str, priority: int) -> None:
+        """Sum a dense array over all workers in place; returns before the sum is there."""
+
+    def forget(self, prefixes: Tuple[str, ...]) -> None:
+        """Keep nothing of sums with names that begin so (on all workers, with nothing under way)."""
+
+
 class Collective:
     """The dense half of a job, by ``horovod.mxnet``, initialised."""
 
@@ -46,10 +57,10 @@ class Collective:
         self._lifeline: Optional[Lifeline] = None
         self._trace: AnyRecorder = OFF
         self._notifier = Notifier()
-        #: What sums arrays on CPUs where hosts have several workers, once they are connected.
-        self.reduction: Optional[HostReduction] = None
+        #: What sums arrays on CPUs, if not Horovod, once workers are connected.
+        self.reduction: Optional[DenseSums] = None
 
-    def sum_by(self, reduction: HostReduction) -> None:
+    def sum_by(self, reduction: 'DenseSums') -> None:
         """From now on have arrays on CPUs summed by `reduction`."""
         self.reduction = reduction
 
@@ -60,7 +71,7 @@ class Collective:
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
         ends = self._begins('allreduce', array, name, priority)
-        if self.reduction is not None and self.reduction.serves(array, name):
+        if self.reduction is not None and self.reduction.serves(array):
             self.reduction.allreduce_(array, name, priority)
         else:
             with gate:
@@ -109,7 +120,8 @@ class Collective:
     def meet(self, name: str) -> None:
         """Wait for all workers, at the end, when none makes calls that others could miss."""
         array = mx.nd.zeros(1)
-        self.allreduce_(array, name)
+        with gate:  # by Horovod, since servers may end as soon as worker 0 has the sum
+            self._hvd.allreduce_(array, op=self._hvd.Sum, name=name)
         array.wait_to_read()
 
     def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:

@@ -152,10 +152,10 @@ class HostReduction(Service):
 
     # -- called by this worker -----------------------------------------------------------------------------------
 
-    def serves(self, array: Any, name: str) -> bool:
+    def serves(self, array: Any) -> bool:
         """Whether a sum goes this way; depends on what is equal on all workers only."""
         return (array.context.device_type == 'cpu' and array.dtype in DTYPES and array.size > 0
-                and (len(self._sums) < COLUMNS or _key(array, name) in self._sums))
+                )
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Sum a dense array on the CPU over all workers in place; returns before the sum is there."""

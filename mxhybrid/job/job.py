@@ -17,9 +17,11 @@ from ..base.settings import Settings, variable
 from ..comm.collective import Collective
 from ..comm.topology import Topology
 from ..lane import library
+from ..lane.sums import LaneSums
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
+from ..servers.aggregation import Direct
 from ..servers.client import Client
 from ..servers.cluster import ParameterServers
 from ..servers.holdings import Holdings
@@ -95,8 +97,10 @@ class Job:
         native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
         lane = self._takes_lane(collective)
-        link = join_host(topology, collective, client, self.settings.timeout,
-                         self.guard.fails_with('local aggregation failed: '), rows=not lane)
+        link: Any = Direct(client)
+        if not lane:
+            link = join_host(topology, collective, client, self.settings.timeout,
+                             self.guard.fails_with('local aggregation failed: '))
         collective.announce(self.guard.lifeline, trace)
         self.telemetry.connect(self.guard.lifeline)
         servers = ParameterServers(client, link, joined.num_servers, topology.rank, topology.num_workers,
@@ -105,15 +109,18 @@ class Job:
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
         if lane:
             places = collective.exchange(place_of_host(), 'mxhybrid.places')
-            servers.open_lane(places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
-                              self.settings.timeout)
+            link = servers.open_lane(places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
+                                     self.settings.timeout)
+            if self.settings.dense != 'horovod':
+                collective.sum_by(LaneSums(link))
         return servers
 
     def _takes_lane(self, collective: Collective) -> bool:
         """Whether rows travel by the lane: where it is wanted and can be, on all workers; a SettingError on all where
         it was asked for and cannot.
         """
-        wire = self.settings.wire
+        wire = 'lane' if self.settings.dense == 'lane' else self.settings.wire
+        setting = 'dense' if self.settings.wire != 'lane' else 'wire'
         if wire == 'ps-lite':
             return False
         hindrance = ''
@@ -131,7 +138,7 @@ class Job:
                 continue
             if wire == 'lane':
                 raise SettingError("%s='lane', but worker %d cannot: %s. Or leave the setting out"
-                                   % (variable('wire'), rank, theirs))
+                                   % (variable(setting), rank, theirs))
             if self.rank == 0:
                 logger.warning('rows travel by ps-lite, which takes more of the CPU: on worker %d %s', rank, theirs)
             return False
@@ -200,8 +207,6 @@ class Job:
                 self.collective.meet('mxhybrid.end')
                 self.servers.part()
                 self.servers.link.close()
-                if self.collective.reduction is not None:
-                    self.collective.reduction.close()
                 if self._native is not None:
                     free(disown(self._native))
                 self.collective.shutdown()

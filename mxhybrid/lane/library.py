@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Sequence
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 1
+_VERSION = 2
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -37,6 +37,8 @@ _FUNCTIONS = {
     'node_table': (_INT, [_POINTER, _U32]),
     'node_attach': (_INT, [_POINTER, _U32, _U32, _INT]),
     'node_drop_table': (_INT, [_POINTER, _U32]),
+    'node_open_sum': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _INT]),
+    'node_drop_sum': (_INT, [_POINTER, _U64]),
     'node_shard': (_POINTER, [_POINTER, _U32, _U32]),
     'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, ctypes.POINTER(ctypes.c_double)]),
     'node_set_state': (_INT, [_POINTER, _U32, _U32, _U32, _POINTER, _U64]),
@@ -53,6 +55,14 @@ _FUNCTIONS = {
     'worker_push': (_INT, [_POINTER, _U32, _POINTER, _U32, _POINTER, _INT]),
     'worker_ask': (_INT, [_POINTER, _U32, _POINTER, _U32, _U32]),
     'worker_take': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
+    'worker_sums_node': (_INT, [_POINTER, _U64]),
+    'worker_open_sum': (_INT, [_POINTER, _U64, _U32, _U64]),
+    'worker_attach_sum': (_POINTER, [_POINTER, _U64, _INT]),
+    'worker_drop_sum': (_INT, [_POINTER, _U64]),
+    'sum_given': (_POINTER, [_POINTER]),
+    'sum_total': (_POINTER, [_POINTER]),
+    'sum_set_priority': (None, [_POINTER, ctypes.c_int32]),
+    'sum_begin': (None, [_POINTER, _POINTER, _POINTER]),
     'worker_close': (None, [_POINTER]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
 }

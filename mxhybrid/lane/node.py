@@ -3,8 +3,9 @@
 Rows, updates and what goes to other hosts are the compiled part's business, ``src/node.h``.  Here are its beginning,
 the workers that come to share memory, and what Python has to know of the rows.
 
-Messages of a worker: ``worker`` (its number among those of the host) along with its memory, and ``table`` (number)
-along with its memory for that.  The node answers ``bell`` and ``block``, and ``table``, each with a descriptor.
+Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``sum``
+(number, type and elements), each along with its memory for that, and ``no sum`` (number).  The node answers ``bell``
+and ``block``, ``table``, ``sum``, each with a descriptor.
 """
 import contextlib
 import ctypes
@@ -165,6 +166,9 @@ class Node:
             selector.unregister(connection)
             connection.close()
             return
+        if word == 'no sum':
+            self._library.checked(self._library.node_drop_sum(self._handle, number))
+            return
         if descriptor is None:
             raise JobError('a worker of this host shares no memory')
         try:
@@ -172,6 +176,12 @@ class Node:
                 self._library.checked(self._library.node_add_worker(self._handle, number, descriptor))
                 connection.tell(['bell'], self._library.node_bell(self._handle))
                 connection.tell(['block'], self._library.node_block(self._handle))
+            elif word == 'sum':
+                result = self._library.checked(self._library.node_open_sum(self._handle, number, *more, descriptor))
+                try:
+                    connection.tell(['sum', number], result)
+                finally:
+                    os.close(result)
             else:
                 self._library.checked(self._library.node_attach(self._handle, number, more[0], descriptor))
                 connection.tell(['table', number],

@@ -1,5 +1,6 @@
 """A worker on the lane: its way to the rows of all tables."""
 import os
+import threading
 import time
 from typing import Any, Callable, Dict, Optional, Set
 
@@ -32,6 +33,8 @@ class Lane:
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         self._nodes: Dict[int, Connection] = {}
+        #: Held while a node is asked and answers.
+        self._asking = threading.Lock()
         #: Number on the lane by index of a table, and tables to which was pushed since they were settled.
         self._numbers: Dict[int, int] = {}
         self._pushed: Set[int] = set()
@@ -59,13 +62,32 @@ class Lane:
         self.forget(table)
         mine = self._library.checked(self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
         for node, connection in self._nodes.items():
-            connection.send(['table', number, self._local], mine)
-            theirs = self._descriptor(node)
+            with self._asking:
+                connection.send(['table', number, self._local], mine)
+                theirs = self._descriptor(node)
             try:
                 self._library.checked(self._library.worker_attach(self._handle, number, node, theirs))
             finally:
                 os.close(theirs)
         self._numbers[table.index] = number
+
+    def open_sum(self, number: int, dtype: int, count: int) -> int:
+        """Get to know a dense sum, see :class:`mxhybrid.lane.sums.Place`; what the compiled functions call it."""
+        mine = self._library.checked(self._library.worker_open_sum(self._handle, number, dtype, count))
+        node = self._library.checked(self._library.worker_sums_node(self._handle, number))
+        with self._asking:
+            self._nodes[node].send(['sum', number, self._local, dtype, count], mine)
+            theirs = self._descriptor(node)
+        try:
+            return self._library.checked(self._library.worker_attach_sum(self._handle, number, theirs))
+        finally:
+            os.close(theirs)
+
+    def drop_sum(self, number: int) -> None:
+        """Make a sum no more; nothing is under way."""
+        node = self._library.checked(self._library.worker_sums_node(self._handle, number))
+        self._nodes[node].send(['no sum', number])
+        self._library.checked(self._library.worker_drop_sum(self._handle, number))
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns once they are copied."""

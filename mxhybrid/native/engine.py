@@ -36,6 +36,9 @@ class _OnComplete(ctypes.Structure):
     _fields_ = [('callback', ctypes.c_void_p), ('engine', ctypes.c_void_p), ('parameter', ctypes.c_void_p)]
 
 
+_CPU = _Context(1, 0)
+_PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
+
 #: The engine may call it at any time; kept for ever.
 _NOTHING = _SyncFunction(lambda *_: None)
 
@@ -49,6 +52,16 @@ def write_after(arrays: List[Any], targets: List[Any]) -> None:
     check_call(_LIB.MXEnginePushSyncND(
         _NOTHING, None, None, ctypes.byref(_Context(1, 0)), _handles(arrays), ctypes.c_int(len(arrays)),
         _handles(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
+
+
+def push_native(function: Any, parameter: int, arrays: List[Any], priority: int, name: bytes) -> None:
+    """Have the engine call a compiled EngineAsyncFunc once it gets to `arrays`, which that reads and writes on the CPU,
+    each given once.  It holds back whatever comes later until the function's callback was called.
+    """
+    with gate:
+        check_call(_LIB.MXEnginePushAsyncND(
+            function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), None, 0, _handles(arrays), len(arrays),
+            ctypes.byref(_PRIORITIZED_PROPERTY), int(priority), name, ctypes.c_bool(False)))
 
 
 class Notifier:

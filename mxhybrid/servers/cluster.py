@@ -83,9 +83,10 @@ class ParameterServers:
             self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
 
-    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float) -> None:
-        """From now on have rows travel by the lane (collective); `places` of the workers are by rank, `exchange` gives
-        every worker the JSON values of all.
+    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float
+                  ) -> Lane:
+        """From now on have rows travel by the lane (collective), which is returned; `places` of the workers are by rank,
+        `exchange` gives every worker the JSON values of all.
         """
         self.command('listen')
         nodes = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
@@ -93,8 +94,8 @@ class ParameterServers:
         nodes, _ = roster.as_json()
         self.command('connect', nodes=nodes, places=list(places), timeout=timeout)
         self.barrier()
-        before, self.link = self.link, Lane(roster, self.rank, self.trace)
-        before.close()
+        lane = self.link = Lane(roster, self.rank, self.trace)
+        return lane
 
     def _read_entry(self, server: int) -> Entry:
         data = self.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()

@@ -11,6 +11,7 @@ using lane::Roster;
 using lane::Rule;
 using lane::TableShape;
 using lane::Worker;
+using lane::WorkerSums;
 
 namespace {
 
@@ -49,7 +50,7 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 1; }
+int lane_version() { return 2; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -93,6 +94,15 @@ int lane_node_attach(void* node, uint32_t number, uint32_t worker, int descripto
 }
 int lane_node_drop_table(void* node, uint32_t number) {
   return guarded([&] { static_cast<Node*>(node)->drop_table(number); return 0; }, -1);
+}
+/// Returns the descriptor of the result, to be closed.
+int lane_node_open_sum(void* node, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count, int descriptor) {
+  return guarded([&] {
+    return static_cast<Node*>(node)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
+  }, -1);
+}
+int lane_node_drop_sum(void* node, uint64_t number) {
+  return guarded([&] { static_cast<Node*>(node)->drop_sum(number); return 0; }, -1);
 }
 void* lane_node_shard(void* node, uint32_t number, uint32_t part) {
   return guarded([&]() -> void* { return static_cast<Node*>(node)->shard(number, part); }, nullptr);
@@ -173,6 +183,35 @@ int lane_worker_take(void* worker, uint32_t number, int ticket, void* out, int m
   return guarded([&] {
     return static_cast<Worker*>(worker)->take(number, ticket, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
+}
+/// The node of the worker's host that takes care of a sum.
+int lane_worker_sums_node(void* worker, uint64_t number) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->sums_node(number)); }, -1);
+}
+/// Returns the descriptor of the values.
+int lane_worker_open_sum(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
+  return guarded([&] {
+    Worker& found = *static_cast<Worker*>(worker);
+    return found.sums().open(number, found.position(found.sums_node(number)), static_cast<lane::Dtype>(dtype), count);
+  }, -1);
+}
+/// Returns the sum, for the functions below.
+void* lane_worker_attach_sum(void* worker, uint64_t number, int descriptor) {
+  return guarded([&]() -> void* {
+    WorkerSums& sums = static_cast<Worker*>(worker)->sums();
+    sums.attach(number, descriptor);
+    return &sums.sum(number);
+  }, nullptr);
+}
+int lane_worker_drop_sum(void* worker, uint64_t number) {
+  return guarded([&] { static_cast<Worker*>(worker)->sums().drop(number); return 0; }, -1);
+}
+void* lane_sum_given(void* sum) { return static_cast<WorkerSums::Sum*>(sum)->given(); }
+void* lane_sum_total(void* sum) { return static_cast<WorkerSums::Sum*>(sum)->total(); }
+void lane_sum_set_priority(void* sum, int32_t priority) { static_cast<WorkerSums::Sum*>(sum)->set_priority(priority); }
+/// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
+void lane_sum_begin(void*, void* on_complete, void* sum) {
+  static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
 }
 void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 

@@ -24,6 +24,9 @@ enum class Message : uint8_t {
   kRows = 3,
   /// The other node ends in order.
   kBye = 4,
+  /// What a host gives of a piece of a dense sum, and the result.
+  kPart = 5,
+  kTotal = 6,
 };
 
 enum Priority : uint32_t { kUrgent = 0, kPulls = 1, kPushes = 2, kPriorities = 3 };

@@ -49,6 +49,11 @@ void Memory::release() {
   descriptor_ = -1;
 }
 
+void Memory::close_descriptor() {
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = -1;
+}
+
 Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
 
 Memory& Memory::operator=(Memory&& other) noexcept {

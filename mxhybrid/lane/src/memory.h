@@ -25,6 +25,8 @@ class Memory {
 
   /// To be given to another process; -1 if another process made the memory.
   int descriptor() const { return descriptor_; }
+  /// All have it that need it; the memory stays.
+  void close_descriptor();
   size_t size() const { return size_; }
   bool mapped() const { return base_ != nullptr; }
 

@@ -29,20 +29,6 @@ int64_t now() {
 
 }  // namespace
 
-std::vector<uint32_t> Roster::nodes_of(uint32_t host) const {
-  std::vector<uint32_t> found;
-  for (uint32_t node = 0; node < hosts.size(); ++node) {
-    if (hosts[node] == host) found.push_back(node);
-  }
-  return found;
-}
-
-uint32_t Roster::handler(uint32_t host, uint32_t owner) const {
-  if (hosts.at(owner) == host) return owner;
-  const std::vector<uint32_t> nodes = nodes_of(host);
-  return nodes.at(owner % nodes.size());
-}
-
 struct Node::Pushed {
   uint32_t count;
   Buffer places, rows;
@@ -168,7 +154,8 @@ Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
       call_(std::move(call)),
       failed_(std::move(failed)),
       block_(sizeof(NodeBlock)),
-      workers_(roster_.workers.at(host_)) {
+      workers_(roster_.workers.at(host_)),
+      sums_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalNodes) throw std::runtime_error("too many servers on one host, at most 16");
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
@@ -242,6 +229,16 @@ void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
 void Node::drop_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   tables_.erase(number);
+}
+
+int Node::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sums_.open(number, worker, dtype, count, descriptor);
+}
+
+void Node::drop_sum(uint64_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  sums_.drop(number);
 }
 
 Node::Table& Node::table(uint32_t number) {
@@ -369,6 +366,7 @@ void Node::hear(Peer& peer) {
 }
 
 bool Node::has_work() {
+  if (sums_.has_work(workers_)) return true;
   for (auto& each : tables_) {
     for (Side& side : each.second->sides) {
       if (side.shared != nullptr && side.shared->activity.load() != side.activity) return true;
@@ -387,7 +385,7 @@ void Node::notify() {
 }
 
 bool Node::progress() {
-  bool news = false;
+  bool news = sums_.progress(workers_);
   for (auto& each : tables_) news = progress(*each.second) || news;
   return news;
 }
@@ -797,6 +795,7 @@ void Node::answer(Table& table) {
 
 void Node::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.begin(header, number, pieces);
   Table& table = node.table(header.table);
   if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
   Part& part = table.parts[header.part];
@@ -853,6 +852,7 @@ void Node::Peer::end(const Header& header) {
     left = true;
     return;
   }
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.end(header, number);
   Table& table = node.table(header.table);
   const TableShape& shape = table.shape;
   switch (header.kind) {

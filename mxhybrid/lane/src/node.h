@@ -14,23 +14,12 @@
 #include <vector>
 
 #include "connection.h"
+#include "roster.h"
 #include "rows.h"
+#include "sums.h"
 #include "update.h"
 
 namespace lane {
-
-/// All nodes and workers of a job, equal in all processes.
-struct Roster {
-  /// By node: the number of its host.
-  std::vector<uint32_t> hosts;
-  /// By host: how many workers it has.
-  std::vector<uint32_t> workers;
-
-  /// Nodes of a host, in order.
-  std::vector<uint32_t> nodes_of(uint32_t host) const;
-  /// The node that handles, on `host`, partitions that node `owner` owns; see TableShape.
-  uint32_t handler(uint32_t host, uint32_t owner) const;
-};
 
 class Node {
  public:
@@ -60,6 +49,10 @@ class Node {
   void attach(uint32_t number, uint32_t worker, int descriptor);
   /// Drop a table; nobody uses it any more.
   void drop_table(uint32_t number);
+
+  /// See Sums.
+  int open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
+  void drop_sum(uint64_t number);
 
   /// The rows of a partition that this node owns.
   char* shard(uint32_t number, uint32_t part);
@@ -121,6 +114,7 @@ class Node {
   int bell_ = -1, epoll_ = -1;
   std::vector<Memory> workers_;  // WorkerBlocks
   std::map<uint32_t, std::unique_ptr<Table>> tables_;
+  Sums sums_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;
   bool closing_ = false;

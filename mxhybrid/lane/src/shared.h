@@ -25,9 +25,12 @@ inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>
 constexpr int kMaxLocalNodes = 16;
 constexpr int kTickets = 8;
 
-enum class Dtype : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2 };
+/// Tables have floats only.
+enum class Dtype : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2, kInt32 = 3, kInt64 = 4 };
 
-inline size_t size_of(Dtype dtype) { return dtype == Dtype::kFloat16 ? 2 : dtype == Dtype::kFloat32 ? 4 : 8; }
+inline size_t size_of(Dtype dtype) {
+  return dtype == Dtype::kFloat16 ? 2 : dtype == Dtype::kFloat32 || dtype == Dtype::kInt32 ? 4 : 8;
+}
 
 /// The shape of a table, and who holds and who handles its partitions.
 ///
@@ -91,6 +94,8 @@ struct WorkerBlock {
   alignas(64) Counter bell;
   /// Threads of the worker that sleep on `bell`, or are about to.
   alignas(64) Counter sleepers;
+  /// The worker adds 1 whenever it has given values of a dense sum.
+  alignas(64) Counter given;
 };
 
 enum TicketFlags : uint32_t {
@@ -130,6 +135,27 @@ struct WorkerTableLayout {
 
   explicit WorkerTableLayout(const TableShape& shape);
 };
+
+// ------------------------------------------------------------------------------------------------------ dense sums
+
+/// One of each worker and sum; its values follow, which stay from the moment at which it adds 1 to `count` until the
+/// result is there.
+struct SumGiven {
+  alignas(64) Counter count;
+  int32_t priority;
+};
+
+/// One of each host and sum; the result follows, which stays until all workers have given again.
+struct SumTotal {
+  /// Results so far.
+  alignas(64) Counter done;
+  /// Workers of the host add 1 when they give: the one that makes a round complete rings.
+  alignas(64) Counter arrived;
+};
+
+/// Where values begin in the memory of either.
+constexpr size_t kSumData = 128;
+static_assert(sizeof(SumGiven) <= kSumData && sizeof(SumTotal) <= kSumData, "values come after it");
 
 // --------------------------------------------------------------------------------------------------------- waiting
 

@@ -55,18 +55,24 @@ struct Worker::Table {
 
 Worker::Worker(Roster roster, uint32_t host)
     : roster_(std::move(roster)), host_(host), nodes_(roster_.nodes_of(host)), block_(sizeof(WorkerBlock)),
-      blocks_(nodes_.size()), bells_(nodes_.size(), -1) {}
+      blocks_(nodes_.size()), bells_(nodes_.size(), -1),
+      sums_(*block_.at<WorkerBlock>(0), roster_.workers.at(host), [this](uint32_t node) { ring(node); }) {}
 
 Worker::~Worker() {
+  sums_.close();
   for (int bell : bells_) {
     if (bell >= 0) ::close(bell);
   }
 }
 
 void Worker::add_node(uint32_t node, int bell, int descriptor) {
-  const size_t at = std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin();
+  const uint32_t at = position(node);
   blocks_.at(at) = Memory(descriptor, sizeof(NodeBlock));
   bells_.at(at) = bell;
+}
+
+uint32_t Worker::position(uint32_t node) const {
+  return static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
 }
 
 int Worker::add_table(uint32_t number, const TableShape& shape) {
@@ -75,7 +81,7 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
   made->shards.resize(shape.partitions());
   for (uint32_t owner : shape.owners) {
     const uint32_t node = roster_.handler(host_, owner);
-    const uint32_t at = static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+    const uint32_t at = position(node);
     made->handlers.push_back(at);
     made->owned.push_back(node == owner);
     made->sides.at(at).handles = true;
@@ -88,7 +94,7 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
 
 void Worker::attach(uint32_t number, uint32_t node, int descriptor) {
   const std::shared_ptr<Table> found = table(number);
-  const uint32_t at = static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+  const uint32_t at = position(node);
   std::vector<uint8_t> handled;
   for (uint32_t handler : found->handlers) handled.push_back(handler == at);
   const NodeTableLayout layout(found->shape, node, handled);

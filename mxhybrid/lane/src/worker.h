@@ -11,6 +11,7 @@
 
 #include "node.h"
 #include "rows.h"
+#include "worker_sums.h"
 
 namespace lane {
 
@@ -38,6 +39,12 @@ class Worker {
   /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the ticket back when done.
   bool take(uint32_t number, int ticket, char* out, int milliseconds);
 
+  /// Dense sums.
+  WorkerSums& sums() { return sums_; }
+  /// The node of this host that takes care of one, and its position among those of this host.
+  uint32_t sums_node(uint64_t number) const { return roster_.sums_node(host_, number); }
+  uint32_t position(uint32_t node) const;
+
  private:
   struct Pull;
   struct Side;
@@ -58,6 +65,7 @@ class Worker {
   std::vector<Memory> blocks_;  // of the nodes of this host, in order
   std::vector<int> bells_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
+  WorkerSums sums_;
 };
 
 }  // namespace lane

@@ -1,0 +1,272 @@
+#include "sums.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fcntl.h>
+#include <stdexcept>
+
+#include "add.h"
+
+namespace lane {
+namespace {
+
+/// Pieces have at most that many bytes, so that one is added up while the next one travels; and no fewer than that
+/// many, for a message costs more than a few bytes.
+constexpr size_t kLargestPiece = 256 << 10, kSmallestPiece = 32 << 10;
+/// Of what comes before a sum was opened here.
+constexpr size_t kMostEarly = size_t(1) << 30;
+
+}  // namespace
+
+struct Sums::Sum {
+  struct Owned {
+    std::vector<Buffer> parts;  // by place among the hosts
+    std::vector<uint8_t> there;
+    uint32_t arrived = 0;
+    bool given = false;  // by this host
+  };
+
+  uint64_t number = 0;
+  // Unknown until a worker of this host opens it; parts may come before.
+  bool known = false;
+  Dtype dtype = Dtype::kFloat32;
+  uint64_t count = 0;
+  uint64_t piece = 1;  // elements
+  uint32_t pieces = 0;
+  std::shared_ptr<Memory> memory;
+  SumTotal* shared = nullptr;
+  std::vector<std::shared_ptr<Memory>> sides;  // by worker
+  uint32_t open = 0, dropped = 0;
+
+  uint32_t round = 0, waiting = 0;
+  bool under_way = false;
+  std::map<uint32_t, Owned> owned;  // by piece
+  std::vector<uint8_t> expected;    // by piece: whether its result is to come from another host
+
+  SumGiven& given(uint32_t worker) const { return *sides[worker]->at<SumGiven>(0); }
+  int32_t priority() const { return given(0).priority; }
+  bool complete() const {
+    for (uint32_t worker = 0; worker < sides.size(); ++worker) {
+      if (!reached(given(worker).count.load(std::memory_order_acquire), round + 1)) return false;
+    }
+    return true;
+  }
+  size_t offset(uint32_t which) const { return kSumData + which * piece * size_of(dtype); }
+  uint64_t size(uint32_t which) const { return std::min(piece, count - which * piece); }
+};
+
+Sums::Sums(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
+    : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
+      seen_(roster.workers.at(host_)) {
+  for (uint32_t host = 0; host < roster.workers.size(); ++host) {
+    if (roster.workers[host] > 0) hosts_.push_back(host);
+  }
+}
+
+Sums::~Sums() = default;
+
+void Sums::cut(Sum& sum) {
+  const size_t bytes = sum.count * size_of(sum.dtype), hosts = hosts_.size();
+  size_t piece = bytes;
+  if (hosts > 1) {
+    const size_t each = std::max<size_t>(1, (bytes + hosts * kLargestPiece - 1) / (hosts * kLargestPiece));
+    piece = std::max((bytes + hosts * each - 1) / (hosts * each), kSmallestPiece);
+    piece = (piece + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+  }
+  sum.piece = std::max<uint64_t>(1, piece / size_of(sum.dtype));
+  sum.pieces = static_cast<uint32_t>((sum.count + sum.piece - 1) / sum.piece);
+  sum.expected.assign(sum.pieces, 0);
+}
+
+int Sums::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+  auto& found = sums_[number];
+  if (!found) found = std::make_unique<Sum>();
+  Sum& sum = *found;
+  const size_t size = kSumData + count * size_of(dtype);
+  if (!sum.known) {
+    sum.number = number;
+    sum.dtype = dtype;
+    sum.count = count;
+    sum.known = true;
+    sum.memory = std::make_shared<Memory>(size);
+    sum.shared = sum.memory->at<SumTotal>(0);
+    sum.sides.resize(seen_.size());
+    cut(sum);
+    for (auto& [piece, owned] : sum.owned) {  // what came before
+      for (const Buffer& part : owned.parts) {
+        early_ -= part.size();
+        if (part.size() && (piece >= sum.pieces || part.size() != sum.size(piece) * size_of(dtype))) {
+          throw std::runtime_error("hosts make sums of different sizes of one name");
+        }
+      }
+    }
+  }
+  if (sum.dtype != dtype || sum.count != count || sum.sides.at(worker)) {
+    throw std::runtime_error("workers of this host make sums of different sizes of one name");
+  }
+  sum.sides[worker] = std::make_shared<Memory>(descriptor, size);
+  ++sum.open;
+  const int result = fcntl(sum.memory->descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (result < 0) fail_with_errno("dup");
+  if (sum.open == sum.sides.size()) sum.memory->close_descriptor();
+  return result;
+}
+
+void Sums::drop(uint64_t number) {
+  auto found = sums_.find(number);
+  if (found == sums_.end()) throw std::runtime_error("a sum is dropped that is not there");
+  if (++found->second->dropped == found->second->sides.size()) sums_.erase(found);
+}
+
+bool Sums::has_work(const std::vector<Memory>& workers) const {
+  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->given.load() != seen_[worker]) return true;
+  }
+  return false;
+}
+
+bool Sums::progress(const std::vector<Memory>& workers) {
+  if (has_work(workers)) {
+    for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+      if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->given.load();
+    }
+    std::vector<Sum*> ready;
+    for (auto& each : sums_) {
+      Sum& sum = *each.second;
+      if (sum.known && !sum.under_way && sum.open == sum.sides.size() && sum.complete()) ready.push_back(&sum);
+    }
+    std::stable_sort(ready.begin(), ready.end(), [](const Sum* one, const Sum* other) {
+      return one->priority() > other->priority();
+    });
+    for (Sum* sum : ready) start(*sum);
+  }
+  const bool news = news_;
+  news_ = false;
+  return news;
+}
+
+void Sums::start(Sum& sum) {
+  sum.under_way = true;
+  ++sum.round;
+  sum.waiting = sum.pieces;
+  std::vector<const char*> sources(sum.sides.size());
+  for (uint32_t piece = 0; piece < sum.pieces; ++piece) {
+    const size_t offset = sum.offset(piece);
+    for (uint32_t worker = 0; worker < sources.size(); ++worker) sources[worker] = sum.sides[worker]->at<char>(offset);
+    char* result = sum.memory->at<char>(offset);
+    const uint32_t owner = hosts_[(sum.number + piece) % hosts_.size()];
+    // What one worker gave stays as it is until the result is there, so it can be sent from its place.
+    const bool copied = sources.size() > 1 || hosts_.size() == 1;
+    if (copied) add(sum.dtype, sources, sum.size(piece), result);
+    if (hosts_.size() == 1) {
+      --sum.waiting;
+    } else if (owner == host_) {
+      sum.owned[piece].given = true;
+      finish_piece(sum, piece);
+    } else {
+      sum.expected[piece] = 1;
+      send(sum, piece, Message::kPart, copied ? result : sources[0], copied ? sum.memory : sum.sides[0], owner);
+    }
+  }
+  if (sum.waiting == 0 && sum.under_way) done(sum);
+}
+
+void Sums::finish_piece(Sum& sum, uint32_t piece) {
+  Sum::Owned& owned = sum.owned[piece];
+  if (!owned.given || owned.arrived + 1 < hosts_.size()) return;
+  const size_t offset = sum.offset(piece);
+  char* result = sum.memory->at<char>(offset);
+  std::vector<const char*> sources;
+  for (uint32_t place = 0; place < hosts_.size(); ++place) {
+    if (hosts_[place] == host_) {
+      sources.push_back(sum.sides.size() > 1 ? result : sum.sides[0]->at<char>(offset));
+    } else {
+      sources.push_back(owned.parts[place].data());
+    }
+  }
+  add(sum.dtype, sources, sum.size(piece), result);
+  sum.owned.erase(piece);
+  for (uint32_t host : hosts_) {
+    if (host != host_) send(sum, piece, Message::kTotal, result, sum.memory, host);
+  }
+  --sum.waiting;
+}
+
+void Sums::done(Sum& sum) {
+  sum.under_way = false;
+  sum.shared->done.store(sum.round, std::memory_order_release);
+  news_ = true;
+}
+
+void Sums::send(Sum& sum, uint32_t piece, Message kind, const char* data, std::shared_ptr<Memory> owner,
+                uint32_t host) {
+  auto message = std::make_unique<Outgoing>();
+  message->header.kind = kind;
+  message->header.flags = static_cast<uint8_t>(sum.dtype);
+  message->header.part = piece;
+  message->header.count = static_cast<uint32_t>(sum.size(piece));
+  message->header.number = sum.number;
+  message->pieces[0] = {const_cast<char*>(data), sum.size(piece) * size_of(sum.dtype)};
+  message->sent = [owner] {};  // which has to stay until then
+  peer_(roster_.sums_node(host, sum.number)).send(kUrgent, std::move(message));
+}
+
+Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
+  const uint32_t host = roster_.hosts[from];
+  if (roster_.workers[host] == 0 || roster_.sums_node(host, header.number) != from ||
+      roster_.sums_node(host_, header.number) != node_) {
+    throw std::runtime_error("a sum that is not this node's");
+  }
+  if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
+  auto found = sums_.find(header.number);
+  const bool part = header.kind == Message::kPart;
+  if (found == sums_.end() && part) found = sums_.emplace(header.number, std::make_unique<Sum>()).first;
+  if (found == sums_.end()) throw std::runtime_error("a result of no sum");
+  Sum& sum = *found->second;
+  if (sum.known) {
+    const bool mine = header.part < sum.pieces && hosts_[(sum.number + header.part) % hosts_.size()] == host_;
+    if (header.part >= sum.pieces || static_cast<Dtype>(header.flags) != sum.dtype ||
+        header.count != sum.size(header.part) || mine != part || (!part && !sum.expected[header.part]) ||
+        (!part && hosts_[(sum.number + header.part) % hosts_.size()] != host)) {
+      throw std::runtime_error("a piece of another sum of that name");
+    }
+  }
+  return sum;
+}
+
+void Sums::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+  Sum& sum = from_other(header, from);
+  const size_t size = header.count * size_of(static_cast<Dtype>(header.flags));
+  if (header.kind == Message::kTotal) {
+    pieces[0] = {sum.memory->at<char>(sum.offset(header.part)), size};
+    return;
+  }
+  if (!sum.known && (size > kLargestPiece + Layout::kAlignment || early_ + size > kMostEarly)) {
+    throw std::runtime_error("too much of a sum that no worker of this host makes");
+  }
+  Sum::Owned& owned = sum.owned[header.part];
+  owned.parts.resize(hosts_.size());
+  owned.there.resize(hosts_.size());
+  const size_t place = std::find(hosts_.begin(), hosts_.end(), roster_.hosts[from]) - hosts_.begin();
+  if (owned.there[place]) throw std::runtime_error("a piece of a sum twice");
+  if (!sum.known) early_ += size;
+  owned.there[place] = 1;
+  owned.parts[place] = Buffer(size);
+  pieces[0] = {owned.parts[place].data(), size};
+}
+
+void Sums::end(const Header& header, uint32_t from) {
+  Sum& sum = from_other(header, from);
+  if (header.kind == Message::kTotal) {
+    sum.expected[header.part] = 0;
+    if (--sum.waiting == 0) done(sum);
+    return;
+  }
+  ++sum.owned[header.part].arrived;
+  if (!sum.known) return;
+  finish_piece(sum, header.part);
+  if (sum.under_way && sum.waiting == 0) done(sum);
+}
+
+}  // namespace lane
