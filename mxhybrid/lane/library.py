@@ -22,6 +22,7 @@ Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int
 _U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int)
 _NUMBERS = ctypes.POINTER(_U32)
 _SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
+_POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
 _ROSTER = [_U32, _NUMBERS, _U32, _NUMBERS]
 
 #: Result and parameters by name, without ``lane_``.
@@ -40,7 +41,7 @@ _FUNCTIONS = {
     'node_open_sum': (_INT, [_POINTER, _U64, _U32, _U32, _U64, _INT]),
     'node_drop_sum': (_INT, [_POINTER, _U64]),
     'node_shard': (_POINTER, [_POINTER, _U32, _U32]),
-    'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, ctypes.POINTER(ctypes.c_double)]),
+    'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, _DOUBLES]),
     'node_set_state': (_INT, [_POINTER, _U32, _U32, _U32, _POINTER, _U64]),
     'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U32]),
     'node_observe': (_INT, [_POINTER, Observer]),
@@ -63,6 +64,13 @@ _FUNCTIONS = {
     'sum_total': (_POINTER, [_POINTER]),
     'sum_set_priority': (None, [_POINTER, ctypes.c_int32]),
     'sum_begin': (None, [_POINTER, _POINTER, _POINTER]),
+    'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
+    'bundle_close': (None, [_POINTER]),
+    'bundle_begin': (None, [_POINTER, _POINTER, _POINTER]),
+    'bundle_update': (None, [_POINTER, _POINTER]),
+    'update_new': (_POINTER, [_POINTER, _U32, _DOUBLES, _U32, _POINTERS, _POINTERS, _DOUBLES, _DOUBLES]),
+    'update_close': (None, [_POINTER]),
+    'copy_arrays': (_INT, [_POINTER, _POINTER, _U32, _POINTERS, _POINTERS]),
     'worker_close': (None, [_POINTER]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
 }

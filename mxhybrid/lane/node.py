@@ -28,7 +28,7 @@ DTYPES = ('float16', 'float32', 'float64')
 #: Rules for pushes by name, with their numbers in ``src/update.h``.
 RULES = {name: number for number, name in enumerate((
     'capture', 'assign', 'replace', 'assign state', 'call', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
-    'ftrl'))}
+    'ftrl', 'multi sgd', 'dense adam'))}
 #: Settings of a rule, in the order of ``struct Rule`` there.
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 

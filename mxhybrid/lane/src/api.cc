@@ -2,10 +2,14 @@
 // the text, in the same thread.
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "bundle.h"
 #include "worker.h"
 
+using lane::Bundle;
 using lane::Node;
 using lane::Roster;
 using lane::Rule;
@@ -44,6 +48,22 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
   shape.owners.assign(owners, owners + parts);
   return shape;
 }
+
+Rule rule_of(uint32_t kind, const double* settings) {
+  Rule rule;
+  rule.kind = static_cast<lane::Kind>(kind);
+  double* fields[] = {&rule.lr,    &rule.wd,    &rule.rescale, &rule.clip,   &rule.momentum,
+                      &rule.beta1, &rule.beta2, &rule.epsilon, &rule.lamda1, &rule.beta};
+  for (double* field : fields) *field = *settings++;
+  return rule;
+}
+
+/// One update of a bundle.
+struct BundleUpdate {
+  Bundle& bundle;
+  Rule rule;
+  std::vector<Bundle::Target> targets;
+};
 
 }  // namespace
 
@@ -110,12 +130,8 @@ void* lane_node_shard(void* node, uint32_t number, uint32_t part) {
 int lane_node_set_rule(void* node, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
                        const double* settings) {
   return guarded([&] {
-    Rule rule;
-    rule.kind = static_cast<lane::Kind>(kind);
+    Rule rule = rule_of(kind, settings);
     rule.slot = slot;
-    double* fields[] = {&rule.lr,    &rule.wd,    &rule.rescale, &rule.clip,   &rule.momentum,
-                        &rule.beta1, &rule.beta2, &rule.epsilon, &rule.lamda1, &rule.beta};
-    for (double* field : fields) *field = *settings++;
     static_cast<Node*>(node)->set_rule(number, part, rule);
     return 0;
   }, -1);
@@ -213,6 +229,59 @@ void lane_sum_set_priority(void* sum, int32_t priority) { static_cast<WorkerSums
 void lane_sum_begin(void*, void* on_complete, void* sum) {
   static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
 }
+
+// ---------------------------------------------------------------------------------------------------------- bundles
+
+void* lane_bundle_new(void* sum, uint32_t dtype, int halves, void* get_data, uint32_t count, void** gradients,
+                      const uint64_t* sizes) {
+  return guarded([&]() -> void* {
+    auto made = std::make_unique<Bundle>(*static_cast<WorkerSums::Sum*>(sum), static_cast<lane::Dtype>(dtype),
+                                         halves != 0, reinterpret_cast<lane::GetData>(get_data));
+    for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);
+    return made.release();
+  }, nullptr);
+}
+/// No operation is under way.
+void lane_bundle_close(void* bundle) { delete static_cast<Bundle*>(bundle); }
+/// EngineAsyncFunc.
+void lane_bundle_begin(void*, void* on_complete, void* bundle) {
+  static_cast<Bundle*>(bundle)->begin(*static_cast<lane::OnComplete*>(on_complete));
+}
+/// What lane_bundle_update takes; per weight two states, null where there is none.
+void* lane_update_new(void* bundle, uint32_t kind, const double* settings, uint32_t count, void** weights,
+                      void** states, const double* lrs, const double* wds) {
+  return guarded([&]() -> void* {
+    auto made = std::make_unique<BundleUpdate>(BundleUpdate{*static_cast<Bundle*>(bundle), rule_of(kind, settings), {}});
+    for (uint32_t i = 0; i < count; ++i) {
+      made->targets.push_back({static_cast<char*>(weights[i]),
+                               {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
+                               lrs[i], wds[i]});
+    }
+    return made.release();
+  }, nullptr);
+}
+/// EngineFuncParamDeleter.
+void lane_update_close(void* update) { delete static_cast<BundleUpdate*>(update); }
+/// EngineSyncFunc.
+void lane_bundle_update(void*, void* update) {
+  BundleUpdate& found = *static_cast<BundleUpdate*>(update);
+  found.bundle.update(found.rule, found.targets);
+}
+/// Have MXNet copy arrays, each to another one: MXImperativeInvokeEx of the operator _copyto.  Returns what that did.
+int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {
+  using Invoke = int (*)(void*, int, void**, int*, void***, int, const char**, const char**, const int**);
+  for (uint32_t i = 0; i < count; ++i) {
+    int outputs = 1;
+    void* output = to[i];
+    void** pointer = &output;
+    const int* storage = nullptr;
+    const int failed = reinterpret_cast<Invoke>(invoke)(copy, 1, &from[i], &outputs, &pointer, 0, nullptr, nullptr,
+                                                        &storage);
+    if (failed) return failed;
+  }
+  return 0;
+}
+
 void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 
 // ---------------------------------------------------------------------------------------------------------- kernels

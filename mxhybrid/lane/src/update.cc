@@ -70,6 +70,33 @@ void adam(const Settings& set, const RowUpdate& row) {
   }
 }
 
+/// As sgd, as ``multi_sgd_update`` writes it.
+template <typename T>
+void multi_sgd(const Settings& set, const RowUpdate& row) {
+  const Arrays<T> a(row);
+  const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
+  const T rate = lr * wd, scale = lr * rescale;
+  if (clip >= 0) {
+    for (size_t j = 0; j < a.n; ++j) a.w[j] = a.w[j] + (T(0) - rate * a.w[j] - lr * clipped<T>(rescale * a.g[j], clip));
+  } else {
+    for (size_t j = 0; j < a.n; ++j) a.w[j] = a.w[j] + (T(0) - rate * a.w[j] - scale * a.g[j]);
+  }
+}
+
+template <typename T>
+void dense_adam(const Settings& set, const RowUpdate& row) {
+  const Arrays<T> a(row);
+  const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
+  const T beta1 = set.beta1, beta2 = set.beta2, epsilon = set.epsilon;
+  for (size_t j = 0; j < a.n; ++j) {
+    T g = a.g[j] * rescale + a.w[j] * wd;
+    if (clip >= 0) g = clipped<T>(g, clip);
+    a.s[j] = beta1 * a.s[j] + (1.f - beta1) * g;
+    a.t[j] = beta2 * a.t[j] + (1.f - beta2) * g * g;
+    a.w[j] = a.w[j] - lr * a.s[j] / (std::sqrt(a.t[j]) + epsilon);
+  }
+}
+
 template <typename T>
 void adagrad(const Settings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
@@ -132,6 +159,10 @@ Update kernel_for(Kind kind) {
       return group_adagrad<T>;
     case Kind::kFtrl:
       return ftrl<T>;
+    case Kind::kMultiSgd:
+      return multi_sgd<T>;
+    case Kind::kDenseAdam:
+      return dense_adam<T>;
     default:
       return nullptr;
   }

@@ -1,5 +1,5 @@
-// What a push does to rows of a partition, with the same numbers as MXNet 1.9.1's kernels for row_sparse gradients
-// (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h): each formula stands as it stands
+// What a push does to rows of a partition, and a sum to dense weights, with the same numbers as MXNet 1.9.1's kernels for
+// row_sparse and dense gradients (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h): each formula stands as it stands
 // there, operations in the same order, and nothing is contracted (-ffp-contract=off).
 #pragma once
 
@@ -27,6 +27,9 @@ enum class Kind : uint32_t {
   kAdagrad = 8,
   kGroupAdagrad = 9,
   kFtrl = 10,
+  // Those of dense gradients where they differ.
+  kMultiSgd = 11,
+  kDenseAdam = 12,
 };
 
 /// What is done with pushes to a partition.

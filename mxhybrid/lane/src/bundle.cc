@@ -1,0 +1,66 @@
+#include "bundle.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "half.h"
+
+namespace lane {
+namespace {
+
+/// Elements that are widened at once.
+constexpr size_t kBlock = 4096;
+
+}  // namespace
+
+void Bundle::add(void* gradient, size_t count) {
+  items_.push_back({gradient, count_, count});
+  count_ += count;
+}
+
+void Bundle::begin(const OnComplete& complete) {
+  for (const Item& item : items_) {
+    void* data = nullptr;
+    if (get_(item.gradient, &data) != 0) {
+      // Nobody could be told: the engine's threads know no exceptions from here, and all workers wait for the sum.
+      std::fputs("mxhybrid: an array of gradients cannot be read\n", stderr);
+      std::abort();
+    }
+    if (halves_) {
+      narrow(static_cast<const float*>(data), reinterpret_cast<uint16_t*>(sum_.given()) + item.first, item.count);
+    } else {
+      const size_t size = size_of(dtype_);
+      std::memcpy(sum_.given() + item.first * size, data, item.count * size);
+    }
+  }
+  sum_.begin(complete);
+}
+
+void Bundle::update(const Rule& rule, const std::vector<Target>& targets) {
+  const Update kernel = lane::kernel(rule.kind, dtype_);
+  Settings settings(rule, 1);
+  const size_t size = size_of(dtype_);
+  float wide[kBlock];
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Item& item = items_[i];
+    const Target& target = targets[i];
+    settings.lr = static_cast<float>(target.lr);
+    settings.wd = static_cast<float>(target.wd);
+    const size_t step = halves_ ? kBlock : item.count;
+    for (size_t start = 0; start < item.count; start += step) {
+      const size_t count = std::min(step, item.count - start);
+      const char* gradient = sum_.total() + (item.first + start) * size;
+      if (halves_) {
+        widen(reinterpret_cast<const uint16_t*>(sum_.total()) + item.first + start, wide, count);
+        gradient = reinterpret_cast<const char*>(wide);
+      }
+      char* const states[2] = {target.state[0] ? target.state[0] + start * size : nullptr,
+                               target.state[1] ? target.state[1] + start * size : nullptr};
+      kernel(settings, {target.weight + start * size, {states[0], states[1]}, gradient, count});
+    }
+  }
+}
+
+}  // namespace lane

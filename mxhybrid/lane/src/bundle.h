@@ -1,0 +1,48 @@
+// Several dense gradients in one sum, and what becomes of it: operations of MXNet's engine, which calls these functions
+// in its threads when the arrays are there.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "update.h"
+#include "worker_sums.h"
+
+namespace lane {
+
+/// MXNDArrayGetData of MXNet's include/mxnet/c_api.h.
+using GetData = int (*)(void* array, void** data);
+
+class Bundle {
+ public:
+  /// Values of `dtype` that travel as those of the sum: the same, or float32 as float16.
+  Bundle(WorkerSums::Sum& sum, Dtype dtype, bool halves, GetData get) : sum_(sum), dtype_(dtype), halves_(halves), get_(get) {}
+
+  /// One more gradient, an array of MXNet's on the CPU in its default layout, of so many elements.
+  void add(void* gradient, size_t count);
+  /// The gradients are computed: give them, and `complete` once the sums are there.
+  void begin(const OnComplete& complete);
+
+  struct Target {
+    char* weight;
+    char* state[2];
+    double lr, wd;
+  };
+  /// Update the weights, in the order of the gradients.
+  void update(const Rule& rule, const std::vector<Target>& targets);
+
+ private:
+  struct Item {
+    void* gradient;
+    size_t first, count;
+  };
+
+  WorkerSums::Sum& sum_;
+  const Dtype dtype_;
+  const bool halves_;
+  const GetData get_;
+  std::vector<Item> items_;
+  size_t count_ = 0;
+};
+
+}  // namespace lane
