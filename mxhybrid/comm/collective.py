@@ -43,6 +43,9 @@ class DenseSums(Protocol):
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
 
+    def place(self, name: str, count: int, dtype: Any) -> Any:
+        """Where a sum is made of arrays that are handed over together (on all workers)."""
+
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Keep nothing of sums with names that begin so (on all workers, with nothing under way)."""
 
@@ -76,6 +79,22 @@ class Collective:
         else:
             with gate:
                 self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+        ends()
+
+    @property
+    def sums_together(self) -> bool:
+        """Whether several arrays on CPUs can be summed together."""
+        return self.reduction is not None
+
+    def place(self, name: str, count: int, dtype: Any) -> Any:
+        """Where `count` values that are handed over together are summed, see :mod:`mxhybrid.lane.bundle`."""
+        assert self.reduction is not None
+        return self.reduction.place(name, count, dtype)
+
+    def make(self, bundle: Any, given: Any, name: str, priority: int) -> None:
+        """Have the sum of a bundle made, whose values will be in `given`; returns before it is there."""
+        ends = self._begins('allreduce', given, name, priority)
+        bundle.make(priority)
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:

@@ -14,6 +14,7 @@ from ..job.job import Job
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
+from ..routes.dense_bundles import DenseBundles
 from ..routes.partition_tuner import Tuner
 from ..routes.route import Means
 from ..routes.rows import read_gradient
@@ -46,6 +47,7 @@ class Distributed:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
         means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
         self._chooser = Chooser(means, job.topology.hosts, job.topology.leaders, job.measured)
+        self._bundles = DenseBundles(job.collective, self._prefix)
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
         self._agreed: Dict[Any, tuple] = {}
@@ -172,6 +174,13 @@ class Distributed:
         self._before_push(route)
         route.pushpull(arrays, outs, self.updater, priority)
 
+    def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
+        """Push dense arrays and write values to outputs, of several keys."""
+        for route, _, _ in work:
+            self._before_push(route)
+        for place, (route, arrays, outs) in enumerate(self._bundles.pushpull(work, self.updater, priority)):
+            route.pushpull(arrays, outs, self.updater, priority - place)
+
     def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
         """Write a key's value to `outs`; for a dense key a row_sparse output takes the summed gradient."""
         route.pull(outs, self.updater, priority, ignore_sparse)
@@ -278,6 +287,7 @@ class Distributed:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._holding, self._prefix, self.routes = other._holding, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
+        self._bundles = other._bundles
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:

@@ -200,16 +200,25 @@ class Hybrid(KVStore):
 
     @_unrecorded
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Push dense values and pull the result into `out`, or back into `value` (collective)."""
+        """Push dense values and pull the result into `out`, or back into `value` (collective).
+
+        Several keys in one call travel together, which takes less than one call each; the first have the highest
+        priority.
+        """
         work = self._checked('pushpull', key, value)
         outs = work if out is None else self._checked('pushpull', key, out, given=False)
         for route, arrays in work + outs:
             checks.stypes('pushpull', route.name, arrays, ('default',), 'use push and row_sparse_pull')
             if route.sparse:
                 raise InputError('pushpull: %s is row_sparse: use push and row_sparse_pull' % route.name)
-        for (route, arrays), (_, targets) in zip(work, outs):
+        if len(work) == 1:
+            (route, arrays), (_, targets) = work[0], outs[0]
             with self._meter.call('pushpull', route):
                 self._backend.pushpull(route, arrays, targets, priority)
+        else:
+            with self._meter.call('pushpull', parameter='%d parameters' % len(work)):
+                self._backend.pushpull_all([(route, arrays, targets) for (route, arrays), (_, targets)
+                                            in zip(work, outs)], priority)
         self._maybe_report()
 
     @_unrecorded

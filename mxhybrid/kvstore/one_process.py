@@ -1,6 +1,6 @@
 """A job of one process: MXNet's own store does the work."""
 import contextlib
-from typing import Any, Dict, Iterator, List, Set
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -91,6 +91,11 @@ class OneProcess:
         """Push, then pull."""
         with _of_dtype(route, outs) as exact:
             self.native.pushpull(route.key, arrays, exact, priority)
+
+    def pushpull_all(self, work: List[Tuple[Local, List[Any], List[Any]]], priority: int) -> None:
+        """As :meth:`pushpull`, of several keys."""
+        for route, arrays, outs in work:
+            self.pushpull(route, arrays, outs, priority)
 
     def pull_rows(self, route: Local, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows to `outs`."""

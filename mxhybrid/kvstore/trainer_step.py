@@ -94,10 +94,10 @@ class Steps:
         an embedding's are the last to be computed.
         """
         on_store = self._trainer._update_on_kvstore
-        for key, param in trained:
-            if param._grad_stype == 'default':
-                out = param.list_data() if on_store else None
-                store.pushpull(key, param.list_grad(), out=out, priority=-key)
+        dense = [(key, param) for key, param in trained if param._grad_stype == 'default']
+        if dense:
+            store.pushpull([key for key, _ in dense], [param.list_grad() for _, param in dense],
+                           [param.list_data() for _, param in dense] if on_store else None, -dense[0][0])
         held = {}
         if self.switch is not None:
             self.switch.before_push(by_hand=self._call is None)  # waits for the other workers

@@ -48,6 +48,12 @@ def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
     return rows, width, DTYPES.index(dtype), int(halves), len(owners), library.numbers(owners)
 
 
+def rule_settings(settings: Mapping[str, float]) -> Any:
+    """Settings of a rule, by name, for the compiled functions."""
+    return (ctypes.c_double * len(SETTINGS))(*[settings.get(name, -1.0 if name == 'clip' else 0.0)
+                                               for name in SETTINGS])
+
+
 class Node:
     """The node; other hosts reach it at `address`.
 
@@ -115,9 +121,8 @@ class Node:
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
         """What pushes to a partition mean from now on."""
-        values = (ctypes.c_double * len(SETTINGS))(*[settings.get(name, -1.0 if name == 'clip' else 0.0)
-                                                     for name in SETTINGS])
-        self._library.checked(self._library.node_set_rule(self._handle, number, part, RULES[rule], slot, values))
+        self._library.checked(self._library.node_set_rule(self._handle, number, part, RULES[rule], slot,
+                                                          rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Have optimizer state lie in `rows`, contiguous, which the caller keeps."""

@@ -27,10 +27,11 @@ class Place:
 
     def __init__(self, lane: Lane, number: int, count: int, dtype: np.dtype):
         self._library = library.load()
-        self.number = number
-        self._sum = lane.open_sum(number, DTYPES.index(dtype.name), count)
-        self.given = _array(self._library.sum_given(self._sum), count, dtype)
-        self.total = _array(self._library.sum_total(self._sum), count, dtype)
+        self.number, self.dtype = number, dtype
+        #: What the compiled functions know it by.
+        self.pointer = lane.open_sum(number, DTYPES.index(dtype.name), count)
+        self.given = _array(self._library.sum_given(self.pointer), count, dtype)
+        self.total = _array(self._library.sum_total(self.pointer), count, dtype)
         self._views: Dict[Tuple[int, ...], Tuple[Any, Any]] = {}
 
     def views(self, shape: Tuple[int, ...]) -> Tuple[Any, Any]:
@@ -41,8 +42,12 @@ class Place:
 
     def make(self, priority: int) -> None:
         """Have the engine make the sum: it begins when all is done that writes `given`."""
-        self._library.sum_set_priority(self._sum, priority)
-        push_native(self._library.sum_begin, self._sum, [self.given, self.total], priority, b'mxhybrid_sum')
+        self.set_priority(priority)
+        push_native(self._library.sum_begin, self.pointer, [], [self.given, self.total], priority, b'mxhybrid_sum')
+
+    def set_priority(self, priority: int) -> None:
+        """Of sums that are ready together, the one with the highest is made first."""
+        self._library.sum_set_priority(self.pointer, priority)
 
 
 class LaneSums:

@@ -5,7 +5,7 @@ later.  So a script goes on at once, as with any operator of MXNet.
 """
 import ctypes
 import itertools
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 from mxnet.base import _LIB, check_call
 
@@ -43,25 +43,53 @@ _PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
 _NOTHING = _SyncFunction(lambda *_: None)
 
 
-def _handles(arrays: List[Any]) -> Any:
+def handles_of(arrays: Sequence[Any]) -> Any:
+    """The handles of arrays, as an array for compiled functions."""
     return (ctypes.c_void_p * len(arrays))(*[array.handle.value for array in arrays])
+
+
+def address_of(array: Any) -> Any:
+    """Where the values of an array on the CPU are, in its default layout; waits for what writes it."""
+    array.wait_to_read()
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value
+
+
+def function_address(name: str) -> Any:
+    """Where a function of MXNet's C interface is, for compiled functions."""
+    return ctypes.cast(getattr(_LIB, name), ctypes.c_void_p)
+
+
+def operator_handle(name: bytes) -> Any:
+    """What MXNet's C interface knows an operator by."""
+    found = ctypes.c_void_p()
+    check_call(_LIB.NNGetOpHandle(name, ctypes.byref(found)))
+    return found
 
 
 def write_after(arrays: List[Any], targets: List[Any]) -> None:
     """Have the engine believe that `targets` were computed from `arrays`, without touching either."""
     check_call(_LIB.MXEnginePushSyncND(
-        _NOTHING, None, None, ctypes.byref(_Context(1, 0)), _handles(arrays), ctypes.c_int(len(arrays)),
-        _handles(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
+        _NOTHING, None, None, ctypes.byref(_Context(1, 0)), handles_of(arrays), ctypes.c_int(len(arrays)),
+        handles_of(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
-def push_native(function: Any, parameter: int, arrays: List[Any], priority: int, name: bytes) -> None:
-    """Have the engine call a compiled EngineAsyncFunc once it gets to `arrays`, which that reads and writes on the CPU,
-    each given once.  It holds back whatever comes later until the function's callback was called.
+def push_native(function: Any, parameter: int, reads: List[Any], writes: List[Any], priority: int, name: bytes,
+                delete: Any = None) -> None:
+    """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU; what it
+    writes is given once.  An EngineAsyncFunc holds back whatever needs them until its callback was called; with
+    `delete`, which gets the parameter in the end, it is an EngineSyncFunc.
     """
+    arrays = handles_of(reads), ctypes.c_int(len(reads)), handles_of(writes), ctypes.c_int(len(writes))
     with gate:
-        check_call(_LIB.MXEnginePushAsyncND(
-            function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), None, 0, _handles(arrays), len(arrays),
-            ctypes.byref(_PRIORITIZED_PROPERTY), int(priority), name, ctypes.c_bool(False)))
+        if delete is not None:
+            check_call(_LIB.MXEnginePushSyncND(function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
+                                               ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
+        else:
+            check_call(_LIB.MXEnginePushAsyncND(function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), *arrays,
+                                                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name,
+                                                ctypes.c_bool(False)))
 
 
 class Notifier:
@@ -88,7 +116,7 @@ class Notifier:
         self._waiting[self._count] = callback
         with gate:
             check_call(_LIB.MXEnginePushSyncND(
-                self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), _handles([array]), 1,
+                self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), handles_of([array]), 1,
                 None, 0, ctypes.byref(self._property), priority, b'mxhybrid_trace'))
 
 
@@ -115,7 +143,7 @@ class Deferred:
         with gate:
             check_call(_LIB.MXEnginePushAsyncND(
                 self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0,
-                _handles(arrays), len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred',
+                handles_of(arrays), len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred',
                 ctypes.c_bool(False)))
 
     @gate.called_by_engine

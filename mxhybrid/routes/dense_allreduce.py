@@ -61,18 +61,25 @@ class DenseAllreduce(Route):
         if self._scratch is None or self._scratch.context != arrays[0].context:
             self._scratch = mx.nd.empty(self.shape, ctx=arrays[0].context, dtype=self.dtype)
         self._sum_into(self._scratch, arrays, priority)
-        updater(self.key, self._scratch, self._held())
+        updater(self.key, self._scratch, self.held())
 
     def pushpull(self, arrays: List[Any], outs: List[Any], updater: Any, priority: int) -> None:
         """Push, and write the value to `outs`."""
-        if updater is None and not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
-            # What was pushed last is the value.  A Trainer that updates in the worker never asks for it, so none of
-            # its own is kept; the output serves, as the value pushed does in MXNet's local store.
-            self._stored = outs[0]
-            self._sum_into(self._stored, arrays, priority)
+        if updater is None:
+            self._sum_into(self.value_of_sum(outs), arrays, priority)
         else:
             self.push(arrays, updater, priority)
         _copy(self._stored, outs)
+
+    def value_of_sum(self, outs: List[Any]) -> Any:
+        """Where the sum is to be written that is the value from now on, and that `outs` ask for."""
+        # A Trainer that updates in the worker never asks for it again, so none of its own is kept; the output serves, as
+        # the value pushed does in MXNet's local store.
+        if not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
+            self._stored = outs[0]
+        else:
+            self._stored = mx.nd.empty(self.shape, ctx=outs[0].context, dtype=self.dtype)
+        return self._stored
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:
         """Write the value to dense outputs, and the sum of row_sparse gradients to others."""
@@ -88,9 +95,10 @@ class DenseAllreduce(Route):
                          % self.name)
 
     def _value(self, priority: int) -> Any:
-        return self._held()
+        return self.held()
 
-    def _held(self) -> Any:
+    def held(self) -> Any:
+        """The value that the store keeps."""
         if self._stored is None:
             raise InputError('%s: the store holds no value of it: set the optimizer before init or broadcast'
                              % self.name)

@@ -28,7 +28,7 @@ class RowGradients(DenseAllreduce):
         """Sum rows over all workers; an updater gets those that anyone touched."""
         self._sum_rows(ids, rows, priority)
         if updater is not None:
-            updater(self.key, self._summed(priority), self._held())
+            updater(self.key, self._summed(priority), self.held())
         else:
             self._stored = None  # the sum is the value now
 

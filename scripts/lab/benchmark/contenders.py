@@ -183,11 +183,12 @@ class Hybrid(_Store):
 
     def _push(self, batch: int) -> None:
         # As mxhybrid has gluon.Trainer do it: dense gradients first, which are there before those of embeddings.
-        dense = iter(self._write_dense())
+        dense = self._write_dense()
         numbered = list(enumerate(self.parameters))
-        for key, parameter in numbered:
-            if isinstance(parameter, Dense):
-                self._push_dense(key, parameter, next(dense))
+        keys = [key for key, parameter in numbered if isinstance(parameter, Dense)]
+        if keys:
+            self.store.pushpull(keys, [[gradient] for gradient in dense],
+                                [[self._weights[one.name]] for one in self.workload.dense], -keys[0])
         for key, parameter in numbered:
             if isinstance(parameter, Table):
                 self._push_rows(key, parameter, batch)

@@ -1,0 +1,66 @@
+"""Updates of dense weights that the compiled kernels make in MXNet's place, with the same numbers.
+
+MXNet's optimizers count updates, and find rates and state, in Python; so does this, in the same way.
+"""
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+
+class Update(NamedTuple):
+    """What one update of several weights takes: a rule of ``lane/src/update.h``, its settings, two arrays of state a
+    weight, None where there are fewer, learning rates and weight decays.
+    """
+
+    rule: str
+    settings: Dict[str, float]
+    states: List[Any]
+    rates: Tuple[List[float], List[float]]
+
+
+def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) -> Optional[Update]:
+    """Count an update of weights that lie in `context`, in place of MXNet's ``Updater``; None, with nothing counted,
+    if that has to make it: for other optimizers, and where it has yet to make their state.
+    """
+    optimizer = updater.optimizer
+    if (np.dtype(dtype) not in (np.float32, np.float64)
+            or not all(key in updater.states and updater.states_synced[key] for key in keys)):
+        return None
+    find = _FINDERS.get(type(optimizer))
+    states = None if find is None else find(optimizer, [updater.states[key] for key in keys])
+    if states is None:
+        return None
+    optimizer._set_current_context(context.device_id)
+    clip = optimizer.clip_gradient
+    settings = {'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
+    optimizer._update_count(list(keys))
+    lrs, wds = optimizer._get_lrs(list(keys)), optimizer._get_wds(list(keys))
+    if isinstance(optimizer, mx.optimizer.Adam):
+        settings.update(beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+        for place, key in enumerate(keys):
+            count = optimizer._index_update_count[key]
+            lrs[place] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
+        return Update('dense adam', settings, states, (lrs, wds))
+    if optimizer.momentum > 0:
+        return Update('momentum', dict(settings, momentum=optimizer.momentum), states, (lrs, wds))
+    return Update('multi sgd', settings, states, (lrs, wds))
+
+
+def _of_sgd(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
+    if optimizer.aggregate_num < 2 or optimizer.momentum < 0:
+        return None  # other kernels
+    if optimizer.momentum == 0:
+        return [None, None] * len(states)
+    if any(state is None for state in states):
+        return None
+    return [array for state in states for array in (state, None)]
+
+
+def _of_adam(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
+    return [array for state in states for array in state]
+
+
+#: By class, not by name: a subclass may do anything.
+_FINDERS: Dict[type, Any] = {mx.optimizer.SGD: _of_sgd, mx.optimizer.Adam: _of_adam}

@@ -1,0 +1,167 @@
+"""Dense gradients that a Trainer hands over together are summed together: many small arrays in few sums.
+
+What a step costs then depends on bytes, not on the number of parameters: values are gathered, summed, used to update
+and written out without Python for each parameter, as far as MXNet's own bookkeeping allows.  How, says
+:mod:`mxhybrid.lane.bundle`; where dense sums are Horovod's, parameters go one by one, as that gathers by itself.
+"""
+from typing import Any, Dict, List, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..comm.collective import Collective
+from ..comm.float16 import OverflowAlarm, all_finite
+from ..lane.bundle import Bundle, Copies, Pointers, is_same
+from ..native.arrays import host_view
+from ..native.dense_rules import begin_update
+from .costs import ring_share
+from .dense_allreduce import DenseAllreduce
+
+#: Bytes of gradients in one sum, unless one alone has more: the first is on its way while backward computes others.
+BUNDLE_BYTES = 2 << 20
+
+#: Selections of parameters for which there are bundles; a step that leaves some out may be one more.  They take memory.
+MOST_SELECTIONS = 4
+
+#: A route, what each device computed, and where its value is wanted.
+Work = Tuple[Any, List[Any], List[Any]]
+
+
+class DenseBundles:
+    """The bundles of one store; `prefix` starts their names."""
+
+    def __init__(self, collective: Collective, prefix: str):
+        self._collective, self._prefix = collective, prefix
+        #: By the keys of a selection.
+        self._known: Dict[Tuple[Any, ...], List['_RouteBundle']] = {}
+
+    def pushpull(self, work: List[Work], updater: Any, priority: int) -> List[Work]:
+        """Sum what can go together, update with the sums or keep them, and write values out; returns what is left.  The
+        first have the highest priority, which is `priority`.
+        """
+        if not self._collective.sums_together or any(array.context.device_type != 'cpu'
+                                                     for _, arrays, outs in work for array in arrays + outs):
+            return work
+        together = [one for one in work if type(one[0]) is DenseAllreduce and one[0].width * one[0].rows]
+        routes = [route for route, _, _ in together]
+        selection = tuple(route.key for route in routes)
+        bundles = self._known.get(selection)
+        if bundles is None or not is_same([route for bundle in bundles for route in bundle.routes], _sorted(routes)):
+            if len(together) < 2 or bundles is None and len(self._known) >= MOST_SELECTIONS:
+                return work
+            bundles = self._known[selection] = self._make(routes)
+        by_key = {route.key: (arrays, outs) for route, arrays, outs in together}
+        for place, bundle in enumerate(bundles):
+            bundle.pushpull([by_key[route.key] for route in bundle.routes], updater, priority - place)
+        return [one for one in work if one[0].key not in by_key]
+
+    def _make(self, routes: List[Any]) -> List['_RouteBundle']:
+        bundles: List['_RouteBundle'] = []
+        number = len(self._known)
+        for chosen in _cut(_sorted(routes)):
+            bundles.append(_RouteBundle(self._collective, '%s.bundle%d.%d' % (self._prefix, number, len(bundles)),
+                                        chosen))
+        return bundles
+
+
+def _sorted(routes: Sequence[Any]) -> List[Any]:
+    """By the types of their values, else as they are."""
+    return sorted(routes, key=lambda route: (route.dtype.name, route.wire.name))
+
+
+def _cut(routes: List[Any]) -> List[List[Any]]:
+    """Put neighbours of one type together."""
+    found: List[List[Any]] = []
+    room = 0
+    for route in routes:
+        size = route.rows * route.width * route.wire.itemsize
+        same = found and (found[-1][0].dtype, found[-1][0].wire) == (route.dtype, route.wire)
+        if not same or size > room:
+            found.append([])
+            room = BUNDLE_BYTES
+        found[-1].append(route)
+        room -= size
+    return found
+
+
+class _RouteBundle:
+    """Routes whose gradients are summed together."""
+
+    def __init__(self, collective: Collective, name: str, routes: List[Any]):
+        self._collective, self._name, self.routes = collective, name, routes
+        self._dtype, wire = routes[0].dtype, routes[0].wire
+        sizes = [route.rows * route.width for route in routes]
+        self._place = collective.place(name, sum(sizes), wire)
+        ends = np.cumsum(sizes)
+        #: The sums as they travel, and as the updater takes them.
+        self._sums = [self._place.total[int(end - size):int(end)].reshape(route.shape)
+                      for route, end, size in zip(routes, ends, sizes)]
+        self._wide: List[Any] = []
+        self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
+        self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
+        self._scratch: Dict[int, Any] = {}
+        self._bundle: Any = None
+        self._weights: Any = None
+        self._states: Any = None
+        self._copies: Dict[str, Copies] = {}
+
+    def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
+        """As :meth:`mxhybrid.routes.dense_allreduce.DenseAllreduce.pushpull`, for all routes."""
+        self._warn()
+        gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(place, arrays)
+                     for place, (arrays, _) in enumerate(work)]
+        if self._bundle is None or not is_same(self._bundle.gradients, gradients):
+            self._place.total.wait_to_read()  # the sum before this one reads the gradients before these
+            if self._bundle is not None:
+                self._bundle.close()
+            self._bundle = Bundle(self._place, gradients, self._dtype)
+        self._collective.make(self._bundle, self._place.given, self._name, priority)
+        for route, moved in zip(self.routes, self._moved):
+            route.traffic.add(rows=route.rows, pushed=moved, pulled=moved)
+        outs = [outs for _, outs in work]
+        if updater is not None:
+            values = [route.held() for route in self.routes]
+            self._update(updater, values, priority)
+        else:
+            values = [route.value_of_sum(targets) for route, targets in zip(self.routes, outs)]
+            self._copy('values', self._sums, values)
+        pairs = [(value, out) for value, targets in zip(values, outs) for out in targets if out is not value]
+        self._copy('outs', [value for value, _ in pairs], [out for _, out in pairs])
+
+    def _over_devices(self, place: int, arrays: List[Any]) -> Any:
+        if place not in self._scratch:
+            self._scratch[place] = mx.nd.empty(arrays[0].shape, ctx=arrays[0].context, dtype=self._dtype)
+        return mx.nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays], out=self._scratch[place])
+
+    def _update(self, updater: Any, weights: List[Any], priority: int) -> None:
+        keys = [route.key for route in self.routes]
+        update = begin_update(updater, keys, weights[0].context, self._dtype)
+        if update is None:
+            updater(keys, self._widened(), weights)
+            return
+        if self._weights is None or not self._weights.are_of(weights):
+            self._weights = Pointers(weights)
+        if self._states is None or not self._states.are_of(update.states):
+            self._states = Pointers(update.states)
+        self._bundle.update(update.rule, update.settings, self._weights, self._states, update.rates, priority)
+
+    def _widened(self) -> List[Any]:
+        """The sums in the type of the weights."""
+        if self._place.dtype == self._dtype:
+            return self._sums
+        if not self._wide:
+            self._wide = [mx.nd.empty(route.shape, dtype=self._dtype) for route in self.routes]
+        self._copy('wide', self._sums, self._wide)
+        return self._wide
+
+    def _copy(self, what: str, sources: List[Any], targets: List[Any]) -> None:
+        known = self._copies.get(what)
+        if known is None or not known.are_of(sources, targets):
+            known = self._copies[what] = Copies(sources, targets)
+        known.make()
+
+    def _warn(self) -> None:
+        """Look at the sums before these, which are long there, so that looking does not wait."""
+        if self._alarms and not all_finite(host_view(self._place.total)):
+            for alarm, one in zip(self._alarms, self._sums):
+                alarm.look(host_view(one).reshape(-1), 'summed gradients of an earlier step')
