@@ -176,8 +176,7 @@ class Distributed:
 
     def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
         """Push dense arrays and write values to outputs, of several keys."""
-        for route, _, _ in work:
-            self._before_push(route)
+        self._before_push(work[0][0])
         for place, (route, arrays, outs) in enumerate(self._bundles.pushpull(work, self.updater, priority)):
             route.pushpull(arrays, outs, self.updater, priority - place)
 

@@ -30,6 +30,26 @@ def _unrecorded(method: Callable) -> Callable:
     return call
 
 
+class _Call:
+    """A call of pushpull with several keys that was checked: the same one, with the same arrays, needs no other look."""
+
+    def __init__(self, keys: Any, values: Any, outs: Any, work: List[Tuple[Any, List[Any], List[Any]]]):
+        self._keys, self._given = list(keys), _flat(values) + ([] if outs is None else _flat(outs))
+        self.work = work
+
+    def is_of(self, keys: Any, values: Any, outs: Any, routes: Dict[Any, Any]) -> bool:
+        """Whether a call is the same, and its keys still take the same routes."""
+        if list(keys) != self._keys or not all(routes.get(route.key) is route for route, _, _ in self.work):
+            return False
+        given = _flat(values) + ([] if outs is None else _flat(outs))
+        return len(given) == len(self._given) and all(one is other for one, other in zip(given, self._given))
+
+
+def _flat(values: Any) -> List[Any]:
+    """Arrays of all keys; whatever is none is no array that was seen before."""
+    return [array for value in values for array in (value if isinstance(value, (list, tuple)) else (value,))]
+
+
 @KVStoreBase.register
 class Hybrid(KVStore):
     """A key-value store that sends row_sparse parameters to parameter servers, dense ones to allreduce.
@@ -73,6 +93,7 @@ class Hybrid(KVStore):
         self._meter = self._job.telemetry.new_meter(self._backend.routes)
         self._names: Dict[Any, str] = {}
         self._reported = False
+        self._same_call: Optional[_Call] = None
 
     def __del__(self) -> None:
         """Nothing to free here: the job owns the native store, and notices that this one is gone."""
@@ -205,20 +226,29 @@ class Hybrid(KVStore):
         Several keys in one call travel together, which takes less than one call each; the first have the highest
         priority.
         """
+        together = isinstance(key, (list, tuple)) and len(key) > 1
+        if together and self._same_call is not None and self._same_call.is_of(key, value, out, self._backend.routes):
+            self._pushpull_all(self._same_call.work, priority)
+            return
         work = self._checked('pushpull', key, value)
         outs = work if out is None else self._checked('pushpull', key, out, given=False)
         for route, arrays in work + outs:
             checks.stypes('pushpull', route.name, arrays, ('default',), 'use push and row_sparse_pull')
             if route.sparse:
                 raise InputError('pushpull: %s is row_sparse: use push and row_sparse_pull' % route.name)
-        if len(work) == 1:
-            (route, arrays), (_, targets) = work[0], outs[0]
+        if together:
+            self._same_call = _Call(key, value, out, [(route, arrays, targets) for (route, arrays), (_, targets)
+                                                      in zip(work, outs)])
+            self._pushpull_all(self._same_call.work, priority)
+            return
+        for (route, arrays), (_, targets) in zip(work, outs):
             with self._meter.call('pushpull', route):
                 self._backend.pushpull(route, arrays, targets, priority)
-        else:
-            with self._meter.call('pushpull', parameter='%d parameters' % len(work)):
-                self._backend.pushpull_all([(route, arrays, targets) for (route, arrays), (_, targets)
-                                            in zip(work, outs)], priority)
+        self._maybe_report()
+
+    def _pushpull_all(self, work: Any, priority: int) -> None:
+        with self._meter.call('pushpull', parameter='%d parameters' % len(work)):
+            self._backend.pushpull_all(work, priority)
         self._maybe_report()
 
     @_unrecorded

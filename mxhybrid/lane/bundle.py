@@ -1,6 +1,6 @@
 """Several dense gradients in one sum, compiled, ``src/bundle.h``: how they get there, and what becomes of the sums."""
 import ctypes
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
 import numpy as np
 from mxnet.base import check_call
@@ -21,46 +21,46 @@ class Bundle:
         self._library = library.load()
         self.place, self.gradients = place, list(gradients)
         count = len(self.gradients)
+        self._gradients = handles_of(self.gradients)
+        self._total = handles_of([place.total])
         self._handle = self._library.checked(self._library.bundle_new(
             place.pointer, DTYPES.index(dtype.name), int(dtype != place.dtype),
-            function_address('MXNDArrayGetData'), count, handles_of(self.gradients),
+            function_address('MXNDArrayGetData'), count, self._gradients,
             (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
 
     def make(self, priority: int) -> None:
         """Have the engine make the sum once it gets to the gradients, which stay as they are."""
         self.place.set_priority(priority)
-        push_native(self._library.bundle_begin, self._handle, self.gradients, [self.place.given, self.place.total],
-                    priority, b'mxhybrid_bundle')
+        push_native(self._library.bundle_begin, self._handle, self._gradients, self.place.handles, priority,
+                    b'mxhybrid_bundle')
 
-    def update(self, rule: str, settings: Mapping[str, float], weights: 'Pointers', states: 'Pointers',
+    def update(self, rule: str, settings: Mapping[str, float], values: 'Values',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
-        """Have the engine update weights with the sums, in their order; two of the `states` belong to each weight.
-        `rates` are learning rates and weight decays.
-        """
+        """Have the engine update weights with the sums, in their order; `rates` are learning rates and weight decays."""
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
-            self._handle, RULES[rule], rule_settings(settings), count, weights.pointers, states.pointers, lrs, wds))
-        push_native(self._library.bundle_update, update, [self.place.total], weights.arrays + states.arrays, priority,
-                    b'mxhybrid_update', self._library.update_close)
+            self._handle, RULES[rule], rule_settings(settings), count, values.weights, values.states, lrs, wds))
+        push_native(self._library.bundle_update, update, self._total, values.handles, priority, b'mxhybrid_update',
+                    self._library.update_close)
 
     def close(self) -> None:
         """End it."""
         self._library.bundle_close(self._handle)
 
 
-class Pointers:
-    """Addresses of arrays, on the CPU and in their default layout; null for None."""
+class Values:
+    """Weights, and two arrays of state for each, None where there are fewer, all on the CPU in their default layout."""
 
-    def __init__(self, given: Sequence[Any]):
-        self.given = list(given)
-        self.arrays: List[Any] = [array for array in given if array is not None]
-        self.pointers = (ctypes.c_void_p * len(self.given))(*[None if array is None else address_of(array)
-                                                               for array in given])
+    def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
+        self._given = [*weights, *states]
+        self.handles = handles_of([array for array in self._given if array is not None])
+        #: Where they are.
+        self.weights, self.states = _addresses(weights), _addresses(states)
 
-    def are_of(self, given: Sequence[Any]) -> bool:
-        """Whether they are of these very arrays."""
-        return is_same(self.given, given)
+    def are(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
+        """Whether they are these very arrays."""
+        return is_same(self._given, [*weights, *states])
 
 
 class Copies:
@@ -70,6 +70,7 @@ class Copies:
         self._library = library.load()
         self._sources, self._targets = list(sources), list(targets)
         self._from, self._to = handles_of(self._sources), handles_of(self._targets)
+        self._invoke, self._copy = function_address('MXImperativeInvokeEx'), operator_handle(b'_copyto')
 
     def are_of(self, sources: Sequence[Any], targets: Sequence[Any]) -> bool:
         """Whether they are of these very arrays."""
@@ -77,10 +78,13 @@ class Copies:
 
     def make(self) -> None:
         """Copy; returns before that is done."""
-        check_call(self._library.copy_arrays(function_address('MXImperativeInvokeEx'), operator_handle(b'_copyto'),
-                                             len(self._sources), self._from, self._to))
+        check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
 
 
 def is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether two sequences have the very same objects."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others))
+
+
+def _addresses(arrays: Sequence[Any]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*[None if array is None else address_of(array) for array in arrays])

@@ -11,12 +11,13 @@ from typing import Any, Dict, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..native.engine import push_native
+from ..native.engine import handles_of, push_native
 from . import library
 from .worker import Lane
 
 #: Types by their numbers in ``src/shared.h``; gradients have no others.
 DTYPES = ('float16', 'float32', 'float64', 'int32', 'int64')
+_NO_ARRAYS = handles_of([])
 
 
 class Place:
@@ -32,6 +33,8 @@ class Place:
         self.pointer = lane.open_sum(number, DTYPES.index(dtype.name), count)
         self.given = _array(self._library.sum_given(self.pointer), count, dtype)
         self.total = _array(self._library.sum_total(self.pointer), count, dtype)
+        #: Of both, for the engine.
+        self.handles = handles_of([self.given, self.total])
         self._views: Dict[Tuple[int, ...], Tuple[Any, Any]] = {}
 
     def views(self, shape: Tuple[int, ...]) -> Tuple[Any, Any]:
@@ -43,7 +46,7 @@ class Place:
     def make(self, priority: int) -> None:
         """Have the engine make the sum: it begins when all is done that writes `given`."""
         self.set_priority(priority)
-        push_native(self._library.sum_begin, self.pointer, [], [self.given, self.total], priority, b'mxhybrid_sum')
+        push_native(self._library.sum_begin, self.pointer, _NO_ARRAYS, self.handles, priority, b'mxhybrid_sum')
 
     def set_priority(self, priority: int) -> None:
         """Of sums that are ready together, the one with the highest is made first."""

@@ -75,13 +75,13 @@ def write_after(arrays: List[Any], targets: List[Any]) -> None:
         handles_of(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
-def push_native(function: Any, parameter: int, reads: List[Any], writes: List[Any], priority: int, name: bytes,
+def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
                 delete: Any = None) -> None:
-    """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU; what it
-    writes is given once.  An EngineAsyncFunc holds back whatever needs them until its callback was called; with
+    """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU, given as
+    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc holds back whatever needs them until its callback was called; with
     `delete`, which gets the parameter in the end, it is an EngineSyncFunc.
     """
-    arrays = handles_of(reads), ctypes.c_int(len(reads)), handles_of(writes), ctypes.c_int(len(writes))
+    arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with gate:
         if delete is not None:
             check_call(_LIB.MXEnginePushSyncND(function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,

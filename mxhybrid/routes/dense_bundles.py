@@ -4,14 +4,14 @@ What a step costs then depends on bytes, not on the number of parameters: values
 and written out without Python for each parameter, as far as MXNet's own bookkeeping allows.  How, says
 :mod:`mxhybrid.lane.bundle`; where dense sums are Horovod's, parameters go one by one, as that gathers by itself.
 """
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ..comm.collective import Collective
 from ..comm.float16 import OverflowAlarm, all_finite
-from ..lane.bundle import Bundle, Copies, Pointers, is_same
+from ..lane.bundle import Bundle, Copies, Values, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
 from .costs import ring_share
@@ -34,39 +34,44 @@ class DenseBundles:
         self._collective, self._prefix = collective, prefix
         #: By the keys of a selection.
         self._known: Dict[Tuple[Any, ...], List['_RouteBundle']] = {}
+        #: The work at hand, or before; bundles with arrays and outputs by route, and what is left.
+        self._last: Any = None
+        self._parts: List[Tuple['_RouteBundle', List[Any]]] = []
+        self._left: List[Work] = []
 
     def pushpull(self, work: List[Work], updater: Any, priority: int) -> List[Work]:
         """Sum what can go together, update with the sums or keep them, and write values out; returns what is left.  The
         first have the highest priority, which is `priority`.
         """
+        if work is not self._last:
+            self._plan(work)
+            self._last = work
+        for place, (bundle, arrays) in enumerate(self._parts):
+            bundle.pushpull(arrays, updater, priority - place)
+        return self._left
+
+    def _plan(self, work: List[Work]) -> None:
+        """Find out what goes together of `work`, equal on all workers, and what is left."""
+        self._parts, self._left = [], work
         if not self._collective.sums_together or any(array.context.device_type != 'cpu'
                                                      for _, arrays, outs in work for array in arrays + outs):
-            return work
-        together = [one for one in work if type(one[0]) is DenseAllreduce and one[0].width * one[0].rows]
-        routes = [route for route, _, _ in together]
-        selection = tuple(route.key for route in routes)
+            return
+        together = {route.key: (route, arrays, outs) for route, arrays, outs in work
+                    if type(route) is DenseAllreduce and route.rows * route.width}
+        # By the types of their values, else as they are.
+        routes = sorted((route for route, _, _ in together.values()),
+                        key=lambda route: (route.dtype.name, route.wire.name))
+        selection = tuple(together)
         bundles = self._known.get(selection)
-        if bundles is None or not is_same([route for bundle in bundles for route in bundle.routes], _sorted(routes)):
+        if bundles is None or not is_same([route for bundle in bundles for route in bundle.routes], routes):
             if len(together) < 2 or bundles is None and len(self._known) >= MOST_SELECTIONS:
-                return work
-            bundles = self._known[selection] = self._make(routes)
-        by_key = {route.key: (arrays, outs) for route, arrays, outs in together}
-        for place, bundle in enumerate(bundles):
-            bundle.pushpull([by_key[route.key] for route in bundle.routes], updater, priority - place)
-        return [one for one in work if one[0].key not in by_key]
-
-    def _make(self, routes: List[Any]) -> List['_RouteBundle']:
-        bundles: List['_RouteBundle'] = []
-        number = len(self._known)
-        for chosen in _cut(_sorted(routes)):
-            bundles.append(_RouteBundle(self._collective, '%s.bundle%d.%d' % (self._prefix, number, len(bundles)),
-                                        chosen))
-        return bundles
-
-
-def _sorted(routes: Sequence[Any]) -> List[Any]:
-    """By the types of their values, else as they are."""
-    return sorted(routes, key=lambda route: (route.dtype.name, route.wire.name))
+                return
+            number = len(self._known)
+            bundles = self._known[selection] = [
+                _RouteBundle(self._collective, '%s.bundle%d.%d' % (self._prefix, number, place), chosen)
+                for place, chosen in enumerate(_cut(routes))]
+        self._parts = [(bundle, [together[route.key][1:] for route in bundle.routes]) for bundle in bundles]
+        self._left = [one for one in work if one[0].key not in together]
 
 
 def _cut(routes: List[Any]) -> List[List[Any]]:
@@ -101,8 +106,7 @@ class _RouteBundle:
         self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
         self._scratch: Dict[int, Any] = {}
         self._bundle: Any = None
-        self._weights: Any = None
-        self._states: Any = None
+        self._values: Any = None
         self._copies: Dict[str, Copies] = {}
 
     def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
@@ -139,11 +143,9 @@ class _RouteBundle:
         if update is None:
             updater(keys, self._widened(), weights)
             return
-        if self._weights is None or not self._weights.are_of(weights):
-            self._weights = Pointers(weights)
-        if self._states is None or not self._states.are_of(update.states):
-            self._states = Pointers(update.states)
-        self._bundle.update(update.rule, update.settings, self._weights, self._states, update.rates, priority)
+        if self._values is None or not self._values.are(weights, update.states):
+            self._values = Values(weights, update.states)
+        self._bundle.update(update.rule, update.settings, self._values, update.rates, priority)
 
     def _widened(self) -> List[Any]:
         """The sums in the type of the weights."""
