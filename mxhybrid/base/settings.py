@@ -215,9 +215,6 @@ class Settings:
     servers_per_host: int = _declared(
         1, _count, 'server processes that a horovodrun job starts on each host', ALL,
         'servers are started once per job')
-    local_aggregation: bool = _declared(
-        True, _switch, '1: one worker of each host exchanges rows with the servers, and dense sums with other hosts, '
-        'for all workers there; 0: every worker for itself', ALL, 'hosts choose their leaders once per job')
     timeout: float = _declared(
         DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts; Horovod over Gloo, '
         'whose 30 s would be less, waits 30 s longer, unless `HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
@@ -244,12 +241,11 @@ class Settings:
         ALL, 'all stores of a job have the same')
     wire: str = _declared(
         'auto', _wire, "what carries rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
-        'through memory that the servers and workers of a host share, and one connection between two hosts: under '
-        'horovodrun, with local aggregation; `auto`: the lane where it can be', ALL,
-        'all stores of a job have the same')
+        'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
+        'the lane where it can be', ALL, 'all stores of a job have the same')
     dense: str = _declared(
-        'auto', _dense, 'what sums dense gradients on CPUs: `horovod`; `lane`, which needs it for rows, too; `auto`: the '
-        'lane where it carries rows. On GPUs Horovod does', ALL, 'all stores of a job have the same')
+        'auto', _dense, 'what sums dense gradients on CPUs: `horovod`; `lane`, which has to carry rows, too; `auto`: '
+        'the lane where it carries rows. On GPUs Horovod does', ALL, 'all stores of a job have the same')
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
         'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
@@ -358,10 +354,6 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
     if settings.halves and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "
                            "wire_dtype='float16': give partitions as counts, or leave one of the two out")
-    if settings.wire == 'lane' and not settings.local_aggregation:
-        raise SettingError("wire='lane' has the workers of a host share memory, which local_aggregation=0 rules out: "
-                           "leave one of the two out")
-    if settings.dense == 'lane' and (settings.wire == 'ps-lite' or not settings.local_aggregation):
-        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' and local_aggregation=0 rule out: leave "
-                           "one of the two out")
+    if settings.dense == 'lane' and settings.wire == 'ps-lite':
+        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' rules out: leave one of the two out")
     return settings

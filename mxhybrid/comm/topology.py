@@ -1,4 +1,4 @@
-"""Who takes part in a job and where, and which worker speaks for each host."""
+"""Who takes part in a job and where."""
 from dataclasses import dataclass
 from typing import List, Sequence
 
@@ -12,37 +12,17 @@ class Topology:
     hosts: Sequence[str]
     #: Where others reach the hosts.
     addresses: Sequence[str]
-    #: The worker that talks to servers and other hosts for each one; see :func:`find_leaders`.
-    leaders: Sequence[int]
+    #: What can share memory: equal where it is the same, see :func:`mxhybrid.base.local_sockets.place_of_host`.
+    places: Sequence[str]
 
     @property
     def num_workers(self) -> int:
         """Workers of the job."""
         return len(self.hosts)
 
-    @property
-    def leader(self) -> int:
-        """The worker that talks to servers and other hosts for this one, which may be itself."""
-        return self.leaders[self.rank]
-
-    @property
-    def leads(self) -> bool:
-        """Whether this worker talks to servers and other hosts."""
-        return self.leader == self.rank
-
-    @property
-    def followers(self) -> List[int]:
-        """The workers that this one speaks for, itself left out."""
-        return [other for other, leader in enumerate(self.leaders) if leader == self.rank != other]
-
-    @property
-    def all_leaders(self) -> List[int]:
-        """Every worker that speaks for others or for itself, in order."""
-        return sorted(set(self.leaders))
-
-
-def find_leaders(places: Sequence[str], aggregate: bool) -> List[int]:
-    """For each worker, whose host :func:`mxhybrid.base.local_sockets.place_of_host` tells, the one that speaks for it:
-    the first one there, or itself without aggregation.
-    """
-    return [places.index(place) for place in places] if aggregate else list(range(len(places)))
+    def groups(self, share: bool) -> List[List[int]]:
+        """Workers whose rows travel together: those of a place if they `share` memory, else each by itself."""
+        if not share:
+            return [[rank] for rank in range(self.num_workers)]
+        return [[rank for rank, other in enumerate(self.places) if other == place]
+                for place in dict.fromkeys(self.places)]

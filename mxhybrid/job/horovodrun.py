@@ -9,16 +9,18 @@ from typing import Any, Dict, List, Optional
 from ..base import log
 from ..base.addresses import check_host_name, free_port, interface_address
 from ..base.launcher import Launch
+from ..base.local_sockets import place_of_host
 from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
 from ..comm.collective import Collective, load_horovod
-from ..comm.topology import Topology, find_leaders
+from ..comm.topology import Topology
 from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard
 from .horovod import prepare_horovod
-from .job import Joined, create_native_store, place_of
+from .job import Joined, create_native_store
 from .roll_call import RollCall
+from .wires import hindrance, sums_by_lane, takes_lane
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
@@ -28,7 +30,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         check_host_name()
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
     if not hvd.is_initialized():
-        prepare_horovod(settings.limits, settings.local_aggregation and launch.local_workers not in (None, 1))
+        prepare_horovod(settings.limits, sums_by_lane(settings))
         roll_call.answer()
         roll_call.watch()
         with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing):
@@ -43,12 +45,15 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if hvd.local_size() != num_workers:
         address = interface_address(launch.interface) if launch.interface else check_host_name()
     peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
-                                 'place': place_of(settings), 'settings': settings.shared(),
-                                 'telemetry': telemetry.open(settings, rank)}, 'mxhybrid.peers')
+                                 'place': place_of_host(), 'hindrance': hindrance(settings),
+                                 'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
+                                'mxhybrid.peers')
     check_equal([peer['settings'] for peer in peers])
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
-                        find_leaders([peer['place'] for peer in peers], settings.local_aggregation))
+                        [peer['place'] for peer in peers])
+    lane = takes_lane(settings, rank, [peer['hindrance'] for peer in peers])
+    clients = 1 if lane else num_workers
     num_servers = settings.servers_per_host * sum(peer['local_rank'] == 0 for peer in peers)
     plan: Dict[str, Any] = {}
     if rank == 0:
@@ -59,16 +64,16 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     guard.connect(plan['monitor'], rank, plan['secret'])
     roll_call.joined()
     native = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
-              'DMLC_NUM_WORKER': str(len(topology.all_leaders)), 'DMLC_NUM_SERVER': str(num_servers),
+              'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),
               'DMLC_NODE_HOST': address}
     roles: List[str] = ['scheduler'] * (rank == 0) + ['server'] * (settings.servers_per_host * (hvd.local_rank() == 0))
     guard.start_children(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(plan['monitor']),
                               **{variable('timeout'): str(settings.timeout),
                                  variable('log_level'): settings.log_level}), roles, plan['secret'])
     os.environ.update(native, DMLC_ROLE='worker')
-    store = create_native_store(settings, plan['scheduler'], guard) if topology.leads else None
+    store = create_native_store(settings, plan['scheduler'], guard) if rank < clients else None
     sealer = Sealer(plan.pop('secret'))
     # What workers fork, data loaders say, has no use for it.
     os.register_at_fork(after_in_child=sealer.forget)
-    return Joined(topology, collective, store, num_servers, len(topology.all_leaders),
-                  {'host': plan['monitor'][0], 'port': plan['monitor'][1]}, sealer.seal)
+    return Joined(topology, collective, store, num_servers, clients,
+                  {'host': plan['monitor'][0], 'port': plan['monitor'][1]}, lane, sealer.seal)

@@ -12,22 +12,19 @@ import mxnet as mx
 
 from ..base import log
 from ..base.errors import JobError, SettingError
-from ..base.local_sockets import place_of_host
-from ..base.settings import Settings, variable
+from ..base.settings import Settings
 from ..comm.collective import Collective
 from ..comm.topology import Topology
-from ..lane import library
 from ..lane.sums import LaneSums
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
-from ..servers.aggregation import Direct
 from ..servers.client import Client
 from ..servers.cluster import ParameterServers
 from ..servers.holdings import Holdings
 from ..telemetry.session import Session
 from .guard import Guard
-from .host import join_host
+from .wires import refuse_lane
 
 logger = log.get_logger(__name__)
 
@@ -45,13 +42,15 @@ class Joined:
 
     topology: Topology
     collective: Collective
-    #: MXNet's ``dist_sync`` store, None where the leader of this host talks to the servers for this worker.
+    #: MXNet's ``dist_sync`` store, None where rows go by the lane and worker 0 alone talks to the servers.
     native: Any
     num_servers: int
     #: How many workers have a native store.
     clients: int
     #: Where servers find the job monitor: host, port, and the secret if they do not have it.
     watch: Dict[str, Any]
+    #: Whether rows are to travel by the lane.
+    lane: bool
     #: Makes the text of a command to the servers of its name and arguments.
     envelope: Callable[[str, Dict[str, Any]], str]
 
@@ -63,18 +62,13 @@ def create_native_store(settings: Settings, scheduler: Sequence[Any], guard: Gua
         return mx.kv.create('dist_sync')
 
 
-def place_of(settings: Settings) -> Optional[str]:
-    """What can share memory with this worker, if that is wanted."""
-    return place_of_host() if settings.local_aggregation else None
-
-
 class Job:
     """What all stores of a process share; with one process there are no servers.  `measured` is theirs, by name."""
 
     def __init__(self, settings: Settings, launcher: str, telemetry: Session, guard: Guard,
                  joined: Optional[Joined] = None):
         self.settings, self.launcher, self.telemetry, self.guard = settings, launcher, telemetry, guard
-        self.topology = Topology(0, [socket.gethostname()], ['127.0.0.1'], [0]) if joined is None else joined.topology
+        self.topology = Topology(0, [socket.gethostname()], ['127.0.0.1'], ['']) if joined is None else joined.topology
         self.num_servers = 0 if joined is None else joined.num_servers
         self.measured: Dict[str, Any] = {}
         self.collective: Optional[Collective] = None
@@ -88,7 +82,7 @@ class Job:
             self.holdings = Holdings(joined.collective, self.servers)
 
     def _connect_servers(self, joined: Joined) -> ParameterServers:
-        """Bring workers, leaders and servers together (collective)."""
+        """Bring workers and servers together (collective)."""
         topology, collective, native, trace = joined.topology, joined.collective, joined.native, self.telemetry.trace
         assert self.guard.lifeline is not None
         if native is not None and native.num_workers != joined.clients:
@@ -96,53 +90,23 @@ class Job:
                                % (native.num_workers, joined.clients))
         native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
-        lane = self._takes_lane(collective)
-        link: Any = Direct(client)
-        if not lane:
-            link = join_host(topology, collective, client, self.settings.timeout,
-                             self.guard.fails_with('local aggregation failed: '))
         collective.announce(self.guard.lifeline, trace)
         self.telemetry.connect(self.guard.lifeline)
-        servers = ParameterServers(client, link, joined.num_servers, topology.rank, topology.num_workers,
+        servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
                                    native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
                                    trace, joined.envelope, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
-        if lane:
-            places = collective.exchange(place_of_host(), 'mxhybrid.places')
-            link = servers.open_lane(places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
-                                     self.settings.timeout)
-            if self.settings.dense != 'horovod':
-                collective.sum_by(LaneSums(link))
+        if joined.lane:
+            self._open_lane(servers, collective)
         return servers
 
-    def _takes_lane(self, collective: Collective) -> bool:
-        """Whether rows travel by the lane: where it is wanted and can be, on all workers; a SettingError on all where
-        it was asked for and cannot.
-        """
-        wire = 'lane' if self.settings.dense == 'lane' else self.settings.wire
-        setting = 'dense' if self.settings.wire != 'lane' else 'wire'
-        if wire == 'ps-lite':
-            return False
-        hindrance = ''
-        if self.launcher != 'horovodrun' or not self.settings.local_aggregation:
-            if wire == 'auto':
-                return False
-            hindrance = 'servers that %s started do not know it' % self.launcher
-        else:
-            try:
-                library.load()
-            except OSError as error:
-                hindrance = str(error)
-        for rank, theirs in enumerate(collective.exchange(hindrance, 'mxhybrid.lane')):
-            if not theirs:
-                continue
-            if wire == 'lane':
-                raise SettingError("%s='lane', but worker %d cannot: %s. Or leave the setting out"
-                                   % (variable(setting), rank, theirs))
-            if self.rank == 0:
-                logger.warning('rows travel by ps-lite, which takes more of the CPU: on worker %d %s', rank, theirs)
-            return False
-        return True
+    def _open_lane(self, servers: ParameterServers, collective: Collective) -> None:
+        lane = servers.open_lane(self.topology.places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
+                                 self.settings.timeout)
+        if lane is None:
+            refuse_lane(self.settings, self.rank, 'a host has workers, but no server')
+        elif self.settings.dense != 'horovod':
+            collective.sum_by(LaneSums(lane))
 
     @property
     def rank(self) -> int:

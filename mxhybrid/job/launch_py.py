@@ -10,9 +10,10 @@ from ..base import log
 from ..base.addresses import address_towards, check_host_name, interface_of
 from ..base.errors import JobError, SettingError
 from ..base.launcher import Launch
+from ..base.local_sockets import place_of_host
 from ..base.settings import Settings, check_equal
 from ..comm.collective import Collective, load_horovod
-from ..comm.topology import Topology, find_leaders
+from ..comm.topology import Topology
 from ..native.arrays import host_view
 from ..native.stores import barrier
 from ..servers.pickled import pickled
@@ -20,7 +21,8 @@ from ..telemetry.session import Session
 from ..watchdog.deadline import Deadline
 from .guard import Guard
 from .horovod import configure_horovod, prepare_horovod, slots_of
-from .job import FIRST_KEY, Joined, create_native_store, place_of
+from .job import FIRST_KEY, Joined, create_native_store
+from .wires import hindrance, sums_by_lane, takes_lane
 
 _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
 
@@ -37,7 +39,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     rank, num_workers = native.rank, native.num_workers
     log.configure(settings.log_level, 'rank %d' % rank)
     address = address_towards(*launch.scheduler)
-    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of(settings),
+    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of_host(),
                             'telemetry': telemetry.open(settings, rank)}
     if rank == 0:
         from horovod.runner.http.http_server import RendezvousServer
@@ -60,7 +62,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if not hvd.is_initialized():
         configure_horovod(slots[rank], peers[0]['address'], peers[0]['rendezvous'],
                           launch.interface or interface_of(address))
-        prepare_horovod(settings.limits, settings.local_aggregation and hosts.count(hosts[rank]) > 1)
+        prepare_horovod(settings.limits, sums_by_lane(settings))
         with Deadline(settings.timeout, 'Horovod to connect its workers'):
             hvd.init()
     collective = Collective(hvd)
@@ -71,10 +73,11 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     # Not along with the addresses: the native store carries short records.
     check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
-                        find_leaders([peer['place'] for peer in peers], settings.local_aggregation))
+                        [peer['place'] for peer in peers])
+    lane = takes_lane(settings, rank, collective.exchange(hindrance(settings), 'mxhybrid.lane'))
     # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
-    return Joined(topology, collective, native, launch.servers, num_workers, watch, pickled)
+    return Joined(topology, collective, native, launch.servers, num_workers, watch, lane, pickled)
 
 
 def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:

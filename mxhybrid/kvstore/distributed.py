@@ -46,7 +46,7 @@ class Distributed:
         if settings.any_auto:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
         means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
-        self._chooser = Chooser(means, job.topology.hosts, job.topology.leaders, job.measured)
+        self._chooser = Chooser(means, job.topology.hosts, job.topology.groups(job.servers.on_lane), job.measured)
         self._bundles = DenseBundles(job.collective, self._prefix)
         self._settings_checked: List[Any] = []
         self._keeps_dense = True

@@ -1,6 +1,6 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys, checks and MXNet's forms of calls; backends do the work."""
 import functools
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -31,7 +31,7 @@ def _unrecorded(method: Callable) -> Callable:
 
 
 class _Call:
-    """A call of pushpull with several keys that was checked: the same one, with the same arrays, needs no other look."""
+    """A call of pushpull with several keys that was checked: the same, with the same arrays, needs no other look."""
 
     def __init__(self, keys: Any, values: Any, outs: Any, work: List[Tuple[Any, List[Any], List[Any]]]):
         self._keys, self._given = list(keys), _flat(values) + ([] if outs is None else _flat(outs))

@@ -36,7 +36,7 @@ class Bundle:
 
     def update(self, rule: str, settings: Mapping[str, float], values: 'Values',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
-        """Have the engine update weights with the sums, in their order; `rates` are learning rates and weight decays."""
+        """Have the engine update weights with the sums, in their order; `rates` are learning rates, weight decays."""
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(

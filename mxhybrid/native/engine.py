@@ -78,18 +78,19 @@ def write_after(arrays: List[Any], targets: List[Any]) -> None:
 def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
                 delete: Any = None) -> None:
     """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU, given as
-    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc holds back whatever needs them until its callback was called; with
-    `delete`, which gets the parameter in the end, it is an EngineSyncFunc.
+    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc holds back whatever needs them
+    until its callback was called; with `delete`, which gets the parameter in the end, it is an EngineSyncFunc.
     """
     arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with gate:
         if delete is not None:
-            check_call(_LIB.MXEnginePushSyncND(function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
-                                               ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
+            check_call(_LIB.MXEnginePushSyncND(
+                function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
+                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
         else:
-            check_call(_LIB.MXEnginePushAsyncND(function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), *arrays,
-                                                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name,
-                                                ctypes.c_bool(False)))
+            check_call(_LIB.MXEnginePushAsyncND(
+                function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), *arrays,
+                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name, ctypes.c_bool(False)))
 
 
 class Notifier:

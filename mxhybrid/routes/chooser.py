@@ -51,18 +51,19 @@ class _Measure:
 
 
 class Chooser:
-    """Decides for a store's tables, with `hosts` and `leaders` of each worker; the stores of a job share `measured`."""
+    """Decides for a store's tables, with the host of each worker and groups of those whose rows travel together; the
+    stores of a job share `measured`.
+    """
 
-    def __init__(self, means: Means, hosts: Sequence[str], leaders: Sequence[int], measured: Dict[str, Any]):
+    def __init__(self, means: Means, hosts: Sequence[str], groups: List[List[int]], measured: Dict[str, Any]):
         self._means, self._measured = means, measured
         self._collective, self._servers, self._settings = means.collective, means.servers, means.settings
         self._open: Dict[Any, _Measure] = {}
         order = list(dict.fromkeys(hosts))
         #: Host of every worker, from 0.
         self._hosts = [order.index(host) for host in hosts]
-        #: Workers behind every one that talks to the servers, and its host.
-        self._groups = [[rank for rank, other in enumerate(leaders) if other == leader]
-                        for leader in sorted(set(leaders))]
+        self._groups = groups
+        #: Host of every group.
         self._clients = [self._hosts[group[0]] for group in self._groups]
 
     def waits(self, key: Any) -> bool:

@@ -73,8 +73,8 @@ class DenseAllreduce(Route):
 
     def value_of_sum(self, outs: List[Any]) -> Any:
         """Where the sum is to be written that is the value from now on, and that `outs` ask for."""
-        # A Trainer that updates in the worker never asks for it again, so none of its own is kept; the output serves, as
-        # the value pushed does in MXNet's local store.
+        # A Trainer that updates in the worker never asks for it again, so none of its own is kept; the output serves,
+        # as the value pushed does in MXNet's local store.
         if not self._keeps and np.dtype(outs[0].dtype) == self.dtype:
             self._stored = outs[0]
         else:

@@ -14,12 +14,6 @@ from ..native.arrays import allocate_rows, row_sparse_parts
 from ..native.forks import gate
 from ..telemetry.recorder import OFF, AnyRecorder
 
-#: Offsets (sorted, unique), rows, and in which order the rows belong to the offsets; None if in that order.
-Contribution = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
-
-#: Tables with more rows than this for each row pushed are merged by sorting, others by marking touched rows.
-_SPARSE_ROWS = 64
-
 
 class Client:
     """A native ``dist_sync`` store, called by one thread at a time.
@@ -34,17 +28,15 @@ class Client:
         self._trace: Any = trace
         self.lock = threading.Lock()
 
-    def push(self, table: Any, contributions: List[Contribution], priority: int, pulls: bool = True) -> None:
-        """Sum contributions row by row and push the sum, read before this returns; with `pulls` false this client never
-        pulls.
-        """
-        with self._trace.span('merge ' + table.name, 'merge', contributions=len(contributions)), gate:
-            arrays = merge(table, contributions)
+    def push(self, table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray, priority: int) -> None:
+        """Push rows, read before this returns, at `offsets` (sorted, unique), to which they belong in this order."""
+        with self._trace.span('cut ' + table.name, 'merge'), gate:
+            arrays = cut(table, offsets, rows, order)
         channel = table.channel
         with self._trace.span('hand over ' + table.name, 'servers'), gate, self.lock:
             self.native.push(list(channel.push_keys), arrays, priority)
             self.requests += len(arrays)
-            if channel.order is not None and pulls:
+            if channel.order is not None:
                 channel.order.pushed(self.native, channel.push_keys, arrays)
 
     def pull(self, table: Any, offsets: np.ndarray, priority: int) -> 'Arrival':
@@ -101,49 +93,22 @@ class Arrival:
             self._trace.end('rows of ' + self._name, self._number, 'servers')
 
 
-def merge(table: Any, contributions: List[Contribution]) -> List[Any]:
-    """Sum contributions into one row_sparse array a partition; they are added in the order given."""
+def cut(table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray) -> List[Any]:
+    """One row_sparse array a partition, of rows that belong to `offsets` (sorted, unique) in this order."""
     partitioning = table.partitioning
-    if len(contributions) == 1:
-        union = contributions[0][0]
-    else:
-        union, slots = _union(partitioning, [offsets for offsets, _, _ in contributions])
-    bounds = partitioning.bounds(union)
-    each = [partitioning.bounds(offsets) for offsets, _, _ in contributions]
+    bounds = partitioning.bounds(offsets)
     arrays = []
     for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
         if start == stop:
             arrays.append(table.empty(part))
             continue
-        array, target = allocate_rows(union[start:stop] - part * partitioning.stride, partitioning.shape(part),
+        array, target = allocate_rows(offsets[start:stop] - part * partitioning.stride, partitioning.shape(part),
                                       table.channel.pushed_as)
         view = target if target.dtype == table.dtype else np.empty(target.shape, table.dtype)
-        if len(contributions) == 1:
-            _, rows, order = contributions[0]
-            if order is None:
-                view[:] = rows[start:stop]
-            else:
-                np.take(rows, order[start:stop], axis=0, out=view, mode='clip')
+        if rows.dtype == view.dtype:
+            np.take(rows, order[start:stop], axis=0, out=view, mode='clip')
         else:
-            view[:] = 0
-            for (_, rows, order), own, at in zip(contributions, each, slots):
-                first, last = own[part], own[part + 1]
-                taken = rows[first:last] if order is None else rows[order[first:last]]
-                view[at[first:last] - start] += taken
+            view[:] = rows[order[start:stop]]
         table.channel.narrow(view, target)
         arrays.append(array)
     return arrays
-
-
-def _union(partitioning: Any, offsets: List[np.ndarray]) -> Tuple[np.ndarray, List[np.ndarray]]:
-    """The sorted union of several sets of offsets, and where in it each of them lies."""
-    total = partitioning.count * partitioning.stride
-    if sum(map(len, offsets)) * _SPARSE_ROWS < total:
-        union = np.unique(np.concatenate(offsets))
-        return union, [np.searchsorted(union, mine) for mine in offsets]
-    position = np.zeros(total, np.int32)
-    for mine in offsets:
-        position[mine] = 1
-    union = np.flatnonzero(position)
-    position[union] = np.arange(len(union), dtype=np.int32)
-    return union, [position[mine] for mine in offsets]

@@ -21,8 +21,8 @@ from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
 from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
-from .aggregation import Direct, Follower, Leader
 from .client import Client
+from .direct import Direct
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
 
@@ -33,17 +33,18 @@ _SET_MULTI_PRECISION = 1
 class ParameterServers:
     """A worker's side of the servers: its native store, commands and what they answer, keys, and the tables there are.
 
-    `client` is this worker's connection to the servers, None where only the leader of its host has one; `link` is how
-    its rows get there.  Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its
+    `client` is this worker's connection to the servers, None where rows will go by the lane and worker 0 alone has one.
+    Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its
     values count; `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from
     `first_key` on.  `barrier` waits until all workers call it.
     """
 
-    def __init__(self, client: Optional[Client], link: Union[Direct, Leader, Follower], num_servers: int, rank: int,
-                 num_workers: int, initialiser: int, first_key: int, barrier: Callable[[], Any],
-                 trace: AnyRecorder, envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
+    def __init__(self, client: Optional[Client], num_servers: int, rank: int, num_workers: int, initialiser: int,
+                 first_key: int, barrier: Callable[[], Any], trace: AnyRecorder,
+                 envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._envelope, self.deliveries, self.client = trace, envelope, deliveries, client
-        self.link: Union[Direct, Leader, Follower, Lane] = link
+        #: How this worker's rows get there.
+        self.link: Union[Direct, Lane] = Direct(client)
         self.rank = rank
         self.is_root = rank == 0
         self.initialiser = initialiser
@@ -84,14 +85,17 @@ class ParameterServers:
         mx.nd.waitall()
 
     def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float
-                  ) -> Lane:
-        """From now on have rows travel by the lane (collective), which is returned; `places` of the workers are by rank,
-        `exchange` gives every worker the JSON values of all.
+                  ) -> Optional[Lane]:
+        """From now on have rows travel by the lane (collective), which is returned; `places` of the workers are by
+        rank, `exchange` gives every worker the JSON values of all.  None where workers share memory with no server.
         """
         self.command('listen')
         nodes = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
         roster = Roster.from_json(exchange(nodes)[0], list(places))
         nodes, _ = roster.as_json()
+        if not {node.place for node in roster.nodes}.issuperset(places):
+            self.part()
+            return None
         self.command('connect', nodes=nodes, places=list(places), timeout=timeout)
         self.barrier()
         lane = self.link = Lane(roster, self.rank, self.trace)
@@ -127,9 +131,14 @@ class ParameterServers:
         return isinstance(self.link, Lane)
 
     def part(self) -> None:
-        """No worker waits for rows any more: the lane may end."""
-        if self.on_lane:
-            self.command('part')
+        """No worker waits for rows any more: the lane, if there is one, may end."""
+        self.command('part')
+
+    def replace_table(self, successor: Any, table: Any) -> None:
+        """From now on the rows of `table` on the lane are those of its successor (collective); nothing is under way."""
+        assert isinstance(self.link, Lane)
+        self.drop_table(table)
+        self.link.move(successor, table)
 
     def initialise(self, keys: Any, values: Any) -> None:
         """Bring keys to life with the values of the worker that initialises (collective among clients)."""

@@ -127,6 +127,7 @@ class Handler(Optimizer):
         if self._lifeline is None:
             self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret)
             atexit.register(self._lifeline.bye)
+            self._secret, self._address = secret, address_towards(host, port)
         if trace and self._courier is None:
             self.trace = Recorder('a server (host %s)' % os.uname().nodename)
             self._courier = Courier(self.trace, self._lifeline)

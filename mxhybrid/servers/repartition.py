@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import InputError
-from ..lane.worker import Lane
 from ..native.arrays import allocate_rows, trim_heap
 from .partitioning import Partitioning, chunks, partition_count
 from .protocol import CAPTURE, overwrite_mode
@@ -69,9 +68,8 @@ def repartition(table: Table, wanted: int) -> None:
     target.touch()
     target.set_mode(table.mode)
     servers.command('release', keys=old.keys)
-    if isinstance(servers.link, Lane):
-        servers.drop_table(table)
-        servers.link.move(target, table)
+    if servers.on_lane:
+        servers.replace_table(target, table)
     else:
         table.touch()
     servers.link.settle()  # until then the link looks at the old partitions
@@ -126,6 +124,6 @@ def _carry(table: Table, target: Table) -> None:
             ids = shares[servers.rank][at[0]:at[-1] + 1]
             rows = np.empty((len(ids), table.partitioning.width), table.dtype)
             if len(ids):
-                table.pull_anew(ids, rows)
+                table.pull_aside(ids, rows)
             target.push(ids, rows)
         servers.link.settle()

@@ -6,8 +6,6 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from ..lane.worker import Lane
-from .aggregation import Direct
 from .channel import Channel
 from .cluster import ParameterServers
 from .early_rows import Ahead
@@ -34,9 +32,8 @@ class Table(OptimizedTable):
                  channel: Channel, wire: Optional['Table'] = None):
         super().__init__(name, partitioning.width, dtype)
         self.servers = servers
-        #: Number of the table in its job, and of pushes made to it; equal on all workers.
+        #: Number of the table in its job; equal on all workers.
         self.index = next(servers.table_numbers)
-        self.pushes = 0
         self.partitioning, self.channel, self._wire = partitioning, channel, wire
         #: Whether rows travel as float16 on the lane, which rounds them by itself.
         self.halves = False
@@ -133,7 +130,6 @@ class Table(OptimizedTable):
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
         (self._wire or self)._ahead.settle()  # for callers that did not: the host forgets the rows that it holds
-        self.pushes += 1
         self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
@@ -153,23 +149,11 @@ class Table(OptimizedTable):
         else:
             self.servers.link.request(self, ids, priority)(result)
 
-    def pull_anew(self, ids: np.ndarray, result: np.ndarray) -> None:
-        """As :meth:`pull_exactly`, but past rows that were asked for early: others than a push changed them since."""
-        if isinstance(self.servers.link, Lane):
-            self.pull_aside(ids, result)
-        else:
-            self.servers.link.request(self, ids, 0)(result)
-
     def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
-        """As :meth:`pull_exactly`, but nobody keeps the rows: the cache of the host would grow to a whole table.  On
-        worker 0 only, which is a client of the servers; not collective.
+        """As :meth:`pull_exactly`, but past rows that were asked for early, and nobody keeps these rows: the cache
+        of the host would grow to a whole table.  Not collective.
         """
-        if isinstance(self.servers.link, Lane):
-            self.servers.link.request_aside(self, ids)(result)
-            return
-        self.servers.link.settle()
-        assert self.servers.client is not None
-        Direct(self.servers.client).request(self, ids, 0)(result)
+        self.servers.link.request_aside(self, ids)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.early_rows.Ahead.want`."""
@@ -235,7 +219,7 @@ class Table(OptimizedTable):
             array = np.empty((self.partitioning.rows, width), self.dtype)
             for ids in self.chunks():
                 rows = np.empty((len(ids), self.partitioning.width), self.dtype)
-                self.pull_anew(ids, rows)
+                self.pull_aside(ids, rows)
                 array[ids] = rows[:, :width]
             found.append(array)
             self.servers.barrier()

@@ -1,0 +1,45 @@
+"""Whether rows of a job travel by the lane: where that is wanted and can be, on all workers."""
+from typing import List
+
+from ..base.errors import SettingError
+from ..base.log import get_logger
+from ..base.settings import Settings, variable
+from ..lane import library
+
+logger = get_logger(__name__)
+
+
+def hindrance(settings: Settings) -> str:
+    """Why this worker cannot take the lane; empty if it can, or is not to."""
+    if settings.wire == 'ps-lite':
+        return ''
+    try:
+        library.load()
+    except OSError as error:
+        return str(error)
+    return ''
+
+
+def sums_by_lane(settings: Settings) -> bool:
+    """Whether this worker expects that the lane will carry dense sums of arrays on CPUs."""
+    return settings.wire != 'ps-lite' and settings.dense != 'horovod' and not hindrance(settings)
+
+
+def takes_lane(settings: Settings, rank: int, hindrances: List[str]) -> bool:
+    """Whether a job takes the lane, of which worker `rank` knows the :func:`hindrance` of every worker; a SettingError
+    on all where it was asked for and cannot.
+    """
+    for other, theirs in enumerate(hindrances):
+        if theirs:
+            refuse_lane(settings, rank, 'worker %d cannot: %s' % (other, theirs))
+            return False
+    return settings.wire != 'ps-lite'
+
+
+def refuse_lane(settings: Settings, rank: int, why: str) -> None:
+    """Say that there is no lane; with a SettingError where it was asked for."""
+    for name in ('wire', 'dense'):
+        if getattr(settings, name) == 'lane':
+            raise SettingError("%s='lane', but %s. Or leave the setting out" % (variable(name), why))
+    if rank == 0:
+        logger.warning('rows travel by ps-lite, which takes more of the CPU: %s', why)
