@@ -68,7 +68,7 @@ class Connection:
         except ConnectionError:
             data, ancillary, flags = b'', [], 0
         if not data:
-            raise Left('a worker of this host has left its local aggregation')
+            raise Left('a process of this host has left')
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             raise JobError('this process has too many open files to take another one from a worker of its host: raise '
                            'their number with ulimit -n (it is %d now)' % resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -30,7 +30,7 @@ def _unrecorded(method: Callable) -> Callable:
     return call
 
 
-class _Call:
+class _SamePushpull:
     """A call of pushpull with several keys that was checked: the same, with the same arrays, needs no other look."""
 
     def __init__(self, keys: Any, values: Any, outs: Any, work: List[Tuple[Any, List[Any], List[Any]]]):
@@ -93,7 +93,7 @@ class Hybrid(KVStore):
         self._meter = self._job.telemetry.new_meter(self._backend.routes)
         self._names: Dict[Any, str] = {}
         self._reported = False
-        self._same_call: Optional[_Call] = None
+        self._same_call: Optional[_SamePushpull] = None
 
     def __del__(self) -> None:
         """Nothing to free here: the job owns the native store, and notices that this one is gone."""
@@ -237,7 +237,7 @@ class Hybrid(KVStore):
             if route.sparse:
                 raise InputError('pushpull: %s is row_sparse: use push and row_sparse_pull' % route.name)
         if together:
-            self._same_call = _Call(key, value, out, [(route, arrays, targets) for (route, arrays), (_, targets)
+            self._same_call = _SamePushpull(key, value, out, [(route, arrays, targets) for (route, arrays), (_, targets)
                                                       in zip(work, outs)])
             self._pushpull_all(self._same_call.work, priority)
             return

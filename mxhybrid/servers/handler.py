@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 from mxnet.optimizer import Optimizer
 
+from ..base.addresses import address_towards
 from ..lane.node import Node
 from ..lane.roster import Roster
 from ..native import quiet

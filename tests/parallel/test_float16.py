@@ -18,7 +18,7 @@ def alone(workers, *more):
 @pytest.fixture(scope='module')
 def together(tmp_path_factory):
     """Two workers, each with its own way to the servers."""
-    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_LOCAL_AGGREGATION': '0'}, timeout=120,
+    return run_job(BODY, 'horovodrun', workers=2, servers=2, env={'MXHYBRID_WIRE': 'ps-lite'}, timeout=120,
                    args=['--wire', 'float16', '--partitions', 3, '--extra',
                          '--directory', tmp_path_factory.mktemp('apart')]).ok()
 

@@ -23,7 +23,7 @@ def test_random_programs_give_what_mxnet_alone_gives(batch):
 
 def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     program = draw(3)
-    program['job'] = {'launcher': 'none', 'workers': 1, 'servers': 1, 'aggregation': 1}
+    program['job'] = {'launcher': 'none', 'workers': 1, 'servers': 1, 'wire': 'auto'}
     program['events'] = program['events'][:4]
 
     def plant(source):

@@ -72,11 +72,11 @@ def test_states_of_moved_tables_load_into_one_process(expected, switched):
         comparing.assert_equal(last, result.results[0][name], name)
 
 
-@pytest.mark.parametrize('aggregation', ['1', slow('0')])
-def test_measured_on_the_running_job(expected, tmp_path, aggregation):
+@pytest.mark.parametrize('wire', ['auto', slow('ps-lite')])
+def test_measured_on_the_running_job(expected, tmp_path, wire):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=150,
                      args=['--directory', str(tmp_path), '--optimizers', 'adam'],
-                     env={'MXHYBRID_LOCAL_AGGREGATION': aggregation}).ok()
+                     env={'MXHYBRID_WIRE': wire}).ok()
     comparing.assert_cases({'adam': expected['adam']}, result, 3)
     choices = assert_agree(result)
     assert len(choices) == len(KINDS)

@@ -8,13 +8,14 @@ from . import BODIES
 BODY = BODIES / 'sums.py'
 
 
-@pytest.mark.parametrize('launcher, switch', [('horovodrun', '1'), ('launch.py', '0')])
-def test_sums_equal_numpys(launcher, switch):
-    result = run_job(BODY, launcher, workers=3, args=[3], env={'MXHYBRID_LOCAL_AGGREGATION': switch}, timeout=120).ok()
+@pytest.mark.parametrize('launcher, dense, by_lane', [
+    ('horovodrun', 'auto', True), ('horovodrun', 'horovod', False), ('launch.py', 'lane', True)])
+def test_sums_equal_numpys(launcher, dense, by_lane):
+    result = run_job(BODY, launcher, workers=3, args=[3], env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
     assert sorted(result.results) == [0, 1, 2]
     for rank in range(3):
         np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
-        assert result.results[rank]['shared'] == (switch == '1')
+        assert result.results[rank]['by_lane'] == by_lane
 
 
 def test_a_worker_that_dies_among_sums_is_named():

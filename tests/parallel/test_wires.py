@@ -8,8 +8,8 @@ BODY = BODIES / 'wires.py'
 
 
 @pytest.mark.parametrize('launcher, wire, link', [
-    ('horovodrun', 'auto', 'Lane'), ('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'Leader'),
-    ('launch.py', 'auto', 'Leader')])
+    ('horovodrun', 'auto', 'Lane'), ('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'Direct'),
+    ('launch.py', 'auto', 'Lane'), ('launch.py', 'ps-lite', 'Direct')])
 def test_rows_travel_as_asked(launcher, wire, link):
     result = run_job(BODY, launcher, workers=2, env={'MXHYBRID_WIRE': wire}).ok()
     assert result.results[0]['link'] == link
@@ -17,14 +17,14 @@ def test_rows_travel_as_asked(launcher, wire, link):
 
 def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_said_once():
     result = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1']).ok()
-    assert [result.results[rank]['link'] for rank in range(2)] == ['Leader', 'Follower']
+    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
     assert result.output.count('rows travel by ps-lite') == 1
-    assert 'on worker 1 the compiled part of mxhybrid is missing: install g++' in result.output
+    assert 'worker 1 cannot: the compiled part of mxhybrid is missing: install g++' in result.output
 
 
-@pytest.mark.parametrize('launcher, arguments, why', [
-    ('horovodrun', ['--without', '1'], 'worker 1 cannot: the compiled part of mxhybrid is missing'),
-    ('launch.py', [], 'worker 0 cannot: servers that launch.py started do not know it')])
-def test_a_lane_that_cannot_be_is_refused_on_every_worker(launcher, arguments, why):
-    result = run_job(BODY, launcher, workers=2, args=arguments, env={'MXHYBRID_WIRE': 'lane'}).failed(why)
-    assert result.output.count("SettingError: MXHYBRID_WIRE='lane', but " + why) >= 1
+@pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])
+def test_a_lane_that_cannot_be_is_refused_on_every_worker(setting):
+    why = 'worker 1 cannot: the compiled part of mxhybrid is missing'
+    result = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1'], env={'MXHYBRID_' + setting: 'lane'}).failed(
+        why)
+    assert result.output.count("SettingError: MXHYBRID_%s='lane', but %s" % (setting, why)) >= 1

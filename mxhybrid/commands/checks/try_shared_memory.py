@@ -1,11 +1,13 @@
-"""Tries shared memory as local aggregation uses it, in a process of its own, since NumPy may be broken: status 0 says
-that a segment and what was written into it arrived over a Unix socket.
+"""Tries shared memory as workers and servers of a host use it, in a process of its own, since NumPy may be broken:
+status 0 says that a piece of it and what was written into it arrived over a Unix socket.
 """
+import mmap
 import os
 import sys
 
+import numpy as np
+
 from ...base.local_sockets import Listener, connect
-from ...comm.shared_memory import Segment
 
 _NUMBERS, _WAIT_S = 1 << 18, 10.0
 
@@ -15,12 +17,12 @@ def main() -> None:
     listener = Listener()
     client = connect(listener.name)
     server = listener.accept(_WAIT_S)
-    segment, descriptor = Segment.create(4 * _NUMBERS)
-    segment.view(0, (_NUMBERS,), 'float32')[:] = 7
-    client.send([segment.nbytes], descriptor)
-    os.close(descriptor)
-    (nbytes,), received = server.receive(_WAIT_S)
-    if received is None or Segment(received, nbytes).view(0, (_NUMBERS,), 'float32').sum() != 7 * _NUMBERS:
+    descriptor = os.memfd_create('mxhybrid')
+    os.ftruncate(descriptor, 4 * _NUMBERS)
+    np.frombuffer(mmap.mmap(descriptor, 4 * _NUMBERS), 'float32')[:] = 7
+    client.send([], descriptor)
+    _, received = server.receive(_WAIT_S)
+    if received is None or np.frombuffer(mmap.mmap(received, 4 * _NUMBERS), 'float32').sum() != 7 * _NUMBERS:
         sys.exit('what was read from shared memory is not what was written')
 
 

@@ -134,8 +134,8 @@ def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[s
 
 def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optional[Outcome]:
     """Run the body to its end; what became of it, None if it ended well."""
-    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'aggregation': 1}
-    env = {'MXHYBRID_LOCAL_AGGREGATION': job['aggregation'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
+    job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'wire': 'auto'}
+    env = {'MXHYBRID_WIRE': job['wire'], 'MXHYBRID_LOG_LEVEL': 'WARNING',
            'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, job['launcher'], workers=job['workers'], servers=job['servers'], args=[directory, side],
                    env=env) as running:

@@ -170,7 +170,7 @@ def standing_alone(programs: List[Dict[str, Any]], file: str = 'case.py') -> str
 def commands(program: Dict[str, Any], file: str) -> List[str]:
     """Command lines that show the difference."""
     job = program['job']
-    settings = 'MXHYBRID_LOCAL_AGGREGATION=%d ' % job['aggregation']
+    settings = 'MXHYBRID_WIRE=%s ' % job['wire']
     lines = ['    python %s --mxnet    # what one process with MXNet alone finds' % file]
     if job['launcher'] == 'horovodrun':
         lines.append('    %sMXHYBRID_SERVERS_PER_HOST=%d horovodrun -np %d --gloo python %s' % (

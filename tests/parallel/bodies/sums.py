@@ -58,4 +58,4 @@ for step, counts in enumerate([[3, 0, 5], [0, 0, 0], [1000, 1, 70000], [2, 2, 2]
             np.testing.assert_array_equal(values, mine[worker] & mask)
 texts = collective.exchange({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
 assert texts == [{'rank': worker, 'text': 'gr\u00f6\u00dfe' * 100 * worker} for worker in range(store.num_workers)]
-report(store.rank, fractions=fractions, shared=store.backend._collective.reduction is not None)
+report(store.rank, fractions=fractions, by_lane=store.backend._collective.reduction is not None)

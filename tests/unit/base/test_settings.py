@@ -34,22 +34,21 @@ def problem(keywords=None, environ=None):
 
 
 def test_defaults():
-    assert resolve({}, {}) == Settings((), 1, True, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (('*', 'auto'),), '')
+    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (('*', 'auto'),), '')
     assert resolve(None, {}) == Settings()
 
 
 def test_variables_carry_the_projects_prefix():
     assert [variable(field.name) for field in dataclasses.fields(Settings)] == [
-        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_LOCAL_AGGREGATION', 'MXHYBRID_TIMEOUT',
-        'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE', 'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES',
-        'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE', 'MXHYBRID_WIRE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SILENCE_TIMEOUT',
-        'MXHYBRID_STALL_TIMEOUT']
+        'MXHYBRID_PARTITIONS', 'MXHYBRID_SERVERS_PER_HOST', 'MXHYBRID_TIMEOUT', 'MXHYBRID_LOG_LEVEL', 'MXHYBRID_TRACE',
+        'MXHYBRID_METRICS', 'MXHYBRID_TENSORBOARD', 'MXHYBRID_ROUTES', 'MXHYBRID_PLAN_FILE', 'MXHYBRID_WIRE_DTYPE',
+        'MXHYBRID_WIRE', 'MXHYBRID_DENSE', 'MXHYBRID_OWN_ROWS', 'MXHYBRID_SILENCE_TIMEOUT', 'MXHYBRID_STALL_TIMEOUT']
 
 
 @pytest.mark.parametrize('name, text, from_text, value, from_value', [
     ('partitions', '3', (('*', 3),), 5, (('*', 5),)),
     ('servers_per_host', '2', 2, 4, 4),
-    ('local_aggregation', 'off', False, True, True),
+    ('own_rows', 'off', False, True, True),
     ('timeout', '7.5', 7.5, 9, 9.0),
     ('silence_timeout', '7.5', 7.5, 9, 9.0),
     ('stall_timeout', '0', 0.0, 9, 9.0),
@@ -150,12 +149,12 @@ def test_counts_may_be_numbers_or_text(value):
 @pytest.mark.parametrize('value, meaning', [(True, True), ('1', True), (' On ', True), ('true', True), (1, True),
                                             (False, False), ('0', False), ('OFF', False), ('false', False)])
 def test_switches(value, meaning):
-    assert resolve({'local_aggregation': value}, {}).local_aggregation is meaning
+    assert resolve({'own_rows': value}, {}).own_rows is meaning
 
 
 @pytest.mark.parametrize('value', ['yes!', 2, '', [], 'none'], ids=repr)
 def test_wrong_switches_name_setting_value_and_fix(value):
-    assert problem({'local_aggregation': value}) == 'local_aggregation=%r is neither on nor off: use 1 or 0' % (value,)
+    assert problem({'own_rows': value}) == 'own_rows=%r is neither on nor off: use 1 or 0' % (value,)
 
 
 def test_auto():
@@ -321,7 +320,7 @@ def test_float32_travels_as_it_is_unless_told_otherwise():
     ('routes', 'Servers', "'servers'"), ('routes', 'emb*=servers, *=allreduce', "'emb*=servers,*=allreduce'"),
     ('routes', 'emb*=servers', "'emb*=servers'"), ('partitions', '8', '8'), ('partitions', 'auto', "'auto'"),
     ('partitions', 'a=b*=8,*=2', "'a=b*=8,*=2'"), ('servers_per_host', '2', '2'), ('own_rows', 'off', '0'),
-    ('local_aggregation', 'on', '1'), ('wire_dtype', 'float16', "'float16'")])
+    ('own_rows', 'on', '1'), ('wire_dtype', 'float16', "'float16'")])
 def test_values_are_shown_as_a_user_writes_them(name, text, written):
     value = getattr(resolve({}, {variable(name): text}), name)
     for received in (value, json.loads(json.dumps(value))):

@@ -25,7 +25,7 @@ def small(**changes):
     """A program of two steps."""
     step = {'do': 'step', 'seed': 3, 'samples': 6, 'use': ['all', 'all'], 'ids': 'any'}
     program = {
-        'seed': 1, 'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'aggregation': 0},
+        'seed': 1, 'job': {'launcher': 'horovodrun', 'workers': 3, 'servers': 2, 'wire': 'ps-lite'},
         'model': {'dtype': 'float32', 'devices': 1, 'bias': True, 'units': 3, 'add': False, 'branches': [
             {'block': 'Branch', 'kind': kind, 'rows': 12, 'width': 4, 'uses': 1} for kind in ('gradient', 'dense')]},
         'optimizer': {'name': 'adam', 'options': {'learning_rate': 0.1, 'wd': 0.1}, 'scheduler': None},
@@ -138,7 +138,7 @@ def test_a_failing_program_is_made_small():
     assert [event['do'] for event in found['events']] == ['rate', 'step']
     assert [branch['kind'] for branch in found['model']['branches']] == ['gradient']
     assert sorted(found['optimizer']['options']) == ['learning_rate', 'wd']
-    assert found['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'aggregation': 1}
+    assert found['job'] == {'launcher': 'horovodrun', 'workers': 2, 'servers': 1, 'wire': 'auto'}
     assert found['store'] == {} and found['model']['devices'] == 1 and not found['model']['bias']
     assert len(rounds) < 40
 

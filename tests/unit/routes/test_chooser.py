@@ -28,7 +28,7 @@ def route(key, rows):
 @pytest.fixture
 def push():
     """A function that pushes to a route, and says whether the chooser has another decision to wait for."""
-    chooser = Chooser(Means(Alone(), object(), Settings(), 'unit'), ['a'], [0], {})
+    chooser = Chooser(Means(Alone(), object(), Settings(), 'unit'), ['a'], [[0]], {})
 
     def one(to):
         waits = chooser.waits(to.key)
