@@ -16,8 +16,8 @@ _AFTER_US_S = 30
 def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
     """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
 
-    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  With the lane it `has_little_to_do`: arrays on CPUs
-    are not its business then.
+    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  With the lane it
+    `has_little_to_do`: arrays on CPUs are not its business then.
     """
     os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
     if has_little_to_do and not mx.runtime.Features().is_enabled('CUDA'):

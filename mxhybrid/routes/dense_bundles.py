@@ -98,10 +98,10 @@ class _RouteBundle:
         sizes = [route.rows * route.width for route in routes]
         self._place = collective.place(name, sum(sizes), wire)
         ends = np.cumsum(sizes)
-        #: The sums as they travel, and as the updater takes them.
+        #: The sums as they travel, which all workers of the host read, and as the updater takes them.
         self._sums = [self._place.total[int(end - size):int(end)].reshape(route.shape)
                       for route, end, size in zip(routes, ends, sizes)]
-        self._wide: List[Any] = []
+        self._own: List[Any] = []
         self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
         self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
         self._scratch: Dict[int, Any] = {}
@@ -141,20 +141,18 @@ class _RouteBundle:
         keys = [route.key for route in self.routes]
         update = begin_update(updater, keys, weights[0].context, self._dtype)
         if update is None:
-            updater(keys, self._widened(), weights)
+            updater(keys, self._own_sums(), weights)
             return
         if self._values is None or not self._values.are(weights, update.states):
             self._values = Values(weights, update.states)
         self._bundle.update(update.rule, update.settings, self._values, update.rates, priority)
 
-    def _widened(self) -> List[Any]:
-        """The sums in the type of the weights."""
-        if self._place.dtype == self._dtype:
-            return self._sums
-        if not self._wide:
-            self._wide = [mx.nd.empty(route.shape, dtype=self._dtype) for route in self.routes]
-        self._copy('wide', self._sums, self._wide)
-        return self._wide
+    def _own_sums(self) -> List[Any]:
+        """The sums in the type of the weights, for this worker alone: some optimizers write to what they are given."""
+        if not self._own:
+            self._own = [mx.nd.empty(route.shape, dtype=self._dtype) for route in self.routes]
+        self._copy('own', self._sums, self._own)
+        return self._own
 
     def _copy(self, what: str, sources: List[Any], targets: List[Any]) -> None:
         known = self._copies.get(what)

@@ -58,11 +58,11 @@ def test_no_other_roundings_than_those_documented(together):
     assert_found(result['by_allreduce'], together, 'by_allreduce')  # a table moved there in mid-training, unrounded
 
 
-def test_workers_of_a_host_add_up_before_they_round(body, tmp_path):
+def test_on_the_lane_rows_that_stay_on_a_host_are_rounded_when_they_are_pulled(body, tmp_path):
     result = run_job(BODY, 'launch.py', workers=3, servers=2, timeout=120,
                      args=['--wire', 'float16', '--directory', tmp_path, '--partitions', 4]).ok()
     assert sorted(result.results) == [0, 1, 2]
-    expected = alone(3, '--rounded', 'together')['found']
+    expected = alone(3, '--rounded', 'pulled')['found']
     dense = {'dense': 12, 'half-dense': 14}  # each worker's part is rounded, and then the sum
     assert_found({case: expected[case] for case in set(expected) - set(dense)}, result)
     for case, key in dense.items():

@@ -25,6 +25,6 @@ def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_sai
 @pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])
 def test_a_lane_that_cannot_be_is_refused_on_every_worker(setting):
     why = 'worker 1 cannot: the compiled part of mxhybrid is missing'
-    result = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1'], env={'MXHYBRID_' + setting: 'lane'}).failed(
-        why)
+    job = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1'], env={'MXHYBRID_' + setting: 'lane'})
+    result = job.failed(why)
     assert result.output.count("SettingError: MXHYBRID_%s='lane', but %s" % (setting, why)) >= 1

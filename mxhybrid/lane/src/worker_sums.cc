@@ -71,7 +71,7 @@ void WorkerSums::serve() {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return closing_ || !under_way_.empty(); });
-      if (under_way_.empty()) return;
+      if (closing_) return;
       seen = block_.bell.load();
       auto first = std::stable_partition(under_way_.begin(), under_way_.end(), [](Sum* sum) { return !sum->is_done(); });
       done.assign(first, under_way_.end());
@@ -95,6 +95,8 @@ void WorkerSums::close() {
     closing_ = true;
   }
   changed_.notify_one();
+  block_.bell.fetch_add(1);
+  wake(block_.bell);
   thread_.join();
 }
 

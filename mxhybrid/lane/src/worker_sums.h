@@ -39,7 +39,7 @@ class WorkerSums {
   /// It is used no more; nothing is under way.
   void drop(uint64_t number);
   Sum& sum(uint64_t number);
-  /// End the thread; nothing is under way.
+  /// End the thread; nothing is under way, or nobody waits for it any more.
   void close();
 
  private:

@@ -1,8 +1,8 @@
 """Given gradients through a store whose float32 values travel as float16; all that comes back is reported.
 
 With ``--alone N`` one process computes what N workers must give: exactly or, with ``--rounded``, with every rounding
-that wire_dtype=float16 documents and no other: of each worker's gradients apart, or of their sum in order of rank, as
-local aggregation sends it.
+that wire_dtype=float16 documents and no other: of each worker's gradients, which ps-lite sends apart, or only of what
+is pulled, as on the lane within one host.
 """
 import argparse
 import os
@@ -137,8 +137,8 @@ class Alone:
             total = self._sum_of_halves(key, step).astype('f4')
         elif self.rounded == 'apart':
             total = sum(part.astype('f2').astype('f4') for part in parts)
-        elif self.rounded == 'together':
-            total = sum(parts[1:], parts[0]).astype('f2').astype('f4')
+        elif self.rounded == 'pulled':
+            total = sum(parts[1:], parts[0])
         else:
             total = sum(part.astype('f8') for part in parts).astype('f4')
         return touched, total
@@ -241,7 +241,7 @@ def problems(worker):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--alone', type=int, default=0)
-    parser.add_argument('--rounded', choices=['apart', 'together'])
+    parser.add_argument('--rounded', choices=['apart', 'pulled'])
     parser.add_argument('--wire')
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--directory')

@@ -13,7 +13,7 @@ from mxhybrid.job.join import current
 from mxhybrid.lane import library
 
 parser = argparse.ArgumentParser()
-parser.add_argument('--without', type=int, default=-1)
+parser.add_argument('--without', type=int)
 given = parser.parse_args()
 
 
@@ -22,7 +22,7 @@ def missing():
     raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again')
 
 
-if int(os.environ.get('HOROVOD_RANK', -1)) == given.without:
+if given.without is not None and int(os.environ['HOROVOD_RANK']) == given.without:
     library.load = missing
 store = mxhybrid.create()
 net = SparseEmbedding(20, 3)

@@ -1,4 +1,5 @@
 """Nodes and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
+import ctypes
 import os
 import socket
 import threading
@@ -10,6 +11,7 @@ from mxhybrid.lane import library
 
 CAPTURE, ASSIGN, REPLACE, ASSIGN_STATE, CALL, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
 DTYPES = [np.dtype(name) for name in ('float16', 'float32', 'float64')]
+SUM_DTYPES = DTYPES + [np.dtype('int32'), np.dtype('int64')]
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 FENCE, EXACT = 1, 2
 LIMIT_MS = 20000
@@ -19,6 +21,38 @@ lib = library.load()
 
 def pointer(array):
     return array.ctypes.data
+
+
+class OnComplete(ctypes.Structure):
+    """As MXNet's engine gives it."""
+
+    _fields_ = [('callback', ctypes.c_void_p), ('engine', ctypes.c_void_p), ('parameter', ctypes.c_void_p)]
+
+
+class Given:
+    """One worker's place of a sum."""
+
+    def __init__(self, pointer, dtype, count):
+        self.pointer = pointer
+        self.given, self.total = [np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
+                                  for address in (lib.sum_given(pointer), lib.sum_total(pointer))]
+        self.there = threading.Event()
+        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+            lambda *_: self.there.set())
+
+    def begin(self, priority=0):
+        """What is in `given` is complete."""
+        self.there.clear()
+        lib.sum_set_priority(self.pointer, priority)
+        complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
+        lib.sum_begin(None, ctypes.addressof(complete), self.pointer)
+
+    def add_up(self, values):
+        """Give values; the sum of all workers."""
+        self.given[:] = values
+        self.begin()
+        assert self.there.wait(LIMIT_MS / 1000)
+        return self.total.copy()
 
 
 class Hosts:
@@ -97,6 +131,22 @@ class Hosts:
 
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.take(worker, number, self.ask(worker, number, ids, flags), len(ids), limit)
+
+    def sum(self, number, dtype, count):
+        """A new dense sum; what each worker knows it by."""
+        opened = []
+        for _, local, worker in self.workers:
+            mine = lib.checked(lib.worker_open_sum(worker, number, SUM_DTYPES.index(np.dtype(dtype)), count))
+            node = self.nodes[lib.checked(lib.worker_sums_node(worker, number))]
+            theirs = lib.checked(lib.node_open_sum(node, number, local, SUM_DTYPES.index(np.dtype(dtype)), count, mine))
+            opened.append(lib.checked(lib.worker_attach_sum(worker, number, theirs)))
+            os.close(theirs)
+        return [Given(pointer, np.dtype(dtype), count) for pointer in opened]
+
+    def drop_sum(self, number):
+        for _, _, worker in self.workers:
+            lib.checked(lib.node_drop_sum(self.nodes[lib.checked(lib.worker_sums_node(worker, number))], number))
+            lib.checked(lib.worker_drop_sum(worker, number))
 
     def everywhere(self, function):
         """Call a function of every worker's number, each in a thread of its own; the results."""
