@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -59,6 +61,16 @@ struct Job {
     for (auto& node : nodes) node->start();
   }
 
+  void add_sum(uint32_t number, uint32_t size) {
+    for (size_t i = 0; i < workers.size(); ++i) {
+      const uint32_t node = workers[i]->sums_node(number);
+      const int mine = workers[i]->sums().open(number, workers[i]->position(node), Dtype::kFloat32, size);
+      const int theirs = nodes[node]->open_sum(number, locals[i], Dtype::kFloat32, size, mine);
+      workers[i]->sums().attach(number, theirs);
+      close(theirs);
+    }
+  }
+
   void add_table(uint32_t number, const TableShape& shape) {
     for (auto& node : nodes) node->add_table(number, shape);
     for (size_t i = 0; i < workers.size(); ++i) {
@@ -83,7 +95,40 @@ struct Job {
   std::vector<uint32_t> hosts, locals;
 };
 
-/// What one worker does: every step it pushes, and reads random rows.
+/// What MXNet's engine would do once a sum is there.
+void set(void*, void* there, const void*) { static_cast<std::atomic<bool>*>(there)->store(true); }
+
+/// What one worker does with dense sums: several are under way at the same time.
+void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
+  Worker& worker = *job.workers[me];
+  std::vector<std::atomic<bool>> there(sizes.size());
+  for (uint32_t step = 0; step < steps; ++step) {
+    for (uint32_t i = 0; i < sizes.size(); ++i) {
+      const uint32_t which = me % 2 ? i : static_cast<uint32_t>(sizes.size()) - 1 - i;
+      WorkerSums::Sum& sum = worker.sums().sum(which);
+      float* values = reinterpret_cast<float*>(sum.given());
+      for (uint32_t k = 0; k < sizes[which]; ++k) values[k] = static_cast<float>((me + k + step) % 7);
+      there[which].store(false);
+      sum.begin({set, nullptr, &there[which]});
+    }
+    for (uint32_t which = 0; which < sizes.size(); ++which) {
+      for (int waited = 0; !there[which].load(); ++waited) {
+        check(waited < 10 * kLimitMs, "a sum that does not end");
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      const float* found = reinterpret_cast<const float*>(worker.sums().sum(which).total());
+      for (uint32_t k = 0; k < sizes[which]; k += 1 + sizes[which] / 100) {
+        float expected = 0;
+        for (uint32_t other = 0; other < job.workers.size(); ++other) {
+          expected += static_cast<float>((other + k + step) % 7);
+        }
+        check(found[k] == expected, "a wrong sum");
+      }
+    }
+  }
+}
+
+/// What one worker does with rows: every step it pushes, and reads random rows.
 void train(Job& job, uint32_t me, uint32_t table, uint64_t rows, uint32_t steps) {
   Worker& worker = *job.workers[me];
   std::mt19937 random(me);
@@ -132,11 +177,14 @@ int main(int argc, char** argv) {
         }
         job.add_table(table, shape);
       }
+      const std::vector<uint32_t> sizes = {1, 40000, 100, 150000};
+      for (uint32_t which = 0; which < sizes.size(); ++which) job.add_sum(which, sizes[which]);
       std::vector<std::thread> threads;
       for (uint32_t me = 0; me < job.workers.size(); ++me) {
         threads.emplace_back([&job, me, steps] {
           for (uint32_t table = 0; table < 2; ++table) train(job, me, table, 61 + 40 * table, steps);
         });
+        threads.emplace_back([&job, &sizes, me, steps] { add_up(job, me, sizes, steps / 4); });
       }
       for (auto& thread : threads) thread.join();
       for (auto& worker : job.workers) worker->drop_table(0);

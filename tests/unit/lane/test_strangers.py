@@ -9,7 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from .hosts import ASSIGN, Hosts, lib
 
-PUSH, PULL, ROWS, BYE = 1, 2, 3, 4
+PUSH, PULL, ROWS, BYE, PART, TOTAL = range(1, 7)
+#: A sum of 50,000 float32 on both hosts, and where it is cut.
+SUM, PIECE = 6, 25008
 
 
 class Alone(Hosts):
@@ -35,6 +37,7 @@ def job():
     made = Alone([1, 1], [1, 1])
     made.table(0, 20, 2, [0, 1])
     made.rule(0, ASSIGN)
+    made.sum(SUM, 'float32', 50000)
     yield made
     made.socket.close()
     made.close()
@@ -64,6 +67,15 @@ def refused(job, data):
     (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed places'),
     (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed places'),
     (fragment(message(PUSH, count=1, body=struct.pack('<iff', -1, 0, 0))), 'malformed places'),
+    (fragment(message(TOTAL, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
+    (fragment(message(TOTAL, flags=1, number=99)), 'a result of no sum'),
+    (fragment(message(PART, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
+    (fragment(message(PART, flags=1, part=2, count=1, number=SUM)), 'another sum'),
+    (fragment(message(PART, flags=1, count=PIECE - 1, number=SUM)), 'another sum'),
+    (fragment(message(PART, flags=2, count=PIECE, number=SUM)), 'another sum'),
+    (fragment(message(PART, flags=9, count=1, number=SUM)), 'no known type'),
+    (fragment(message(PART, flags=1, count=1 << 30, number=99)), 'too much of a sum'),
+    (fragment(message(PART, flags=1, count=1, number=99, body=b'0000')) * 2, 'twice'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):

@@ -1,0 +1,126 @@
+"""Dense gradients in one sum, and what becomes of it, by MXNet's engine: bit for bit what MXNet's operators give."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.lane.bundle import Bundle, Copies, Values
+from mxhybrid.lane.sums import DTYPES, Place
+from mxhybrid.native.dense_rules import begin_update
+from mxhybrid.native.optimizer_state import state_arrays
+
+from .hosts import hosts
+
+SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4)]
+ROUNDS = 4
+
+
+class OneHost:
+    """What a Place asks of a worker on the lane."""
+
+    def __init__(self, job):
+        self._job = job
+
+    def open_sum(self, number, dtype, count):
+        return self._job.sum(number, DTYPES[dtype], count)[0].pointer
+
+
+@pytest.fixture
+def host():
+    with hosts([1], [1]) as job:
+        yield OneHost(job)
+
+
+def arrays(seed, dtype):
+    random = np.random.RandomState(seed)
+    return [mx.nd.array(random.normal(size=shape), dtype=dtype) for shape in SHAPES]
+
+
+OPTIMIZERS = {
+    'sgd': ('sgd', {'learning_rate': 0.1}), 'sgd wd': ('sgd', {'learning_rate': 0.1, 'wd': 0.01}),
+    'sgd clip': ('sgd', {'learning_rate': 0.1, 'wd': 0.01, 'clip_gradient': 0.3}),
+    'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.01}),
+    'momentum clip': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'clip_gradient': 0.3}),
+    'adam': ('adam', {'learning_rate': 0.01, 'wd': 0.1}),
+    'adam clip': ('adam', {'learning_rate': 0.01, 'beta1': 0.8, 'clip_gradient': 0.3}),
+}
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
+    kind, options = OPTIMIZERS[name]
+
+    def create():
+        optimizer = mx.optimizer.create(kind, rescale_grad=0.25, param_idx2name=dict(enumerate('abcde')), **options)
+        optimizer.set_lr_mult({'b': 0.5})
+        optimizer.set_wd_mult({'c': 0.0})
+        return mx.optimizer.get_updater(optimizer)
+    theirs, ours = create(), create()
+    keys = list(range(len(SHAPES)))
+    expected, found = arrays(0, dtype), arrays(0, dtype)
+    gradients = arrays(1, dtype)
+    place = Place(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
+    bundle = Bundle(place, gradients, np.dtype(dtype))
+    for step in range(ROUNDS):
+        for array, value in zip(gradients, arrays(10 + step, dtype)):
+            value.copyto(array)
+        theirs(list(keys), gradients, expected)
+        if step == 0:  # MXNet makes the state
+            assert begin_update(ours, keys, mx.cpu(), dtype) is None
+            ours(list(keys), gradients, found)
+            continue
+        update = begin_update(ours, keys, mx.cpu(), dtype)
+        bundle.make(0)
+        bundle.update(update.rule, update.settings, Values(found, update.states), update.rates, 0)
+        for mine, other in zip(found, expected):
+            np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
+    assert ours.optimizer.num_update == theirs.optimizer.num_update == ROUNDS
+    for key in keys:
+        for mine, other in zip(*(state_arrays(updater.states[key]) for updater in (ours, theirs))):
+            np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy())
+
+
+def test_values_that_travel_as_float16(host):
+    gradients = arrays(3, 'float32')
+    place = Place(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
+    bundle = Bundle(place, gradients, np.dtype('float32'))
+    weights = [mx.nd.zeros(shape) for shape in SHAPES]
+    bundle.make(0)
+    bundle.update('sgd', {'rescale': 1.0}, Values(weights, [None, None] * len(SHAPES)),
+                  ([1.0] * len(SHAPES), [0.0] * len(SHAPES)), 0)
+    for weight, gradient in zip(weights, gradients):
+        np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
+
+
+def test_what_is_pushed_before_and_after_keeps_its_order(host):
+    """The engine is asked for much at once; nobody waits in between."""
+    gradients = [mx.nd.zeros(shape) for shape in SHAPES]
+    totals = [mx.nd.zeros(shape) for shape in SHAPES]
+    place = Place(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
+    bundle = Bundle(place, gradients, np.dtype('float32'))
+    ends = np.cumsum([array.size for array in gradients])
+    sums = [place.total[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
+    copies = Copies(sums, totals)
+    seen = []
+    for step in range(30):
+        for array in gradients:
+            array[:] = step
+        bundle.make(-step)
+        copies.make()
+        seen.append([total.copy() for total in totals])
+    for step, values in enumerate(seen):
+        for value in values:
+            assert (value.asnumpy() == step).all()
+
+
+def test_other_optimizers_are_left_to_mxnet():
+    for optimizer in (mx.optimizer.NAG(momentum=0.9), mx.optimizer.RMSProp(),
+                      type('Own', (mx.optimizer.SGD,), {})(momentum=0.9), mx.optimizer.SGD(momentum=-0.5)):
+        updater = mx.optimizer.get_updater(optimizer)
+        updater([0], [mx.nd.ones(3)], [mx.nd.ones(3)])
+        counted = optimizer.num_update
+        assert begin_update(updater, [0], mx.cpu(), 'float32') is None
+        assert optimizer.num_update == counted
+    updater = mx.optimizer.get_updater(mx.optimizer.SGD())
+    updater([0], [mx.nd.ones(3, dtype='float16')], [mx.nd.ones(3, dtype='float16')])
+    assert begin_update(updater, [0], mx.cpu(), 'float16') is None
