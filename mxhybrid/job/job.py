@@ -118,9 +118,12 @@ class Job:
         return self.topology.num_workers
 
     @property
-    def wire(self) -> str:
-        """What rows travel by."""
-        return 'the lane' if self.servers is not None and self.servers.on_lane else 'ps-lite'
+    def wires(self) -> str:
+        """What rows travel by, and what sums arrays on CPUs."""
+        assert self.servers is not None and self.collective is not None
+        if self.collective.sums_together:
+            return 'rows and dense sums by the lane'
+        return 'rows by %s, dense sums by Horovod' % ('the lane' if self.servers.on_lane else 'ps-lite')
 
     @property
     def distributed(self) -> bool:

@@ -36,7 +36,7 @@ def plan_table(job: Any, routes: List[Any]) -> str:
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
                 job.num_servers, 's' * (job.num_servers != 1), steps, job.rank))
     changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
-    title = '; '.join([title, 'rows by ' + job.wire] + changed)
+    title = '; '.join([title, job.wires] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
     return '\n'.join([title, aligned(head, rows)] + _choices_table(routes))
 
