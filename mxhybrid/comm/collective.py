@@ -33,6 +33,9 @@ def load_horovod() -> Any:
                            % (error, _INSTALL)) from error
     return hvd
 
+#: Texts are exchanged in multiples of it.
+_TEXT_BYTES = 512
+
 
 class DenseSums(Protocol):
     """What sums arrays in Horovod's place."""
@@ -182,8 +185,11 @@ class Collective:
 
     def exchange(self, value: Any, name: str) -> List[Any]:
         """Give every worker the JSON `value` of all workers, in rank order (blocks)."""
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
-        return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.gather(text, name)]
+        text = json.dumps(value).encode()
+        # Of few lengths, for each that is gathered keeps memory; JSON takes spaces at the end.
+        padded = text.ljust(-(-len(text) // _TEXT_BYTES) * _TEXT_BYTES)
+        values = np.frombuffer(padded, np.uint8).astype(np.int64)
+        return [json.loads(part.astype(np.uint8).tobytes().decode()) for part in self.gather(values, name)]
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
         """Keep nothing for operations with names that begin so (on all workers, with nothing under way)."""

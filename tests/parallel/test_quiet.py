@@ -17,7 +17,7 @@ EXPECTED = [
     (r'taken from the checkpoint, not from the script: optimizer\.lr 0\.01 \(was 0\.02\); .*', 1),
     (r'resumed from step 11: .*', 1),
 ]
-PLAN = (r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0; rows by (the lane|ps-lite)|'
+PLAN = (r'(mxhybrid: \d workers on 1 host, 1 server; averages over 3 steps of rank 0; rows and dense sums by the lane|'
         r'parameter +shape .*|-+  -.*|net_.*)')
 
 pytestmark = pytest.mark.timeout(150)
