@@ -1,1 +1,1 @@
-"""The compiled wire: rows and dense sums in memory that a host's servers and workers share, one connection between two hosts."""
+"""The compiled wire: rows and sums in memory that servers and workers of a host share, one connection between two hosts."""
