@@ -39,12 +39,11 @@ def write_now(ids: np.ndarray, fill: Callable[[np.ndarray], None], shape: tuple,
         array.copyto(out)
 
 
-def write_later(table: ServerRows, deliveries: Deliveries, ids: np.ndarray, shape: tuple, outs: List[Any],
-                priority: int) -> None:
+def write_later(table: ServerRows, ids: np.ndarray, shape: tuple, outs: List[Any], priority: int) -> None:
     """Copy a row_sparse array of a table's rows to `outs`; returns before they are there."""
     array, rows = allocate_rows(ids, shape, table.dtype)
     if len(ids):
-        deliveries.put([array], table.pull_later(ids, rows, priority), priority)
+        table.deliver(ids, array, rows, priority)
     for out in outs:
         array.copyto(out)
 

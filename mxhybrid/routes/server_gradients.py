@@ -55,5 +55,5 @@ class ServerGradients(RowGradients):
         self.traffic.add(rows=len(ids), pushed=wire_bytes(len(ids), self._table))
 
     def _write_sum(self, outs: List[Any], priority: int) -> None:
-        write_later(self._table, self._servers.deliveries, self._touched, self.shape, outs, priority)
+        write_later(self._table, self._touched, self.shape, outs, priority)
         self.traffic.add(steps=0, pulled=wire_bytes(len(self._touched), self._table))

@@ -64,12 +64,12 @@ class ServerWeights(HeldWeight):
 
     def pull_rows(self, wanted: List[np.ndarray], outs: List[Any], priority: int) -> None:
         """Write rows into `outs`, pulling each row once; may return before they are there."""
-        table, deliveries = self._table, self._servers.deliveries
+        table = self._table
         if len(wanted) == 1:
             count = len(wanted[0])
-            write_later(table, deliveries, wanted[0], self.shape, outs, priority)
+            write_later(table, wanted[0], self.shape, outs, priority)
         else:
-            count = write_each_later(table, deliveries, wanted, self.shape, outs, priority)
+            count = write_each_later(table, self._servers.deliveries, wanted, self.shape, outs, priority)
         self.traffic.add(steps=0, pulled=wire_bytes(count, table))
 
     def pull(self, outs: List[Any], updater: Any, priority: int, ignore_sparse: bool) -> None:

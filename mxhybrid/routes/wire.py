@@ -95,6 +95,9 @@ class ServerRows(Rows, Protocol):
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
         """As :meth:`pull`, but it only asks; what it returns waits, in another thread."""
 
+    def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`pull`, but it only asks, and the engine writes to `rows`, the memory of `array`."""
+
     def chunks(self) -> Iterator[np.ndarray]:
         """Ids of all rows, in portions that are not too large to pull at once."""
 

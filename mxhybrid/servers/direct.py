@@ -29,6 +29,17 @@ class Direct:
         self.settle()
         return self.request(table, ids, 0)
 
+    def delivers(self, table: Any) -> bool:
+        """Whether rows can come to an array without Python."""
+        return False
+
+    def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
+        """Not asked for."""
+        raise NotImplementedError
+
+    def settle_deliveries(self, table: Any) -> None:
+        """There are none."""
+
     def settle(self) -> None:
         """Wait until the servers have answered all pushes of this worker."""
         mx.nd.waitall()

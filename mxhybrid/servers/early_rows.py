@@ -64,6 +64,14 @@ class Ahead:
             written.set()
         return deliver
 
+    def has_any(self) -> bool:
+        """Whether rows are here, or were asked for, from which a pull may be answered."""
+        return self._asked is not None or self._here is not None
+
+    def pulled_otherwise(self) -> None:
+        """The rows of this step were pulled, though not here."""
+        self._pulled = True
+
     def _start(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         self._pulled = True
         if self._asked is not None and np.array_equal(self._asked[0], ids):

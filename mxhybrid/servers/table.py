@@ -90,6 +90,7 @@ class Table(OptimizedTable):
     def collect(self) -> None:
         """Wait for rows that were asked for, early or to be written by another thread."""
         self._ahead.collect()
+        self.servers.link.settle_deliveries(self)
 
     def touch(self) -> None:
         """Push no rows (collective), which frees the servers' buffers; to be called after :meth:`collect`."""
@@ -130,6 +131,7 @@ class Table(OptimizedTable):
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
         (self._wire or self)._ahead.settle()  # for callers that did not: the host forgets the rows that it holds
+        self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
@@ -139,6 +141,17 @@ class Table(OptimizedTable):
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
         """As :meth:`pull`, but only asks; what it returns waits: for :class:`mxhybrid.native.deliveries.Deliveries`."""
         return (self._wire or self)._ahead.pull_later(ids, result, priority)
+
+    def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
+        """As :meth:`pull`, but only asks: the engine writes to `rows`, which is the memory of `array`, and holds back
+        whatever reads that.
+        """
+        link, ahead = self.servers.link, (self._wire or self)._ahead
+        if self._wire is None and not ahead.has_any() and link.delivers(self):
+            ahead.pulled_otherwise()
+            link.deliver(self, ids, array, rows, priority)
+        else:
+            self.servers.deliveries.put([array], ahead.pull_later(ids, rows, priority), priority)
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but rows are not rounded."""

@@ -58,6 +58,14 @@ Rule rule_of(uint32_t kind, const double* settings) {
   return rule;
 }
 
+/// Rows that the engine has written by a worker.
+struct Delivery {
+  Worker* worker;
+  uint32_t number;
+  int ticket;
+  char* out;
+};
+
 /// One update of a bundle.
 struct BundleUpdate {
   Bundle& bundle;
@@ -188,9 +196,9 @@ int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t
   }, -1);
 }
 /// A ticket, from 0 on, or -2 while all are under way.
-int lane_worker_ask(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags) {
+int lane_worker_ask(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered) {
   return guarded([&] {
-    const int ticket = static_cast<Worker*>(worker)->ask(number, ids, count, flags);
+    const int ticket = static_cast<Worker*>(worker)->ask(number, ids, count, flags, delivered != 0);
     return ticket < 0 ? -2 : ticket;
   }, -1);
 }
@@ -199,6 +207,21 @@ int lane_worker_take(void* worker, uint32_t number, int ticket, void* out, int m
   return guarded([&] {
     return static_cast<Worker*>(worker)->take(number, ticket, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
+}
+/// What lane_worker_deliver takes.
+void* lane_delivery_new(void* worker, uint32_t number, int ticket, void* out) {
+  return guarded([&]() -> void* {
+    return new Delivery{static_cast<Worker*>(worker), number, ticket, static_cast<char*>(out)};
+  }, nullptr);
+}
+/// EngineAsyncFunc; the delivery is gone afterwards.
+void lane_worker_deliver(void*, void* on_complete, void* delivery) {
+  const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
+  found->worker->deliver(found->number, found->ticket, found->out, *static_cast<lane::OnComplete*>(on_complete));
+}
+/// 0 when done, 1 when the time is out.
+int lane_worker_settle(void* worker, uint32_t number, int milliseconds) {
+  return guarded([&] { return static_cast<Worker*>(worker)->settle(number, milliseconds) ? 0 : 1; }, -1);
 }
 /// The node of the worker's host that takes care of a sum.
 int lane_worker_sums_node(void* worker, uint64_t number) {

@@ -90,7 +90,7 @@ struct NodeTableLayout {
 
 /// One of each worker.
 struct WorkerBlock {
-  /// Nodes add 1 whenever something has happened that this worker may wait for.
+  /// Nodes, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
   alignas(64) Counter bell;
   /// Threads of the worker that sleep on `bell`, or are about to.
   alignas(64) Counter sleepers;

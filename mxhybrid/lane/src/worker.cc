@@ -22,6 +22,7 @@ constexpr uint32_t kUnusual = 4;
 /// A pull by ticket.
 struct Worker::Pull {
   bool used = false;
+  bool delivered = false;  // or to be
   uint32_t want = 0, asked = 0, flags = 0;
   std::vector<uint32_t> order;
 };
@@ -56,10 +57,11 @@ struct Worker::Table {
 Worker::Worker(Roster roster, uint32_t host)
     : roster_(std::move(roster)), host_(host), nodes_(roster_.nodes_of(host)), block_(sizeof(WorkerBlock)),
       blocks_(nodes_.size()), bells_(nodes_.size(), -1),
-      sums_(*block_.at<WorkerBlock>(0), roster_.workers.at(host), [this](uint32_t node) { ring(node); }) {}
+      waiter_(*block_.at<WorkerBlock>(0)),
+      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t node) { ring(node); }) {}
 
 Worker::~Worker() {
-  sums_.close();
+  waiter_.close();
   for (int bell : bells_) {
     if (bell >= 0) ::close(bell);
   }
@@ -185,7 +187,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   return true;
 }
 
-int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags) {
+int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
   int ticket = 0;
@@ -194,6 +196,7 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
     while (ticket < kTickets && table.pulls[ticket].used) ++ticket;
     if (ticket == kTickets) return -1;
     table.pulls[ticket].used = true;
+    table.pulls[ticket].delivered = delivered;
   }
   Pull& pull = table.pulls[ticket];
   Ticket& shared = table.shared->tickets[ticket];
@@ -217,7 +220,8 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
   return ticket;
 }
 
-bool Worker::is_answered(const Table& table, const Pull& pull, int ticket) {
+bool Worker::is_answered(const Table& table, int ticket) {
+  const Pull& pull = table.pulls[ticket];
   for (uint32_t node = 0; node < table.sides.size(); ++node) {
     const Side& side = table.sides[node];
     if (side.handles && !reached(side.shared->version.load(std::memory_order_acquire), pull.want)) return false;
@@ -232,8 +236,29 @@ bool Worker::is_answered(const Table& table, const Pull& pull, int ticket) {
 bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
+  if (!wait([&] { return is_answered(table, ticket); }, milliseconds)) return false;
+  write(table, ticket, out);
+  return true;
+}
+
+void Worker::deliver(uint32_t number, int ticket, char* out, const OnComplete& complete) {
+  const std::shared_ptr<Table> found = table(number);
+  waiter_.add([this, found, ticket] { return is_answered(*found, ticket); }, [this, found, ticket, out, complete] {
+    write(*found, ticket, out);
+    complete();
+  });
+}
+
+bool Worker::settle(uint32_t number, int milliseconds) {
+  const std::shared_ptr<Table> found = table(number);
+  return wait([&] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::none_of(found->pulls, found->pulls + kTickets, [](const Pull& pull) { return pull.delivered; });
+  }, milliseconds);
+}
+
+void Worker::write(Table& table, int ticket, char* out) {
   Pull& pull = table.pulls[ticket];
-  if (!wait([&] { return is_answered(table, pull, ticket); }, milliseconds)) return false;
   const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.ticket_bounds[ticket]);
   const int32_t* places = table.memory.at<int32_t>(table.layout.ticket_places[ticket]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.ticket_slots[ticket]);
@@ -266,9 +291,16 @@ bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
     table.shared->activity.fetch_add(1);
     ring(node);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  pull.used = false;
-  return true;
+  bool was_delivered;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    was_delivered = pull.delivered;
+    pull.used = pull.delivered = false;
+  }
+  if (!was_delivered) return;
+  WorkerBlock& block = *block_.at<WorkerBlock>(0);  // somebody may wait in `settle`
+  block.bell.fetch_add(1);
+  if (block.sleepers.load() > 0) wake(block.bell);
 }
 
 }  // namespace lane

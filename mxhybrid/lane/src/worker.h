@@ -34,10 +34,15 @@ class Worker {
   /// Push rows, (count, width), of sorted unique ids; by all workers, and by one thread at a time.  Done once they are
   /// copied.
   bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
-  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a ticket, or -1 while all are under way.
-  int ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags);
+  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a ticket, or -1 while all are under way.  They
+  /// will be taken, or `delivered`.
+  int ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
   /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the ticket back when done.
   bool take(uint32_t number, int ticket, char* out, int milliseconds);
+  /// As `take`, in a thread of its own, which then calls `complete`.
+  void deliver(uint32_t number, int ticket, char* out, const OnComplete& complete);
+  /// Wait until all is delivered that was asked for.
+  bool settle(uint32_t number, int milliseconds);
 
   /// Dense sums.
   WorkerSums& sums() { return sums_; }
@@ -55,7 +60,8 @@ class Worker {
   /// Whether `done` becomes true within so many milliseconds.
   template <typename Done>
   bool wait(Done done, int milliseconds);
-  bool is_answered(const Table& table, const Pull& pull, int ticket);
+  bool is_answered(const Table& table, int ticket);
+  void write(Table& table, int ticket, char* out);
 
   const Roster roster_;
   const uint32_t host_;
@@ -65,6 +71,7 @@ class Worker {
   std::vector<Memory> blocks_;  // of the nodes of this host, in order
   std::vector<int> bells_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
+  Waiter waiter_;
   WorkerSums sums_;
 };
 

@@ -1,33 +1,23 @@
 // A worker's side of dense sums: it gives values, and goes on once the result is there.
 //
 // A sum is an operation of MXNet's engine: that calls `begin` in one of its threads when the values are in their place,
-// and is told by a thread of this class when the result is there.
+// and is told when the result is there.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
-#include <vector>
 
-#include "shared.h"
+#include "waiter.h"
 
 namespace lane {
-
-/// `class CallbackOnComplete` of MXNet's include/mxnet/engine.h.
-struct OnComplete {
-  void (*callback)(void* engine, void* parameter, const void* error);
-  void* engine;
-  void* parameter;
-};
 
 class WorkerSums {
  public:
   /// With the worker's block, how many workers its host has, and what rings a node of the host, by its position.
-  WorkerSums(WorkerBlock& block, uint32_t workers, std::function<void(uint32_t)> ring);
-  ~WorkerSums();
+  WorkerSums(WorkerBlock& block, Waiter& waiter, uint32_t workers, std::function<void(uint32_t)> ring)
+      : block_(block), waiter_(waiter), workers_(workers), ring_(std::move(ring)) {}
 
   class Sum;
 
@@ -39,21 +29,14 @@ class WorkerSums {
   /// It is used no more; nothing is under way.
   void drop(uint64_t number);
   Sum& sum(uint64_t number);
-  /// End the thread; nothing is under way, or nobody waits for it any more.
-  void close();
 
  private:
-  void serve();
-
   WorkerBlock& block_;
+  Waiter& waiter_;
   const uint32_t workers_;
   const std::function<void(uint32_t)> ring_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<uint64_t, std::unique_ptr<Sum>> sums_;
-  std::vector<Sum*> under_way_;
-  bool closing_ = false;
-  std::thread thread_;
 };
 
 class WorkerSums::Sum {
@@ -68,14 +51,11 @@ class WorkerSums::Sum {
  private:
   friend class WorkerSums;
 
-  bool is_done() const { return reached(total_.at<SumTotal>(0)->done.load(std::memory_order_acquire), round_); }
-
   WorkerSums* all_ = nullptr;
   uint32_t node_ = 0;
   Memory given_, total_;
   size_t size_ = 0;
   uint32_t round_ = 0;
-  OnComplete complete_ = {};
 };
 
 }  // namespace lane

@@ -122,7 +122,7 @@ class Hosts:
 
     def ask(self, worker, number, ids, flags=0):
         ids = np.ascontiguousarray(ids, np.int64)
-        return lib.checked(lib.worker_ask(self.workers[worker][2], number, pointer(ids), len(ids), flags))
+        return lib.checked(lib.worker_ask(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
 
     def take(self, worker, number, ticket, count, limit=LIMIT_MS):
         out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])

@@ -1,0 +1,52 @@
+// A thread of a worker that ends operations of MXNet's engine once what they wait for is there.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "shared.h"
+
+namespace lane {
+
+/// `class CallbackOnComplete` of MXNet's include/mxnet/engine.h.
+struct OnComplete {
+  void (*callback)(void* engine, void* parameter, const void* error);
+  void* engine;
+  void* parameter;
+
+  void operator()() const { callback(engine, parameter, nullptr); }
+};
+
+class Waiter {
+ public:
+  /// What nodes do becomes visible with `bell`, and `sleepers` are woken.
+  explicit Waiter(WorkerBlock& block) : block_(block) {}
+  ~Waiter() { close(); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  /// Call `finish`, in the thread, once `ready` is true.
+  void add(std::function<bool()> ready, std::function<void()> finish);
+  /// End the thread; nothing is under way, or nobody waits for it any more.
+  void close();
+
+ private:
+  struct Item {
+    std::function<bool()> ready;
+    std::function<void()> finish;
+  };
+
+  void serve();
+
+  WorkerBlock& block_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Item> under_way_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lane
