@@ -29,6 +29,16 @@ class OnComplete(ctypes.Structure):
     _fields_ = [('callback', ctypes.c_void_p), ('engine', ctypes.c_void_p), ('parameter', ctypes.c_void_p)]
 
 
+class Called:
+    """`there` is set once `complete` is called."""
+
+    def __init__(self):
+        self.there = threading.Event()
+        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+            lambda *_: self.there.set())
+        self.complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
+
+
 class Given:
     """One worker's place of a sum."""
 
@@ -36,16 +46,14 @@ class Given:
         self.pointer = pointer
         self.given, self.total = [np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
                                   for address in (lib.sum_given(pointer), lib.sum_total(pointer))]
-        self.there = threading.Event()
-        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-            lambda *_: self.there.set())
+        self._called = Called()
+        self.there = self._called.there
 
     def begin(self, priority=0):
         """What is in `given` is complete."""
         self.there.clear()
         lib.sum_set_priority(self.pointer, priority)
-        complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
-        lib.sum_begin(None, ctypes.addressof(complete), self.pointer)
+        lib.sum_begin(None, ctypes.addressof(self._called.complete), self.pointer)
 
     def add_up(self, values):
         """Give values; the sum of all workers."""
@@ -123,6 +131,20 @@ class Hosts:
     def ask(self, worker, number, ids, flags=0):
         ids = np.ascontiguousarray(ids, np.int64)
         return lib.checked(lib.worker_ask(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
+
+    def deliver(self, worker, number, ids):
+        """Ask for rows as MXNet's engine does; where they will be, and what is set when they are."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
+        handle = self.workers[worker][2]
+        ticket = lib.checked(lib.worker_ask(handle, number, pointer(ids), len(ids), 0, 1))
+        called = Called()
+        lib.worker_deliver(None, ctypes.addressof(called.complete),
+                           lib.checked(lib.delivery_new(handle, number, ticket, pointer(out))))
+        return out, called
+
+    def settle(self, worker, number, limit=LIMIT_MS):
+        return lib.checked(lib.worker_settle(self.workers[worker][2], number, limit)) == 0
 
     def take(self, worker, number, ticket, count, limit=LIMIT_MS):
         out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])

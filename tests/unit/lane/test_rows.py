@@ -45,6 +45,40 @@ def test_pushes_are_summed_and_pulls_see_them(workers, nodes, parts, dtype):
             np.testing.assert_array_equal(pulled, value[wanted])
 
 
+@pytest.mark.parametrize('workers, nodes', [([2], [1]), ([2, 1], [1, 1])])
+def test_rows_are_delivered_while_nobody_waits(workers, nodes):
+    rows = 40
+    with hosts(workers, nodes) as job:
+        job.table(0, rows, 2, [part % len(job.nodes) for part in range(3)])
+        job.rule(0, ASSIGN)
+
+        def train(worker):
+            found = []
+            for step in range(20):
+                ids = np.arange(rows) if worker == 0 else np.empty(0, np.int64)
+                assert job.push(worker, 0, ids, np.full((len(ids), 2), step))
+                found.append([job.deliver(worker, 0, np.arange(start, rows)) for start in range(4)])
+                assert job.settle(worker, 0)  # a push overtakes nobody's rows
+                assert all(called.there.wait(20) for _, called in found[-1])
+            return found
+        for found in job.everywhere(train):
+            for step, delivered in enumerate(found):
+                for out, _ in delivered:
+                    assert (out == step).all()
+
+
+def test_settling_waits_for_what_others_have_yet_to_push():
+    with hosts([2], [1]) as job:
+        job.table(0, 10, 1, [0])
+        job.rule(0, ASSIGN)
+        assert job.push(0, 0, np.arange(10), np.ones((10, 1)))
+        out, called = job.deliver(0, 0, np.arange(10))
+        assert not job.settle(0, 0, 100) and not called.there.is_set()
+        assert job.push(1, 0, [], np.empty((0, 1)))
+        assert job.settle(0, 0) and called.there.wait(20)
+        assert (out == 1).all()
+
+
 @pytest.mark.parametrize('workers, nodes', JOBS)
 def test_exact_pulls_and_fences(workers, nodes):
     with hosts(workers, nodes) as job:
