@@ -5,6 +5,7 @@ not held beside each other, because an idle Horovod goes on talking: its workers
 nothing to do, over the link and on the cores that are being measured.
 """
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -42,6 +43,10 @@ def _rate(text: str) -> float:
     if not 0 < float(text) < float('inf'):
         raise ValueError(text)
     return float(text)
+
+
+def _rates(text: str) -> List[float]:
+    return [_rate(part) for part in text.split(',')]
 
 
 def _scale(text: str) -> float:
@@ -86,7 +91,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
-    add('--mbit', type=_rate, default=100.0, metavar='RATE', help='rate of every link, 10^6 bits per second')
+    add('--mbit', type=_rates, default=[100.0], metavar='RATE[,RATE...]',
+        help='rate of every link, 10^6 bits per second; several, with several --hosts, give a grid')
     add('--tcp', default=CONGESTION_CONTROL, metavar='NAME',
         help="congestion control of the hosts' TCP, as in sysctl net.ipv4.tcp_allowed_congestion_control")
     add('--no-network', action='store_true',
@@ -103,6 +109,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--plot', type=_output, metavar='FILE.png',
         help='draw bars, and a curve over several --hosts; needs matplotlib')
     args = parser.parse_args(argv)
+    if args.no_network:
+        args.mbit = [None]
     if not args.no_network and max(args.hosts) > MAX_HOSTS:
         parser.error('argument --hosts: %d: at most %d hosts are emulated' % (max(args.hosts), MAX_HOSTS))
     return args
@@ -113,11 +121,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, signals: Signals) -> Dict[str, Any]:
-    """All contenders on one number of hosts, in turn, round after round."""
+def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[float], signals: Signals
+              ) -> Dict[str, Any]:
+    """All contenders on one number of hosts with links of one rate, in turn, round after round."""
     left_out = {name: reason for name, reason in kind.skipped(hosts).items() if name in args.contenders}
     rounds: Dict[str, List[Dict[str, Any]]] = {name: [] for name in args.contenders if name not in left_out}
-    with signals.deferred(), Loopback() if args.no_network else Emulated(hosts, args.mbit, args.tcp) as place:
+    with signals.deferred(), Loopback() if mbit is None else Emulated(hosts, mbit, args.tcp) as place:
         for number in range(args.rounds):
             for name, done in rounds.items():
                 started = time.monotonic()
@@ -127,8 +136,8 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, signals: Signals)
                        time.monotonic() - started))
     contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
-    return {'hosts': hosts, 'workers': args.workers, 'unit': kind.unit, 'model': kind.describe(), 'skipped': left_out,
-            'bound': kind.bound(hosts), 'contenders': contenders}
+    return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'model': kind.describe(),
+            'skipped': left_out, 'bound': kind.bound(hosts, mbit), 'contenders': contenders}
 
 
 def _settings(args: argparse.Namespace) -> Dict[str, Any]:
@@ -158,11 +167,14 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         with Signals() as signals:
             kind = Training(args) if args.workload == NAME else Exchange(args)
-            for hosts in args.hosts:
-                runs.append(run_hosts(args, kind, hosts, signals))
+            for hosts, mbit in itertools.product(args.hosts, args.mbit):
+                runs.append(run_hosts(args, kind, hosts, mbit, signals))
                 _print_run(args, runs[-1], settings)
                 if args.json:
                     _write({'settings': settings, 'runs': runs}, args.json)
+            if len(runs) > 1:
+                print('\n%s, %d workers a host: seconds a step (CPU seconds), the fastest marked\n%s'
+                      % (args.workload, args.workers, report.grid(runs)), flush=True)
     except (EmulationError, JobFailed) as error:
         say('bench: %s' % error)
         if isinstance(error, EmulationError):
@@ -183,7 +195,7 @@ def _write(result: Dict[str, Any], path: str) -> None:
 
 
 def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str, Any]) -> None:
-    link = 'no network' if args.no_network else '%g Mbit/s, TCP %s' % (args.mbit, args.tcp)
+    link = 'no network' if run['mbit'] is None else '%g Mbit/s, TCP %s' % (run['mbit'], args.tcp)
     print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
     print(report.table(run))
     for sentence in report.explain(run, settings):

@@ -2,7 +2,7 @@
 import argparse
 import runpy
 from collections import Counter
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from lab.launchers import SCRIPTS
 from lab.processes import JobFailed
@@ -46,10 +46,9 @@ class Exchange:
         return 'width scale %g, dense %.1f MB, tables %.0f MB' % (
             self._args.width_scale, self._workload.dense_bytes / report.MB, self._workload.table_bytes / report.MB)
 
-    def bound(self, hosts: int) -> Dict[str, Any]:
+    def bound(self, hosts: int, mbit: Optional[float]) -> Dict[str, Any]:
         """The lower bound, in the form of a contender's figures."""
-        args = self._args
-        bound = lower_bound(self._workload, hosts, args.workers, None if args.no_network else args.mbit)
+        bound = lower_bound(self._workload, hosts, self._args.workers, mbit)
         return report.bound_row(bound, self.units(hosts))
 
     def skipped(self, hosts: int) -> Dict[str, str]:

@@ -28,7 +28,7 @@ def draw(result: Dict[str, Any], file: str) -> None:
     _bars(axes[1], last, 'sent', MB, 'MB sent by the busiest host per step')
     if curve:
         _curve(axes[2], runs)
-    link = 'no network' if settings['no_network'] else '%g Mbit/s links' % settings['mbit']
+    link = 'no network' if last['mbit'] is None else '%g Mbit/s links' % last['mbit']
     figure.suptitle('%s: %d hosts x %d workers, %s; %s'
                     % (settings['workload'], last['hosts'], last['workers'], link, last['model']))
     figure.tight_layout()
@@ -57,6 +57,7 @@ def _bars(axes: Any, run: Dict[str, Any], name: str, scale: float, label: str, s
 
 def _curve(axes: Any, runs: List[Dict[str, Any]]) -> None:
     names = list(runs[0]['contenders'])
+    runs = [run for run in runs if run['mbit'] == runs[0]['mbit']]  # of several rates the first
     for name in names:
         points = [(run['hosts'], run['contenders'][name]['per_s']) for run in runs if name in run['contenders']]
         axes.plot(*zip(*points), marker='o', label=name, color=_COLOURS.get(name))

@@ -104,6 +104,22 @@ def table(run: Dict[str, Any]) -> str:
     return align([heads] + lines)
 
 
+def grid(runs: List[Dict[str, Any]]) -> str:
+    """Who wins where: a line a run, seconds and CPU seconds of each contender."""
+    names = list(dict.fromkeys(name for run in runs for name in run['contenders']))
+    lines = [['hosts', 'Mbit/s'] + names + ['lower bound']]
+    for run in runs:
+        fastest = min(figures['step_s'] for figures in run['contenders'].values())
+        cells = []
+        for name in names:
+            figures = run['contenders'].get(name)
+            cells.append('-' if figures is None else '%s%.3f (%.2f)' % (
+                '*' if figures['step_s'] == fastest else '', figures['step_s'], figures['cpu_s'] or 0))
+        bound = run['bound'] and run['bound']['step_s']
+        lines.append([str(run['hosts']), _number(run['mbit'], '%g')] + cells + [_number(bound or None, '%.3f')])
+    return align(lines)
+
+
 def align(lines: Sequence[Sequence[str]]) -> str:
     """Columns of text: the first to the left, the others to the right, a rule below the first line."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]

@@ -57,7 +57,7 @@ class Training:
         """Size of the model."""
         return 'examples/word_lm.py, forward and backward passes included'
 
-    def bound(self, hosts: int) -> Optional[Dict[str, Any]]:
+    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
         """None: here the workers compute, too."""
 
     def skipped(self, hosts: int) -> Dict[str, str]:

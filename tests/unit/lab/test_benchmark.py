@@ -272,11 +272,24 @@ def test_the_training_run_makes_the_steps_that_were_asked_for(workers, steps, ma
     assert len(word_lm.batchify(np.arange(tokens // 10), word_lm.EVAL_COLUMNS)) > 1
 
 
+def test_a_grid_says_who_wins_where():
+    def run(hosts, mbit, **seconds):
+        contenders = {name: dict(one(value, [value], None), cpu_s=value / 4) for name, value in seconds.items()}
+        return {'hosts': hosts, 'mbit': mbit, 'contenders': contenders, 'bound': {'step_s': 0.25} if mbit else None}
+    lines = report.grid([run(2, 100.0, hybrid=0.5, dist_sync=1.0), run(4, 10000.0, hybrid=0.4, torch_sharded=0.3),
+                         run(1, None, hybrid=0.1)]).split('\n')
+    assert lines[0].split() == ['hosts', 'Mbit/s', 'hybrid', 'dist_sync', 'torch_sharded', 'lower', 'bound']
+    assert lines[2].split() == ['2', '100', '*0.500', '(0.12)', '1.000', '(0.25)', '-', '0.250']
+    assert lines[3].split() == ['4', '10000', '0.400', '(0.10)', '-', '*0.300', '(0.07)', '0.250']
+    assert lines[4].split() == ['1', '-', '*0.100', '(0.03)', '-', '-', '-']
+
+
 @pytest.mark.parametrize('argv', [['--contenders', 'hybrid,mpi'], ['--hosts', '0'], ['--mbit', '-1'],
                                   ['--workload', 'vgg'], ['--env', 'NAME'], ['--steps', 'x'], ['--steps', '0'],
                                   ['--workers', '2,4'], ['--steps', '10,20'], ['--width-scale', '2'],
                                   ['--width-scale', '0'], ['--mbit', 'inf'], ['--hosts', '2,27'],
-                                  ['--json', '.'], ['--json', 'missing/file'], ['--plot', 'missing/file.png']])
+                                  ['--mbit', '100,0'], ['--json', '.'], ['--json', 'missing/file'],
+                                  ['--plot', 'missing/file.png']])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit):
         cli.parse(argv)
@@ -314,7 +327,7 @@ class Kind:
         """No model."""
         return 'nothing'
 
-    def bound(self, hosts):
+    def bound(self, hosts, mbit):
         """No bound."""
 
     def units(self, hosts):
