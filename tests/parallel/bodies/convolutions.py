@@ -1,0 +1,50 @@
+"""Trains convolutions, whose weights and gradients oneDNN may keep in layouts of its own; args: workers that there
+would be, if this is one process, else 0; store or worker, who updates.
+
+Between steps the net is evaluated, after which MXNet keeps weights as oneDNN likes them.
+"""
+import sys
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+
+STEPS, BATCH = 6, 8
+
+
+def batch_of(step, rank):
+    random = np.random.RandomState([step, rank])
+    return random.normal(size=(BATCH, 3, 20, 20)).astype('f4'), random.randint(0, 10, BATCH)
+
+
+def main():
+    joined, on_store = int(sys.argv[1]), sys.argv[2] == 'store'
+    mx.random.seed(5)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(16, 3, activation='relu'), nn.Conv2D(32, 3, strides=2, groups=2), nn.MaxPool2D(),
+            nn.Conv2D(32, 1), nn.Dense(64, activation='relu'), nn.Dense(10))
+    net.initialize(mx.init.Xavier())
+    net.hybridize(static_alloc=True, static_shape=True)
+    net(mx.nd.zeros((1, 3, 20, 20)))
+    store = mxhybrid.create()
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.05, 'momentum': 0.9}, kvstore=store,
+                            update_on_kvstore=on_store)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    ranks = range(joined) if joined else [store.rank]
+    workers = joined or store.num_workers
+    for step in range(STEPS):
+        data, label = map(np.concatenate, zip(*[batch_of(step, rank) for rank in ranks]))
+        net(mx.nd.array(data)).wait_to_read()  # an evaluation
+        with autograd.record():
+            loss = loss_of(net(mx.nd.array(data)), mx.nd.array(label))
+        loss.backward()
+        trainer.step(BATCH * workers)
+    report(store.rank, weights={name: param.data().asnumpy() for name, param in sorted(
+        net._collect_params_with_prefix().items())})
+
+
+main()
