@@ -39,6 +39,9 @@ struct Sums::Sum {
   std::vector<std::shared_ptr<Memory>> sides;  // by worker
   uint32_t open = 0, dropped = 0;
 
+  /// Results that have yet to be sent, from where the next sum will be made.
+  std::shared_ptr<uint32_t> unsent = std::make_shared<uint32_t>(0);
+
   uint32_t round = 0, waiting = 0;
   bool under_way = false;
   std::map<uint32_t, Owned> owned;  // by piece
@@ -120,6 +123,7 @@ void Sums::drop(uint64_t number) {
 }
 
 bool Sums::has_work(const std::vector<Memory>& workers) const {
+  if (again_) return true;
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
     if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->given.load() != seen_[worker]) return true;
   }
@@ -128,13 +132,16 @@ bool Sums::has_work(const std::vector<Memory>& workers) const {
 
 bool Sums::progress(const std::vector<Memory>& workers) {
   if (has_work(workers)) {
+    again_ = false;
     for (uint32_t worker = 0; worker < workers.size(); ++worker) {
       if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->given.load();
     }
     std::vector<Sum*> ready;
     for (auto& each : sums_) {
       Sum& sum = *each.second;
-      if (sum.known && !sum.under_way && sum.open == sum.sides.size() && sum.complete()) ready.push_back(&sum);
+      if (sum.known && !sum.under_way && *sum.unsent == 0 && sum.open == sum.sides.size() && sum.complete()) {
+        ready.push_back(&sum);
+      }
     }
     std::stable_sort(ready.begin(), ready.end(), [](const Sum* one, const Sum* other) {
       return one->priority() > other->priority();
@@ -208,7 +215,10 @@ void Sums::send(Sum& sum, uint32_t piece, Message kind, const char* data, std::s
   message->header.count = static_cast<uint32_t>(sum.size(piece));
   message->header.number = sum.number;
   message->pieces[0] = {const_cast<char*>(data), sum.size(piece) * size_of(sum.dtype)};
-  message->sent = [owner] {};  // which has to stay until then
+  if (kind == Message::kTotal) ++*sum.unsent;
+  message->sent = [this, kind, owner, unsent = sum.unsent] {  // until then the memory has to stay, and to stay as it is
+    if (kind == Message::kTotal && --*unsent == 0) again_ = true;
+  };
   peer_(roster_.sums_node(host, sum.number)).send(kUrgent, std::move(message));
 }
 

@@ -60,6 +60,7 @@ class Sums {
   std::vector<uint32_t> seen_;  // by worker: SumGiven counts
   size_t early_ = 0;            // bytes that came for sums which nobody here has opened yet
   bool news_ = false;
+  bool again_ = false;          // a sum may begin that had to wait for messages
 };
 
 }  // namespace lane

@@ -43,6 +43,9 @@ struct Job {
         if (roster.hosts[other] == roster.hosts[number]) continue;
         int pair[2];
         check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+        // What is sent stays with its sender for a while, as on a slow link.
+        const int little = 4096;
+        for (int end : pair) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
         nodes[number]->connect(other, pair[0]);
         nodes[other]->connect(number, pair[1]);
       }
