@@ -12,7 +12,7 @@ LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), 
 setup(
     name='mxhybrid',
     version='0.1.0',
-    description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones by Horovod allreduce',
+    description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
     package_data={'mxhybrid.lane': ['src/*']},
