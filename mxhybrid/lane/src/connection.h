@@ -29,7 +29,15 @@ enum class Message : uint8_t {
   kTotal = 6,
 };
 
-enum Priority : uint32_t { kUrgent = 0, kPulls = 1, kPushes = 2, kPriorities = 3 };
+enum Priority : uint32_t {
+  /// Dense sums.
+  kUrgent = 0,
+  kQuestions = 1,
+  /// Pushes, and answers behind them: a host that answers first and pushes later has all others wait, since their
+  /// answers need its pushes.
+  kRowsInOrder = 2,
+  kPriorities = 3
+};
 
 /// What a message begins with; kinds use the fields that they need.
 struct Header {

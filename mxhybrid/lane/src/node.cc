@@ -294,7 +294,7 @@ void Node::close() {
     for (auto& each : peers_) {
       auto bye = std::make_unique<Outgoing>();
       bye->header.kind = Message::kBye;
-      each.second->connection.send(kPushes, std::move(bye));
+      each.second->connection.send(kRowsInOrder, std::move(bye));
     }
   }
   const uint64_t ring = 1;
@@ -506,7 +506,7 @@ void Node::send_on(Table& table, uint32_t part) {
   message->header.table = table.number;
   message->header.part = part;
   message->header.count = count;
-  peer(table.parts[part].owner).connection.send(kPushes, std::move(message));
+  peer(table.parts[part].owner).connection.send(kRowsInOrder, std::move(message));
 }
 
 void Node::update(Table& table, uint32_t number) {
@@ -724,7 +724,7 @@ void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const 
   asked.count = count;
   asked.flags = flags;
   asked.to = to;
-  peer(owner).connection.send(kPulls, std::move(message));
+  peer(owner).connection.send(kQuestions, std::move(message));
 }
 
 bool Node::finish_pulls(Table& table) {
@@ -786,7 +786,7 @@ void Node::answer(Table& table) {
       }
     }
     message->pieces[0] = {rows, message->buffers[0].size()};
-    peer(question.peer).connection.send(kPulls, std::move(message));
+    peer(question.peer).connection.send(kRowsInOrder, std::move(message));
     table.questions.erase(table.questions.begin() + i);
   }
 }
