@@ -18,12 +18,14 @@ def expected():
     return found
 
 
-@pytest.mark.parametrize('launcher, workers, servers, partitions', [
-    ('horovodrun', 2, 1, None), ('horovodrun', 3, 2, 5), slow('horovodrun', 4, 1, 3),
-    slow('launch.py', 2, 2, None), slow('launch.py', 3, 1, 2), ('launch.py', 4, 3, 7)])
-def test_equals_one_process(expected, launcher, workers, servers, partitions):
+@pytest.mark.parametrize('launcher, workers, servers, partitions, wire', [
+    ('horovodrun', 2, 1, None, 'lane'), ('horovodrun', 3, 2, 5, 'lane'), slow('horovodrun', 4, 1, 3, 'lane'),
+    slow('launch.py', 2, 2, None, 'lane'), ('launch.py', 3, 1, 2, 'lane'), slow('launch.py', 4, 3, 7, 'lane'),
+    ('horovodrun', 2, 2, 3, 'ps-lite'), ('launch.py', 4, 3, 7, 'ps-lite')])
+def test_equals_one_process(expected, launcher, workers, servers, partitions, wire):
     args = [] if partitions is None else ['--partitions', str(partitions)]
-    result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240).ok()
+    result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240,
+                     env={'MXHYBRID_WIRE': wire}).ok()
     comparing.assert_cases(expected, result, workers)
     assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
 
