@@ -20,7 +20,7 @@ from .guard import Guard
 from .horovod import prepare_horovod
 from .job import Joined, create_native_store
 from .roll_call import RollCall
-from .wires import hindrance, sums_by_lane, takes_lane
+from .wires import hindrance, is_served, sums_by_lane, takes_lane
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
@@ -52,7 +52,9 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
                         [peer['place'] for peer in peers])
-    lane = takes_lane(settings, rank, [peer['hindrance'] for peer in peers])
+    lane = (takes_lane(settings, rank, [peer['hindrance'] for peer in peers])
+            and is_served(settings, rank, topology.places,
+                          [peer['place'] for peer in peers if peer['local_rank'] == 0]))
     clients = 1 if lane else num_workers
     num_servers = settings.servers_per_host * sum(peer['local_rank'] == 0 for peer in peers)
     plan: Dict[str, Any] = {}

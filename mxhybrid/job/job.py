@@ -24,7 +24,7 @@ from ..servers.cluster import ParameterServers
 from ..servers.holdings import Holdings
 from ..telemetry.session import Session
 from .guard import Guard
-from .wires import refuse_lane
+from .wires import is_served
 
 logger = log.get_logger(__name__)
 
@@ -102,10 +102,9 @@ class Job:
 
     def _open_lane(self, servers: ParameterServers, collective: Collective) -> None:
         lane = servers.open_lane(self.topology.places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
-                                 self.settings.timeout)
-        if lane is None:
-            refuse_lane(self.settings, self.rank, 'a host has workers, but no server')
-        elif self.settings.dense != 'horovod':
+                                 self.settings.timeout,
+                                 lambda found: is_served(self.settings, self.rank, self.topology.places, found))
+        if lane is not None and self.settings.dense != 'horovod':
             collective.sum_by(LaneSums(lane))
 
     @property

@@ -1,5 +1,5 @@
 """Whether rows of a job travel by the lane: where that is wanted and can be, on all workers."""
-from typing import List
+from typing import Iterable, List
 
 from ..base.errors import SettingError
 from ..base.log import get_logger
@@ -34,6 +34,16 @@ def takes_lane(settings: Settings, rank: int, hindrances: List[str]) -> bool:
             refuse_lane(settings, rank, 'worker %d cannot: %s' % (other, theirs))
             return False
     return settings.wire != 'ps-lite'
+
+
+def is_served(settings: Settings, rank: int, places: Iterable[str], servers: Iterable[str]) -> bool:
+    """Whether there is a server in every place in which workers are, so that they can share memory; as
+    :func:`takes_lane` if not.
+    """
+    if set(servers).issuperset(places):
+        return True
+    refuse_lane(settings, rank, 'a host has workers, but no server that they share memory with')
+    return False
 
 
 def refuse_lane(settings: Settings, rank: int, why: str) -> None:

@@ -84,16 +84,17 @@ class ParameterServers:
             self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
         mx.nd.waitall()
 
-    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float
-                  ) -> Optional[Lane]:
+    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float,
+                  is_served: Callable[[List[str]], bool]) -> Optional[Lane]:
         """From now on have rows travel by the lane (collective), which is returned; `places` of the workers are by
-        rank, `exchange` gives every worker the JSON values of all.  None where workers share memory with no server.
+        rank, `exchange` gives every worker the JSON values of all.  None where servers are in places that
+        `is_served` finds too few.
         """
         self.command('listen')
         nodes = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
         roster = Roster.from_json(exchange(nodes)[0], list(places))
         nodes, _ = roster.as_json()
-        if not {node.place for node in roster.nodes}.issuperset(places):
+        if not is_served([node.place for node in roster.nodes]):
             self.part()
             return None
         self.command('connect', nodes=nodes, places=list(places), timeout=timeout)

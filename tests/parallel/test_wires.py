@@ -22,6 +22,14 @@ def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_sai
     assert 'worker 1 cannot: the compiled part of mxhybrid is missing: install g++' in result.output
 
 
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+def test_workers_that_share_memory_with_no_server_do_without(launcher):
+    result = run_job(BODY, launcher, workers=2, args=['--elsewhere']).ok()
+    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
+    assert result.output.count('rows travel by ps-lite') == 1
+    assert 'a host has workers, but no server that they share memory with' in result.output
+
+
 @pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])
 def test_a_lane_that_cannot_be_is_refused_on_every_worker(setting):
     why = 'worker 1 cannot: the compiled part of mxhybrid is missing'

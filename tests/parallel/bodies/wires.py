@@ -1,4 +1,6 @@
-"""Trains a small table and says what its rows travelled by; ``--without RANK`` has no compiled part on that worker."""
+"""Trains a small table and says what its rows travelled by; ``--without RANK`` has no compiled part on that worker,
+``--elsewhere`` has all but one worker share no memory with anybody.
+"""
 import argparse
 import os
 
@@ -9,11 +11,13 @@ from mxnet import gluon
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
+from mxhybrid.job import horovodrun, launch_py
 from mxhybrid.job.join import current
 from mxhybrid.lane import library
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--without', type=int)
+parser.add_argument('--elsewhere', action='store_true')
 given = parser.parse_args()
 
 
@@ -24,6 +28,8 @@ def missing():
 
 if given.without is not None and int(os.environ['HOROVOD_RANK']) == given.without:
     library.load = missing
+if given.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
+    horovodrun.place_of_host = launch_py.place_of_host = lambda: 'elsewhere %d' % os.getpid()
 store = mxhybrid.create()
 net = SparseEmbedding(20, 3)
 net.initialize(mx.init.Constant(1.0))
