@@ -213,13 +213,14 @@ class Requests:
     """Notes of each request for rows whether it was made in a forward pass."""
 
     def __init__(self, link):
-        self.forward, self.made, self._request = False, [], link.request
-        link.request = self.request
+        self.forward, self.made = False, []
+        link.request, link.deliver = self._noting(link.request), self._noting(link.deliver)
 
-    def request(self, *arguments):
-        """In place of the link's own."""
-        self.made.append(self.forward)
-        return self._request(*arguments)
+    def _noting(self, original):
+        def request(*arguments):
+            self.made.append(self.forward)
+            return original(*arguments)
+        return request
 
 
 def apart(worker, name, prefetch):
