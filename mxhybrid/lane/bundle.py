@@ -1,20 +1,21 @@
 """Several dense gradients in one sum, compiled, ``src/bundle.h``: how they get there, and what becomes of the sums."""
 import ctypes
+import weakref
 from typing import Any, Mapping, Sequence, Tuple
 
 import numpy as np
 from mxnet.base import check_call
 
-from ..native.engine import address_of, function_address, handles_of, operator_handle, push_native
+from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
+from ..native.forks import gate
 from . import library
 from .node import RULES, rule_settings
 from .sums import DTYPES, Place
 
 
 class Bundle:
-    """`gradients` of `dtype`, on the CPU, that are given to the sum at `place` one after the other.
-
-    Nothing is under way when it ends, or when an array of gradients does.
+    """`gradients` of `dtype`, on the CPU, given to the sum at `place` one after the other.  Operations that are
+    under way need neither this object nor the arrays.
     """
 
     def __init__(self, place: Place, gradients: Sequence[Any], dtype: np.dtype):
@@ -24,15 +25,18 @@ class Bundle:
         self._gradients = handles_of(self.gradients)
         self._total = handles_of([place.total])
         self._handle = self._library.checked(self._library.bundle_new(
-            place.pointer, DTYPES.index(dtype.name), int(dtype != place.dtype),
-            function_address('MXNDArrayGetData'), count, self._gradients,
+            place.pointer, DTYPES.index(dtype.name), int(dtype != place.dtype), function_address('MXNDArrayGetData'),
+            function_address('MXNDArrayFree'), count,
+            (ctypes.c_void_p * count)(*[own_handle(array) for array in self.gradients]),
             (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
+        weakref.finalize(self, self._library.bundle_close, self._handle).atexit = False
 
     def make(self, priority: int) -> None:
         """Have the engine make the sum once it gets to the gradients, which stay as they are."""
         self.place.set_priority(priority)
-        push_native(self._library.bundle_begin, self._handle, self._gradients, self.place.handles, priority,
-                    b'mxhybrid_bundle')
+        share = self._library.checked(self._library.bundle_share(self._handle))
+        push_native(self._library.bundle_begin, share, self._gradients, self.place.handles, priority,
+                    b'mxhybrid_bundle', self._library.bundle_close)
 
     def update(self, rule: str, settings: Mapping[str, float], values: 'Values',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
@@ -42,11 +46,7 @@ class Bundle:
         update = self._library.checked(self._library.update_new(
             self._handle, RULES[rule], rule_settings(settings), count, values.weights, values.states, lrs, wds))
         push_native(self._library.bundle_update, update, self._total, values.handles, priority, b'mxhybrid_update',
-                    self._library.update_close)
-
-    def close(self) -> None:
-        """End it."""
-        self._library.bundle_close(self._handle)
+                    self._library.update_close, ends_itself=False)
 
 
 class Values:
@@ -78,7 +78,8 @@ class Copies:
 
     def make(self) -> None:
         """Copy; returns before that is done."""
-        check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
+        with gate:  # a fork of another thread waits until all is handed over
+            check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
 
 
 def is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:

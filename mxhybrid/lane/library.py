@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Sequence
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 2
+_VERSION = 3
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -67,7 +67,8 @@ _FUNCTIONS = {
     'sum_total': (_POINTER, [_POINTER]),
     'sum_set_priority': (None, [_POINTER, ctypes.c_int32]),
     'sum_begin': (None, [_POINTER, _POINTER, _POINTER]),
-    'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
+    'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
+    'bundle_share': (_POINTER, [_POINTER]),
     'bundle_close': (None, [_POINTER]),
     'bundle_begin': (None, [_POINTER, _POINTER, _POINTER]),
     'bundle_update': (None, [_POINTER, _POINTER]),

@@ -75,21 +75,29 @@ def write_after(arrays: List[Any], targets: List[Any]) -> None:
         handles_of(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
+def own_handle(array: Any) -> Any:
+    """Another handle of an array, which the caller has to free."""
+    found = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayDetach(array.handle, ctypes.byref(found)))
+    return found.value
+
+
 def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
-                delete: Any = None) -> None:
+                delete: Any = None, ends_itself: bool = True) -> None:
     """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU, given as
-    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc holds back whatever needs them
-    until its callback was called; with `delete`, which gets the parameter in the end, it is an EngineSyncFunc.
+    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc, which `ends_itself`, holds back
+    whatever needs them until its callback was called; others are an EngineSyncFunc.  In the end `delete` gets the
+    parameter.
     """
     arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with gate:
-        if delete is not None:
+        if not ends_itself:
             check_call(_LIB.MXEnginePushSyncND(
                 function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
                 ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name))
         else:
             check_call(_LIB.MXEnginePushAsyncND(
-                function, ctypes.c_void_p(parameter), None, ctypes.byref(_CPU), *arrays,
+                function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
                 ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name, ctypes.c_bool(False)))
 
 

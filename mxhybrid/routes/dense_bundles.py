@@ -115,9 +115,6 @@ class _RouteBundle:
         gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(place, arrays)
                      for place, (arrays, _) in enumerate(work)]
         if self._bundle is None or not is_same(self._bundle.gradients, gradients):
-            self._place.total.wait_to_read()  # the sum before this one reads the gradients before these
-            if self._bundle is not None:
-                self._bundle.close()
             self._bundle = Bundle(self._place, gradients, self._dtype)
         self._collective.make(self._bundle, self._place.given, self._name, priority)
         for route, moved in zip(self.routes, self._moved):

@@ -68,7 +68,7 @@ struct Delivery {
 
 /// One update of a bundle.
 struct BundleUpdate {
-  Bundle& bundle;
+  std::shared_ptr<Bundle> bundle;
   Rule rule;
   std::vector<Bundle::Target> targets;
 };
@@ -78,7 +78,7 @@ struct BundleUpdate {
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 2; }
+int lane_version() { return 3; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -255,26 +255,34 @@ void lane_sum_begin(void*, void* on_complete, void* sum) {
 
 // ---------------------------------------------------------------------------------------------------------- bundles
 
-void* lane_bundle_new(void* sum, uint32_t dtype, int halves, void* get_data, uint32_t count, void** gradients,
-                      const uint64_t* sizes) {
+/// A share of a new bundle, which takes over the arrays of gradients.
+void* lane_bundle_new(void* sum, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
+                      void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
-    auto made = std::make_unique<Bundle>(*static_cast<WorkerSums::Sum*>(sum), static_cast<lane::Dtype>(dtype),
-                                         halves != 0, reinterpret_cast<lane::GetData>(get_data));
+    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
+                                            reinterpret_cast<int (*)(void*)>(free)};
+    auto made = std::make_shared<Bundle>(*static_cast<WorkerSums::Sum*>(sum), static_cast<lane::Dtype>(dtype),
+                                         halves != 0, functions);
     for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);
-    return made.release();
+    return new std::shared_ptr<Bundle>(std::move(made));
   }, nullptr);
 }
-/// No operation is under way.
-void lane_bundle_close(void* bundle) { delete static_cast<Bundle*>(bundle); }
+/// Another share, for lane_bundle_begin.
+void* lane_bundle_share(void* share) {
+  return guarded([&]() -> void* { return new std::shared_ptr<Bundle>(*static_cast<std::shared_ptr<Bundle>*>(share)); },
+                 nullptr);
+}
+/// Give up a share; EngineFuncParamDeleter.
+void lane_bundle_close(void* share) { delete static_cast<std::shared_ptr<Bundle>*>(share); }
 /// EngineAsyncFunc.
-void lane_bundle_begin(void*, void* on_complete, void* bundle) {
-  static_cast<Bundle*>(bundle)->begin(*static_cast<lane::OnComplete*>(on_complete));
+void lane_bundle_begin(void*, void* on_complete, void* share) {
+  (*static_cast<std::shared_ptr<Bundle>*>(share))->begin(*static_cast<lane::OnComplete*>(on_complete));
 }
 /// What lane_bundle_update takes; per weight two states, null where there is none.
-void* lane_update_new(void* bundle, uint32_t kind, const double* settings, uint32_t count, void** weights,
+void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
                       void** states, const double* lrs, const double* wds) {
   return guarded([&]() -> void* {
-    auto made = std::make_unique<BundleUpdate>(BundleUpdate{*static_cast<Bundle*>(bundle), rule_of(kind, settings), {}});
+    auto made = std::make_unique<BundleUpdate>(BundleUpdate{*static_cast<std::shared_ptr<Bundle>*>(share), rule_of(kind, settings), {}});
     for (uint32_t i = 0; i < count; ++i) {
       made->targets.push_back({static_cast<char*>(weights[i]),
                                {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
@@ -288,7 +296,7 @@ void lane_update_close(void* update) { delete static_cast<BundleUpdate*>(update)
 /// EngineSyncFunc.
 void lane_bundle_update(void*, void* update) {
   BundleUpdate& found = *static_cast<BundleUpdate*>(update);
-  found.bundle.update(found.rule, found.targets);
+  found.bundle->update(found.rule, found.targets);
 }
 /// Have MXNet copy arrays, each to another one: MXImperativeInvokeEx of the operator _copyto.  Returns what that did.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {

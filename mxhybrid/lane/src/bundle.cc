@@ -15,6 +15,10 @@ constexpr size_t kBlock = 4096;
 
 }  // namespace
 
+Bundle::~Bundle() {
+  for (const Item& item : items_) functions_.free(item.gradient);
+}
+
 void Bundle::add(void* gradient, size_t count) {
   items_.push_back({gradient, count_, count});
   count_ += count;
@@ -23,7 +27,7 @@ void Bundle::add(void* gradient, size_t count) {
 void Bundle::begin(const OnComplete& complete) {
   for (const Item& item : items_) {
     void* data = nullptr;
-    if (get_(item.gradient, &data) != 0) {
+    if (functions_.get_data(item.gradient, &data) != 0) {
       // Nobody could be told: the engine's threads know no exceptions from here, and all workers wait for the sum.
       std::fputs("mxhybrid: an array of gradients cannot be read\n", stderr);
       std::abort();

@@ -2,7 +2,6 @@
 // in its threads when the arrays are there.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "update.h"
@@ -10,15 +9,23 @@
 
 namespace lane {
 
-/// MXNDArrayGetData of MXNet's include/mxnet/c_api.h.
-using GetData = int (*)(void* array, void** data);
+/// Of MXNet's include/mxnet/c_api.h: MXNDArrayGetData and MXNDArrayFree.
+struct ArrayFunctions {
+  int (*get_data)(void* array, void** data);
+  int (*free)(void* array);
+};
 
+/// Each operation that is under way shares the bundle, which outlives what the script has of it.
 class Bundle {
  public:
   /// Values of `dtype` that travel as those of the sum: the same, or float32 as float16.
-  Bundle(WorkerSums::Sum& sum, Dtype dtype, bool halves, GetData get) : sum_(sum), dtype_(dtype), halves_(halves), get_(get) {}
+  Bundle(WorkerSums::Sum& sum, Dtype dtype, bool halves, ArrayFunctions functions)
+      : sum_(sum), dtype_(dtype), halves_(halves), functions_(functions) {}
+  ~Bundle();
+  Bundle(const Bundle&) = delete;
+  Bundle& operator=(const Bundle&) = delete;
 
-  /// One more gradient, an array of MXNet's on the CPU in its default layout, of so many elements.
+  /// One more gradient, an array of MXNet's on the CPU in its default layout, of so many elements; it is taken over.
   void add(void* gradient, size_t count);
   /// The gradients are computed: give them, and `complete` once the sums are there.
   void begin(const OnComplete& complete);
@@ -40,7 +47,7 @@ class Bundle {
   WorkerSums::Sum& sum_;
   const Dtype dtype_;
   const bool halves_;
-  const GetData get_;
+  const ArrayFunctions functions_;
   std::vector<Item> items_;
   size_t count_ = 0;
 };

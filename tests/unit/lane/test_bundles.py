@@ -1,4 +1,6 @@
 """Dense gradients in one sum, and what becomes of it, by MXNet's engine: bit for bit what MXNet's operators give."""
+import gc
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -111,6 +113,27 @@ def test_what_is_pushed_before_and_after_keeps_its_order(host):
     for step, values in enumerate(seen):
         for value in values:
             assert (value.asnumpy() == step).all()
+
+
+def test_arrays_and_bundles_may_go_before_the_engine_gets_to_them(host):
+    """As where a script drops net and Trainer after its last step, or gives new arrays in each."""
+    place = Place(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
+    weights = [mx.nd.zeros(shape) for shape in SHAPES]
+    values = Values(weights, [None, None] * len(SHAPES))
+    rates = [1.0] * len(SHAPES), [0.0] * len(SHAPES)
+    late = mx.nd.ones((700, 700))
+    for step in range(1, 6):
+        late = mx.nd.dot(late, late) * 0 + step  # the engine takes a while
+        gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
+        bundle = Bundle(place, gradients, np.dtype('float32'))
+        bundle.make(0)
+        bundle.update('sgd', {'rescale': -1.0}, values, rates, 0)
+        del bundle, gradients
+        gc.collect()
+        others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # in the place of what has gone
+    for weight in weights:
+        assert (weight.asnumpy() == 15).all()
+    assert others
 
 
 def test_other_optimizers_are_left_to_mxnet():
