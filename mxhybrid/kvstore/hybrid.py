@@ -39,6 +39,8 @@ class _SamePushpull:
 
     def is_of(self, keys: Any, values: Any, outs: Any, routes: Dict[Any, Any]) -> bool:
         """Whether a call is the same, and its keys still take the same routes."""
+        if not all(isinstance(given, (list, tuple)) for given in (values, [] if outs is None else outs)):
+            return False  # which is an error
         if list(keys) != self._keys or not all(routes.get(route.key) is route for route, _, _ in self.work):
             return False
         given = _flat(values) + ([] if outs is None else _flat(outs))
@@ -46,7 +48,7 @@ class _SamePushpull:
 
 
 def _flat(values: Any) -> List[Any]:
-    """Arrays of all keys; whatever is none is no array that was seen before."""
+    """What was given for all keys, whether it is arrays or not."""
     return [array for value in values for array in (value if isinstance(value, (list, tuple)) else (value,))]
 
 
