@@ -134,7 +134,10 @@ class Node:
         self._library.checked(self._library.node_set_updates(self._handle, number, part, count))
 
     def close(self) -> None:
-        """End in order."""
+        """End in order; also one to which nobody was connected."""
+        self._door.close()
+        if self._thread is None:
+            self._listener.close()
         if self._thread is not None:
             self._closer.send(b'!')
             self._thread.join()
