@@ -94,8 +94,8 @@ class Collective:
         assert self.reduction is not None
         return self.reduction.place(name, count, dtype)
 
-    def make(self, bundle: Any, given: Any, name: str, priority: int) -> None:
-        """Have the sum of a bundle made, whose values will be in `given`; returns before it is there."""
+    def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:
+        """Make the sum of a bundle whose values will be in `given`; returns before it is there."""
         ends = self._begins('allreduce', given, name, priority)
         bundle.make(priority)
         ends()

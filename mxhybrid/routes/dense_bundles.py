@@ -9,13 +9,13 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..comm.collective import Collective
 from ..comm.float16 import OverflowAlarm, all_finite
 from ..lane.bundle import Bundle, Copies, Values, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
 from .costs import ring_share
 from .dense_allreduce import DenseAllreduce
+from .wire import Sums
 
 #: Bytes of gradients in one sum, unless one alone has more: the first is on its way while backward computes others.
 BUNDLE_BYTES = 2 << 20
@@ -30,7 +30,7 @@ Work = Tuple[Any, List[Any], List[Any]]
 class DenseBundles:
     """The bundles of one store; `prefix` starts their names."""
 
-    def __init__(self, collective: Collective, prefix: str):
+    def __init__(self, collective: Sums, prefix: str):
         self._collective, self._prefix = collective, prefix
         #: By the keys of a selection.
         self._known: Dict[Tuple[Any, ...], List['_RouteBundle']] = {}
@@ -92,7 +92,7 @@ def _cut(routes: List[Any]) -> List[List[Any]]:
 class _RouteBundle:
     """Routes whose gradients are summed together."""
 
-    def __init__(self, collective: Collective, name: str, routes: List[Any]):
+    def __init__(self, collective: Sums, name: str, routes: List[Any]):
         self._collective, self._name, self.routes = collective, name, routes
         self._dtype, wire = routes[0].dtype, routes[0].wire
         sizes = [route.rows * route.width for route in routes]
@@ -116,7 +116,7 @@ class _RouteBundle:
                      for place, (arrays, _) in enumerate(work)]
         if self._bundle is None or not is_same(self._bundle.gradients, gradients):
             self._bundle = Bundle(self._place, gradients, self._dtype)
-        self._collective.make(self._bundle, self._place.given, self._name, priority)
+        self._collective.sum_bundle(self._bundle, self._place.given, self._name, priority)
         for route, moved in zip(self.routes, self._moved):
             route.traffic.add(rows=route.rows, pushed=moved, pulled=moved)
         outs = [outs for _, outs in work]

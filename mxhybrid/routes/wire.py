@@ -19,6 +19,16 @@ class Sums(Protocol):
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
 
+    @property
+    def sums_together(self) -> bool:
+        """Whether several arrays on CPUs can be summed together; then the next two serve."""
+
+    def place(self, name: str, count: int, dtype: Any) -> Any:
+        """Where `count` values are summed that are handed over together, see :mod:`mxhybrid.lane.bundle`."""
+
+    def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:
+        """Make the sum of a bundle whose values will be in `given`; returns before it is there."""
+
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array with worker 0's in place; returns before it is there."""
 
