@@ -86,12 +86,17 @@ def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], 
     return _by_pattern(setting, value, _count_or_auto, 'count', 'embed*=8,*=2')
 
 
+def _one_of(setting: str, value: Any, known: Sequence[str], problem: str) -> str:
+    """One of several words; a SettingError says what the `problem` with any other is."""
+    word = str(value).strip().lower()
+    if word not in known:
+        raise SettingError('%s=%r %s' % (setting, value, problem))
+    return word
+
+
 def _way(setting: str, value: Any) -> str:
-    way = str(value).strip().lower()
-    if way not in WAYS:
-        raise SettingError("%s=%r is not a way for a table: use 'auto', 'servers' or 'allreduce', for all tables or by "
-                           "name, for example 'embed*=allreduce,*=auto'" % (setting, value))
-    return way
+    return _one_of(setting, value, WAYS, "is not a way for a table: use 'auto', 'servers' or 'allreduce', for all "
+                   "tables or by name, for example 'embed*=allreduce,*=auto'")
 
 
 def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
@@ -156,19 +161,13 @@ def _level(setting: str, value: Any) -> str:
 
 
 def _wire(setting: str, value: Any) -> str:
-    name = str(value).strip().lower()
-    if name not in WIRES:
-        raise SettingError("%s=%r is not a wire: rows travel by 'ps-lite' or by the 'lane'; 'auto' takes the lane "
-                           "where it can" % (setting, value))
-    return name
+    return _one_of(setting, value, WIRES, "is not a wire: rows travel by 'ps-lite' or by the 'lane'; 'auto' takes the "
+                   "lane where it can")
 
 
 def _dense(setting: str, value: Any) -> str:
-    name = str(value).strip().lower()
-    if name not in DENSE:
-        raise SettingError("%s=%r does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane where rows "
-                           "travel by it" % (setting, value))
-    return name
+    return _one_of(setting, value, DENSE, "does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane "
+                   "where rows travel by it")
 
 
 def _wire_dtype(setting: str, value: Any) -> str:

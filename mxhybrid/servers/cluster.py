@@ -34,9 +34,9 @@ class ParameterServers:
     """A worker's side of the servers: its native store, commands and what they answer, keys, and the tables there are.
 
     `client` is this worker's connection to the servers, None where rows will go by the lane and worker 0 alone has one.
-    Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its
-    values count; `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from
-    `first_key` on.  `barrier` waits until all workers call it.
+    Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its values count;
+    `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from `first_key`
+    on.  `barrier` waits until all workers call it.
     """
 
     def __init__(self, client: Optional[Client], num_servers: int, rank: int, num_workers: int, initialiser: int,
