@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from lab.jobs import run_job
 
+from mxhybrid.routes.dense_bundles import MOST_SELECTIONS
+
 from . import BODIES
 
 BODY = BODIES / 'sums.py'
@@ -16,6 +18,7 @@ def test_sums_equal_numpys(launcher, dense, by_lane):
     for rank in range(3):
         np.testing.assert_array_equal(result.results[rank]['fractions'], result.results[0]['fractions'])
         assert result.results[rank]['by_lane'] == by_lane
+        assert result.results[rank]['selections'] == (MOST_SELECTIONS if by_lane else 0)
 
 
 def test_a_worker_that_dies_among_sums_is_named():

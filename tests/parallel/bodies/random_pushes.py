@@ -38,6 +38,9 @@ def row_sparse(ids, rows):
 def main():
     store = mxhybrid.create(partitions=3)
     rank, workers = store.rank, store.num_workers
+    link, delivered = store.backend._servers.link, []
+    deliver = link.deliver
+    link.deliver = lambda *arguments: (delivered.append(1), deliver(*arguments))
     models = [np.zeros((ROWS, WIDTH), np.float32) for _ in range(2)]
     for key in range(2):
         store.init(key, mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH)))
@@ -69,9 +72,8 @@ def main():
         store.pull(key, out=out, ignore_sparse=False)
         np.testing.assert_array_equal(out.asnumpy(), models[key])
         tables.append(out.asnumpy())
-    kinds = type(store.backend._servers.link).__name__
-    report(rank, tables=tables, pulled=pulled, link=kinds, client=store.backend._servers.client is not None,
-           descriptors=len(os.listdir('/proc/self/fd')))
+    report(rank, tables=tables, pulled=pulled, link=type(link).__name__, delivered=len(delivered),
+           client=store.backend._servers.client is not None, descriptors=len(os.listdir('/proc/self/fd')))
 
 
 main()

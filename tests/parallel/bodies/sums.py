@@ -41,6 +41,19 @@ for step in range(int(sys.argv[1])):
     for key, (shape, dtype) in shapes.items():
         expected = sum(values_of(worker, key, step, shape, dtype) for worker in range(store.num_workers))
         np.testing.assert_array_equal(arrays[key].asnumpy(), expected, key)
+# Several in one call, other ones in each step, more selections than are summed together: all the same sums.
+names = sorted(shapes)
+for step in range(9):
+    chosen = names[step % 6::1 + step % 6]
+    for key in chosen:
+        shape, dtype = shapes[key]
+        arrays[key][:] = mx.nd.array(values_of(store.rank, key, step, shape, dtype), dtype=dtype)
+    given = [arrays[key] for key in chosen] if step % 2 else [arrays[key].copy() for key in chosen]
+    store.pushpull(chosen, given, out=given)
+    for key, array in zip(chosen, given):
+        expected = sum(values_of(worker, key, step, *shapes[key]) for worker in range(store.num_workers))
+        np.testing.assert_array_equal(array.asnumpy(), expected, key)
+selections = len(store.backend._bundles._known)
 # Sums of fractions depend on the order of adding: all workers must have the same bits.
 fractions = mx.nd.array(np.random.RandomState(store.rank).normal(size=50000))
 store.init('fractions', mx.nd.zeros(50000))
@@ -58,4 +71,4 @@ for step, counts in enumerate([[3, 0, 5], [0, 0, 0], [1000, 1, 70000], [2, 2, 2]
             np.testing.assert_array_equal(values, mine[worker] & mask)
 texts = collective.exchange({'rank': store.rank, 'text': 'gr\u00f6\u00dfe' * 100 * store.rank}, 'test.texts')
 assert texts == [{'rank': worker, 'text': 'gr\u00f6\u00dfe' * 100 * worker} for worker in range(store.num_workers)]
-report(store.rank, fractions=fractions, by_lane=store.backend._collective.reduction is not None)
+report(store.rank, fractions=fractions, by_lane=store.backend._collective.reduction is not None, selections=selections)
