@@ -52,11 +52,12 @@ void Connection::lose(const std::string& cause) {
 
 // ------------------------------------------------------------------------------------------------------- sending
 
-void Connection::send(Priority priority, std::unique_ptr<Outgoing> message) {
+void Connection::send(std::unique_ptr<Outgoing> message) {
   if (!cause_.empty()) {
     if (message->sent) message->sent();
     return;
   }
+  const Priority priority = priority_of(message->header.kind);
   queued_[priority] += message->size();
   queues_[priority].push_back(std::move(message));
 }
@@ -179,14 +180,15 @@ void Connection::feed(const char* data, size_t size) {
       }
       continue;
     }
-    const size_t used = feed_message(incoming_[arriving_ >> kPriorityShift], data, std::min(size, arriving_left_));
+    const size_t used = feed_message(arriving_ >> kPriorityShift, data, std::min(size, arriving_left_));
     arriving_left_ -= used;
     data += used;
     size -= used;
   }
 }
 
-size_t Connection::feed_message(Incoming& in, const char* data, size_t size) {
+size_t Connection::feed_message(uint32_t priority, const char* data, size_t size) {
+  Incoming& in = incoming_[priority];
   if (in.got < sizeof(Header)) {
     const size_t part = std::min(size, sizeof(Header) - in.got);
     std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, part);
@@ -195,6 +197,7 @@ size_t Connection::feed_message(Incoming& in, const char* data, size_t size) {
       in.pieces[0] = in.pieces[1] = Piece();
       in.piece = 0;
       in.done = 0;
+      if (priority_of(in.header.kind) != priority) throw std::runtime_error("a message in a stream that is not its own");
       inbox_.begin(in.header, in.pieces);
       finish_pieces(in);
     }

@@ -39,6 +39,11 @@ enum Priority : uint32_t {
   kPriorities = 3
 };
 
+/// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
+inline Priority priority_of(Message kind) {
+  return kind == Message::kPart || kind == Message::kTotal ? kUrgent : kind == Message::kPull ? kQuestions : kRowsInOrder;
+}
+
 /// What a message begins with; kinds use the fields that they need.
 struct Header {
   Message kind;
@@ -102,7 +107,7 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   int descriptor() const { return socket_; }
-  void send(Priority priority, std::unique_ptr<Outgoing> message);
+  void send(std::unique_ptr<Outgoing> message);
   /// Send as much as there is room for; returns whether something is left.  Nothing is, once the connection is lost.
   bool write();
   /// Read what is there; returns false once the connection is lost.  Throws std::runtime_error for what is malformed.
@@ -122,7 +127,7 @@ class Connection {
   bool begin_fragment();
   bool receive(char* to, size_t room, size_t* got);
   void feed(const char* data, size_t size);
-  size_t feed_message(Incoming& in, const char* data, size_t size);
+  size_t feed_message(uint32_t priority, const char* data, size_t size);
   void finish_pieces(Incoming& in);
   void lose(const std::string& cause);
 

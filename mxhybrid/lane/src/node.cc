@@ -137,8 +137,11 @@ struct Node::Peer : public Inbox {
   const uint32_t number;
   Connection connection;
   bool writing = false, left = false;
+  // Of messages that arrive, one of a kind at a time.
   Pushed arriving;     // a push
   Question asking;     // a question
+  /// By stream: the table that a message is about, which stays until it is there.
+  std::shared_ptr<Table> about[kPriorities];
 };
 
 // ---------------------------------------------------------------------------------------------------------- set up
@@ -191,7 +194,7 @@ void Node::add_worker(uint32_t worker, int descriptor) {
 void Node::add_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(roster_.handler(host_, owner) == number_);
-  auto made = std::make_unique<Table>(number, shape, number_, handled);
+  auto made = std::make_shared<Table>(number, shape, number_, handled);
   uint64_t elsewhere = 0;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
@@ -241,11 +244,13 @@ void Node::drop_sum(uint64_t number) {
   sums_.drop(number);
 }
 
-Node::Table& Node::table(uint32_t number) {
+const std::shared_ptr<Node::Table>& Node::shared_table(uint32_t number) {
   auto found = tables_.find(number);
   if (found == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
-  return *found->second;
+  return found->second;
 }
+
+Node::Table& Node::table(uint32_t number) { return *shared_table(number); }
 
 Node::Part& Node::own_part(uint32_t number, uint32_t part) {
   Part& found = table(number).parts.at(part);
@@ -294,7 +299,7 @@ void Node::close() {
     for (auto& each : peers_) {
       auto bye = std::make_unique<Outgoing>();
       bye->header.kind = Message::kBye;
-      each.second->connection.send(kRowsInOrder, std::move(bye));
+      each.second->connection.send(std::move(bye));
     }
   }
   const uint64_t ring = 1;
@@ -305,49 +310,53 @@ void Node::close() {
 }
 
 void Node::serve() {
-  NodeBlock& block = *block_.at<NodeBlock>(0);
-  struct epoll_event events[64];
   try {
-    for (;;) {
-      bool writing = false;
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (progress()) notify();
-        for (auto& each : peers_) {
-          Peer& peer = *each.second;
-          const bool wants = peer.connection.write();
-          writing = writing || wants;
-          if (wants != peer.writing) {
-            peer.writing = wants;
-            struct epoll_event event = {};
-            event.events = EPOLLIN | (wants ? EPOLLOUT : 0U);
-            event.data.ptr = &peer;
-            epoll_ctl(epoll_, EPOLL_CTL_MOD, peer.connection.descriptor(), &event);
-          }
-        }
-        if (closing_ && !writing) return;
-        block.asleep.store(1);
-        if (freed_ || has_work()) {
-          freed_ = false;
-          block.asleep.store(0);
-          continue;
-        }
-      }
-      const int count = epoll_wait(epoll_, events, 64, kSleepMs);
-      block.asleep.store(0);
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (int i = 0; i < count; ++i) {
-        if (events[i].data.ptr == nullptr) {
-          uint64_t rings;
-          if (::read(bell_, &rings, sizeof rings) < 0) continue;
-        } else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-          hear(*static_cast<Peer*>(events[i].data.ptr));
-        }
-      }
+    while (turn(kSleepMs)) {
     }
   } catch (const std::exception& error) {
     failed_(error.what());
   }
+}
+
+bool Node::turn(int milliseconds) {
+  NodeBlock& block = *block_.at<NodeBlock>(0);
+  struct epoll_event events[64];
+  bool writing = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (progress()) notify();
+    for (auto& each : peers_) {
+      Peer& peer = *each.second;
+      const bool wants = peer.connection.write();
+      writing = writing || wants;
+      if (wants != peer.writing) {
+        peer.writing = wants;
+        struct epoll_event event = {};
+        event.events = EPOLLIN | (wants ? EPOLLOUT : 0U);
+        event.data.ptr = &peer;
+        epoll_ctl(epoll_, EPOLL_CTL_MOD, peer.connection.descriptor(), &event);
+      }
+    }
+    if (closing_ && !writing) return false;
+    block.asleep.store(1);
+    if (freed_ || has_work()) {
+      freed_ = false;
+      block.asleep.store(0);
+      return true;
+    }
+  }
+  const int count = epoll_wait(epoll_, events, 64, milliseconds);
+  block.asleep.store(0);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.ptr == nullptr) {
+      uint64_t rings;
+      if (::read(bell_, &rings, sizeof rings) < 0) continue;
+    } else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+      hear(*static_cast<Peer*>(events[i].data.ptr));
+    }
+  }
+  return true;
 }
 
 void Node::hear(Peer& peer) {
@@ -506,7 +515,7 @@ void Node::send_on(Table& table, uint32_t part) {
   message->header.table = table.number;
   message->header.part = part;
   message->header.count = count;
-  peer(table.parts[part].owner).connection.send(kRowsInOrder, std::move(message));
+  peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
 void Node::update(Table& table, uint32_t number) {
@@ -724,7 +733,7 @@ void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const 
   asked.count = count;
   asked.flags = flags;
   asked.to = to;
-  peer(owner).connection.send(kQuestions, std::move(message));
+  peer(owner).connection.send(std::move(message));
 }
 
 bool Node::finish_pulls(Table& table) {
@@ -786,7 +795,7 @@ void Node::answer(Table& table) {
       }
     }
     message->pieces[0] = {rows, message->buffers[0].size()};
-    peer(question.peer).connection.send(kRowsInOrder, std::move(message));
+    peer(question.peer).connection.send(std::move(message));
     table.questions.erase(table.questions.begin() + i);
   }
 }
@@ -796,7 +805,9 @@ void Node::answer(Table& table) {
 void Node::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.begin(header, number, pieces);
-  Table& table = node.table(header.table);
+  auto& stays = about[priority_of(header.kind)];
+  stays = node.shared_table(header.table);
+  Table& table = *stays;
   if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
   Part& part = table.parts[header.part];
   const TableShape& shape = table.shape;
@@ -853,7 +864,8 @@ void Node::Peer::end(const Header& header) {
     return;
   }
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.end(header, number);
-  Table& table = node.table(header.table);
+  const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
+  Table& table = *stayed;
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush:

@@ -66,6 +66,9 @@ class Node {
   /// Tell of every update from now on; before `start`.
   void observe(Observer observer) { observer_ = std::move(observer); }
   void start();
+  /// In place of `start`, for who has no thread to spare: one turn of service, which waits so long for something to do.
+  /// Returns false once the node has ended; throws what `failed` would be told.
+  bool turn(int milliseconds);
   /// End in order; the others are told.
   void close();
 
@@ -98,6 +101,7 @@ class Node {
   void ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places, char* to);
   bool publish(Table& table);
   void notify();
+  const std::shared_ptr<Table>& shared_table(uint32_t number);
   Table& table(uint32_t number);
   Part& own_part(uint32_t number, uint32_t part);
   Peer& peer(uint32_t number);
@@ -113,7 +117,7 @@ class Node {
   Memory block_;
   int bell_ = -1, epoll_ = -1;
   std::vector<Memory> workers_;  // WorkerBlocks
-  std::map<uint32_t, std::unique_ptr<Table>> tables_;
+  std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Sums sums_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;

@@ -14,15 +14,16 @@ namespace {
 /// Pieces have at most that many bytes, so that one is added up while the next one travels; and no fewer than that
 /// many, for a message costs more than a few bytes.
 constexpr size_t kLargestPiece = 256 << 10, kSmallestPiece = 32 << 10;
-/// Of what comes before a sum was opened here.
-constexpr size_t kMostEarly = size_t(1) << 30;
+/// Of what comes before a sum was opened here, and what each part of it counts besides its size.
+constexpr size_t kMostEarly = size_t(1) << 30, kEarlyCost = 4 << 10;
+
+size_t size_of_values(const Header& header) { return header.count * size_of(static_cast<Dtype>(header.flags)); }
 
 }  // namespace
 
 struct Sums::Sum {
   struct Owned {
     std::vector<Buffer> parts;  // by place among the hosts
-    std::vector<uint8_t> there;
     uint32_t arrived = 0;
     bool given = false;  // by this host
   };
@@ -69,6 +70,8 @@ Sums::Sums(uint32_t node, const Roster& roster, std::function<Connection&(uint32
 
 Sums::~Sums() = default;
 
+uint32_t Sums::owner(const Sum& sum, uint32_t piece) const { return hosts_[(sum.number + piece) % hosts_.size()]; }
+
 void Sums::cut(Sum& sum) {
   const size_t bytes = sum.count * size_of(sum.dtype), hosts = hosts_.size();
   size_t piece = bytes;
@@ -98,8 +101,9 @@ int Sums::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, in
     cut(sum);
     for (auto& [piece, owned] : sum.owned) {  // what came before
       for (const Buffer& part : owned.parts) {
-        early_ -= part.size();
-        if (part.size() && (piece >= sum.pieces || part.size() != sum.size(piece) * size_of(dtype))) {
+        if (part.size() == 0) continue;
+        early_ -= part.size() + kEarlyCost;
+        if (piece >= sum.pieces || owner(sum, piece) != host_ || part.size() != sum.size(piece) * size_of(dtype)) {
           throw std::runtime_error("hosts make sums of different sizes of one name");
         }
       }
@@ -162,7 +166,7 @@ void Sums::start(Sum& sum) {
     const size_t offset = sum.offset(piece);
     for (uint32_t worker = 0; worker < sources.size(); ++worker) sources[worker] = sum.sides[worker]->at<char>(offset);
     char* result = sum.memory->at<char>(offset);
-    const uint32_t owner = hosts_[(sum.number + piece) % hosts_.size()];
+    const uint32_t owner = this->owner(sum, piece);
     // What one worker gave stays as it is until the result is there, so it can be sent from its place.
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
     if (copied) add(sum.dtype, sources, sum.size(piece), result);
@@ -219,7 +223,7 @@ void Sums::send(Sum& sum, uint32_t piece, Message kind, const char* data, std::s
   message->sent = [this, kind, owner, unsent = sum.unsent] {  // until then the memory has to stay, and to stay as it is
     if (kind == Message::kTotal && --*unsent == 0) again_ = true;
   };
-  peer_(roster_.sums_node(host, sum.number)).send(kUrgent, std::move(message));
+  peer_(roster_.sums_node(host, sum.number)).send(std::move(message));
 }
 
 Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
@@ -229,17 +233,22 @@ Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
     throw std::runtime_error("a sum that is not this node's");
   }
   if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
-  auto found = sums_.find(header.number);
+  if (header.count == 0) throw std::runtime_error("nothing of a sum");
+  auto& found = sums_[header.number];
+  if (!found) found = std::make_unique<Sum>();
+  Sum& sum = *found;
   const bool part = header.kind == Message::kPart;
-  if (found == sums_.end() && part) found = sums_.emplace(header.number, std::make_unique<Sum>()).first;
-  if (found == sums_.end()) throw std::runtime_error("a result of no sum");
-  Sum& sum = *found->second;
   if (sum.known) {
-    const bool mine = header.part < sum.pieces && hosts_[(sum.number + header.part) % hosts_.size()] == host_;
     if (header.part >= sum.pieces || static_cast<Dtype>(header.flags) != sum.dtype ||
-        header.count != sum.size(header.part) || mine != part || (!part && !sum.expected[header.part]) ||
-        (!part && hosts_[(sum.number + header.part) % hosts_.size()] != host)) {
+        header.count != sum.size(header.part) || owner(sum, header.part) != (part ? host_ : host) ||
+        (!part && !sum.expected[header.part])) {
       throw std::runtime_error("a piece of another sum of that name");
+    }
+  } else {
+    if (!part) throw std::runtime_error("a result of no sum");
+    const size_t size = size_of_values(header);
+    if (size > kLargestPiece + Layout::kAlignment || early_ + size + kEarlyCost > kMostEarly) {
+      throw std::runtime_error("too much of a sum that no worker of this host makes");
     }
   }
   return sum;
@@ -247,34 +256,33 @@ Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
 
 void Sums::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   Sum& sum = from_other(header, from);
-  const size_t size = header.count * size_of(static_cast<Dtype>(header.flags));
+  const size_t size = size_of_values(header);
   if (header.kind == Message::kTotal) {
     pieces[0] = {sum.memory->at<char>(sum.offset(header.part)), size};
     return;
   }
-  if (!sum.known && (size > kLargestPiece + Layout::kAlignment || early_ + size > kMostEarly)) {
-    throw std::runtime_error("too much of a sum that no worker of this host makes");
-  }
-  Sum::Owned& owned = sum.owned[header.part];
-  owned.parts.resize(hosts_.size());
-  owned.there.resize(hosts_.size());
-  const size_t place = std::find(hosts_.begin(), hosts_.end(), roster_.hosts[from]) - hosts_.begin();
-  if (owned.there[place]) throw std::runtime_error("a piece of a sum twice");
-  if (!sum.known) early_ += size;
-  owned.there[place] = 1;
-  owned.parts[place] = Buffer(size);
-  pieces[0] = {owned.parts[place].data(), size};
+  Buffer& arriving = arriving_[from];
+  arriving = Buffer(size);
+  pieces[0] = {arriving.data(), size};
 }
 
 void Sums::end(const Header& header, uint32_t from) {
-  Sum& sum = from_other(header, from);
+  Sum& sum = from_other(header, from);  // which has been opened, or dropped, since the message began
   if (header.kind == Message::kTotal) {
     sum.expected[header.part] = 0;
     if (--sum.waiting == 0) done(sum);
     return;
   }
-  ++sum.owned[header.part].arrived;
-  if (!sum.known) return;
+  Sum::Owned& owned = sum.owned[header.part];
+  owned.parts.resize(hosts_.size());
+  Buffer& part = owned.parts[std::find(hosts_.begin(), hosts_.end(), roster_.hosts[from]) - hosts_.begin()];
+  if (part.size() > 0) throw std::runtime_error("a piece of a sum twice");
+  part = std::move(arriving_[from]);
+  ++owned.arrived;
+  if (!sum.known) {
+    early_ += part.size() + kEarlyCost;
+    return;
+  }
   finish_piece(sum, header.part);
   if (sum.under_way && sum.waiting == 0) done(sum);
 }

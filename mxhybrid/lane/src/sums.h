@@ -44,6 +44,7 @@ class Sums {
  private:
   struct Sum;
 
+  uint32_t owner(const Sum& sum, uint32_t piece) const;
   void cut(Sum& sum);
   void start(Sum& sum);
   void finish_piece(Sum& sum, uint32_t piece);
@@ -57,6 +58,7 @@ class Sums {
   /// Hosts that take part: those with workers.
   std::vector<uint32_t> hosts_;
   std::map<uint64_t, std::unique_ptr<Sum>> sums_;
+  std::map<uint32_t, Buffer> arriving_;  // by node: of the part that it sends
   std::vector<uint32_t> seen_;  // by worker: SumGiven counts
   size_t early_ = 0;            // bytes that came for sums which nobody here has opened yet
   bool news_ = false;

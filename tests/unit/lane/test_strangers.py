@@ -10,6 +10,8 @@ from hypothesis import given, settings, strategies as st
 from .hosts import ASSIGN, Hosts, lib
 
 PUSH, PULL, ROWS, BYE, PART, TOTAL = range(1, 7)
+#: The stream in which each kind of messages comes.
+STREAMS = {PUSH: 2, PULL: 1, ROWS: 2, BYE: 2, PART: 0, TOTAL: 0}
 #: A sum of 50,000 float32 on both hosts, and where it is cut.
 SUM, PIECE = 6, 25008
 
@@ -23,8 +25,9 @@ class Alone(Hosts):
         lib.checked(lib.node_connect(self.nodes[other], one, theirs.detach()))
 
 
-def fragment(data, priority=1):
-    return struct.pack('<I', priority << 28 | len(data)) + data
+def fragment(data, stream=None):
+    stream = STREAMS.get(data[0], 2) if stream is None else stream
+    return struct.pack('<I', stream << 28 | len(data)) + data
 
 
 def message(kind, flags=0, table=0, part=0, count=0, want=0, number=0, body=b''):
@@ -68,7 +71,7 @@ def refused(job, data):
     (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed places'),
     (fragment(message(PUSH, count=1, body=struct.pack('<iff', -1, 0, 0))), 'malformed places'),
     (fragment(message(TOTAL, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
-    (fragment(message(TOTAL, flags=1, number=99)), 'a result of no sum'),
+    (fragment(message(TOTAL, flags=1, count=1, number=99)), 'a result of no sum'),
     (fragment(message(PART, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
     (fragment(message(PART, flags=1, part=2, count=1, number=SUM)), 'another sum'),
     (fragment(message(PART, flags=1, count=PIECE - 1, number=SUM)), 'another sum'),
@@ -76,6 +79,12 @@ def refused(job, data):
     (fragment(message(PART, flags=9, count=1, number=SUM)), 'no known type'),
     (fragment(message(PART, flags=1, count=1 << 30, number=99)), 'too much of a sum'),
     (fragment(message(PART, flags=1, count=1, number=99, body=b'0000')) * 2, 'twice'),
+    (fragment(message(PART, flags=1, number=99)), 'nothing of a sum'),
+    (fragment(message(PART, flags=1, count=1, number=99, body=b'0000')) +
+     fragment(message(TOTAL, flags=1, count=1, number=99)), 'a result of no sum'),
+    (fragment(message(PUSH, count=2)) + fragment(message(PUSH, count=1), 1), 'a stream that is not its own'),
+    (fragment(message(PULL, count=2)) + fragment(message(PULL, count=1), 0), 'a stream that is not its own'),
+    (fragment(message(PART, flags=1, count=PIECE, number=SUM), 1), 'a stream that is not its own'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):
