@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from . import runner, shrinking
+from . import messages, runner, shrinking
 from .drawing import PER_JOB, draw
 from .script import commands, standing_alone
 
@@ -26,6 +26,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
     add('--seed', type=int, help='run this program by itself')
     add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='where scripts of failures go')
+    add('--messages', type=float, metavar='MINUTES',
+        help='in place of programs, try for so long what messages of a host that lies do; needs clang++')
     add('--no-shrink', action='store_true', help='write failing programs as they were drawn')
     return parser.parse_args(argv)
 
@@ -140,6 +142,8 @@ def summary(outcomes: Dict[int, runner.Outcome], seconds: float) -> str:
 def main(argv: Optional[List[str]] = None) -> int:
     """Run programs; status 1 if any failed."""
     args = parse(argv)
+    if args.messages is not None:
+        return messages.run(args.messages, args.scripts)
     session = Session(args.scripts, not args.no_shrink)
     began = time.monotonic()
     seeds = [args.seed] if args.seed is not None else list(range(args.first, args.first + args.programs))

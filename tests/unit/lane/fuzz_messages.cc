@@ -1,0 +1,605 @@
+// What a node makes of messages that come from other hosts: whatever they say, also those of a node that knows the
+// job's secret and lies, the node ends at most, with a sentence that says why.
+//
+// An input is a program for two other hosts, and for the one worker of the node's own, which is honest: see `Step`.
+// By itself this is a test with inputs from a seeded generator, see test_sanitizers.py; for libFuzzer, see
+// docs/development.md.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "worker.h"
+
+using namespace lane;
+
+namespace {
+
+using Input = std::vector<uint8_t>;
+
+constexpr uint32_t kHosts = 3;
+/// Bytes of a fragment at most.
+constexpr size_t kFragment = 1 << 16;
+/// Of this size and more, fragments come in two parts.
+constexpr size_t kLarge = 1 << 14;
+/// Turns after which a node has done all that it can.
+constexpr int kTurns = 8;
+
+void check(bool fine, const char* what) {
+  if (fine) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+/// What a step of a program does; its lowest bit says on which of the other hosts.
+enum Step : uint8_t {
+  /// A message, see `say`.
+  kSay = 0,
+  /// Bytes in a stream: which, how many, and they.
+  kBytes = 1,
+  /// Bytes that are in no stream: how many, and they.
+  kNoise = 2,
+  /// What a stream holds back goes on: which, and how much of it.
+  kGoOn = 3,
+  /// From now on the host reads nothing; or reads again.
+  kDeaf = 4,
+  /// The host is gone.
+  kGone = 5,
+  // Of the honest worker, each with the number of a table or sum.
+  kPushRows = 6,
+  kAskRows = 7,
+  kTakeRows = 8,
+  kGive = 9,
+  kReopenSum = 10,
+  kReopenTable = 11,
+  kSteps = 12
+};
+
+/// What kSay begins with, before bytes of it are changed.
+enum Template : uint8_t {
+  kAPush = 0,
+  kAQuestion = 1,
+  kAnAnswer = 2,
+  kAPart = 3,
+  kATotal = 4,
+  kABye = 5,
+  kTemplates = 6
+};
+
+/// How much of a message kSay holds back; the first of those streams that are not the message's own.
+constexpr uint8_t kNothingBack = 0, kHalfBack = 128, kAnotherStream = 253;
+
+/// Of a program, which reads as zeros behind its end.
+class Reader {
+ public:
+  Reader(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+  bool empty() const { return left_ == 0; }
+  uint8_t byte() {
+    if (left_ == 0) return 0;
+    --left_;
+    return *data_++;
+  }
+  std::string bytes(size_t most) {
+    const size_t size = std::min(most, left_);
+    const std::string found(reinterpret_cast<const char*>(data_), size);
+    data_ += size;
+    left_ -= size;
+    return found;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+/// One of the other hosts: what it hears, and what it has yet to say.
+class Other : public Inbox {
+ public:
+  explicit Other(int socket) : socket_(socket), hearing_(dup(socket), *this) {}
+  ~Other() override { gone(); }
+
+  void begin(const Header& header, Piece pieces[2]) override {
+    const size_t size = size_of_body(header);
+    body_ = Buffer(size);
+    pieces[0] = {body_.data(), size};
+  }
+  void end(const Header& header) override {
+    if (header.kind == Message::kPull) questions.push_back(header);
+  }
+
+  void hear() {
+    for (int i = 0; i < kTurns && !deaf; ++i) hearing_.read();
+  }
+  void send(const std::string& data) {
+    // What the node has no room for is lost, so that what follows is noise.
+    if (socket_ >= 0 && ::send(socket_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  }
+  void gone() {
+    if (socket_ < 0) return;
+    shutdown(socket_, SHUT_RDWR);
+    close(socket_);
+    socket_ = -1;
+  }
+
+  /// Questions without an answer, in their order.
+  std::vector<Header> questions;
+  std::string held[kPriorities];
+  bool deaf = false;
+  /// By table: bytes of a row between hosts, and of one that is exact.
+  std::vector<std::pair<size_t, size_t>> rows;
+
+ private:
+  size_t size_of_body(const Header& header) const {
+    const size_t table = header.table % rows.size();
+    switch (header.kind) {
+      case Message::kPush: return header.count * (sizeof(int32_t) + rows[table].first);
+      case Message::kPull: return header.count * sizeof(int32_t);
+      case Message::kRows: return header.count * (header.flags & kExact ? rows[table].second : rows[table].first);
+      case Message::kBye: return 0;
+      default: return header.count * size_of(static_cast<Dtype>(header.flags));
+    }
+  }
+
+  int socket_;
+  Connection hearing_;
+  Buffer body_;
+};
+
+/// Three hosts of one worker and one node each, of which the first is real.
+class Hosts {
+ public:
+  Hosts()
+      : node_(0, roster(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(roster(), 0) {
+    node_.add_worker(0, worker_.block().descriptor());
+    worker_.add_node(0, dup(node_.bell()), node_.block().descriptor());
+    for (uint32_t host = 1; host < kHosts; ++host) {
+      int pair[2];
+      check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
+      node_.connect(host, pair[0]);
+      others_.push_back(std::make_unique<Other>(pair[1]));
+    }
+    tables_.resize(3);
+    tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
+    tables_[1].shape = shape(9, 3, true, {1, 0});
+    tables_[2].shape = shape(20, 700, false, {0, 1});  // 28 kB in one message
+    for (uint32_t table = 0; table < tables_.size(); ++table) {
+      tables_[table].number = table;
+      open_table(tables_[table]);
+      for (auto& other : others_) {
+        other->rows.emplace_back(tables_[table].shape.travelling_bytes(false), tables_[table].shape.row_bytes());
+      }
+    }
+    const uint64_t counts[] = {5, 24000, 300};  // pieces: one, of this host; one of each host; one of the next host
+    for (uint64_t number = 6; number < 9; ++number) {
+      sums_.emplace_back();
+      sums_.back().number = number;
+      sums_.back().count = counts[number - 6];
+      if (number < 8) open_sum(sums_.back());
+    }
+  }
+
+  /// Why the node has ended, if it has.
+  std::string run(const Input& input) {
+    Reader reader(input.data(), input.size());
+    try {
+      while (!reader.empty()) {
+        const uint8_t what = reader.byte();
+        step(static_cast<Step>((what >> 1) % kSteps), what & 1, reader);
+        for (int i = 0; i < kTurns; ++i) node_.turn(0);
+        for (auto& other : others_) other->hear();
+      }
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  /// Results that the honest worker got: pulls and sums.
+  uint32_t results = 0;
+
+ private:
+  struct OpenTable {
+    uint32_t number = 0;
+    TableShape shape;
+    std::vector<int> tickets;
+    bool settled = true;
+  };
+  struct OpenSum {
+    uint64_t number = 0, count = 0;
+    Memory given, total;
+    uint32_t rounds = 0;
+    bool under_way() const { return given.mapped() && total.at<SumTotal>(0)->done.load() != rounds; }
+  };
+
+  static Roster roster() { return {{0, 1, 2}, {1, 1, 1}}; }
+  static TableShape shape(uint64_t rows, uint32_t width, bool halves, const std::vector<uint32_t>& owners) {
+    TableShape made;
+    made.rows = rows;
+    made.width = width;
+    made.halves = halves;
+    made.owners = owners;
+    return made;
+  }
+
+  void open_table(OpenTable& table) {
+    node_.add_table(table.number, table.shape);
+    node_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
+    worker_.attach(table.number, 0, node_.table_descriptor(table.number));
+    Rule rule;
+    rule.kind = Kind::kSgd;
+    for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
+      if (table.shape.owners[part] == 0) node_.set_rule(table.number, part, rule);
+    }
+    table.settled = true;
+  }
+
+  void open_sum(OpenSum& sum) {
+    const size_t size = kSumData + sum.count * sizeof(float);
+    sum.given = Memory(size);
+    const int result = node_.open_sum(sum.number, 0, Dtype::kFloat32, sum.count, sum.given.descriptor());
+    sum.total = Memory(result, size);
+    close(result);
+    sum.rounds = 0;
+  }
+
+  void step(Step what, bool last, Reader& reader) {
+    Other& other = *others_[last];
+    switch (what) {
+      case kSay: return say(other, last + 1, reader);
+      case kBytes: {
+        const uint8_t stream = reader.byte() % kPriorities;
+        other.held[stream] += reader.bytes(reader.byte());
+        return flow(other, stream, other.held[stream].size());
+      }
+      case kNoise: {
+        return other.send(reader.bytes(reader.byte()));
+      }
+      case kGoOn: {
+        const uint8_t stream = reader.byte() % kPriorities;
+        return flow(other, stream, (other.held[stream].size() * (reader.byte() + 1) + 255) / 256);
+      }
+      case kDeaf: other.deaf = !other.deaf; return;
+      case kGone: return other.gone();
+      case kPushRows: return push_rows(table(reader), reader);
+      case kAskRows: return ask_rows(table(reader), reader);
+      case kTakeRows: return take_rows(table(reader));
+      case kGive: return give(sum(reader));
+      case kReopenSum: return reopen(sum(reader));
+      default: return reopen(table(reader));
+    }
+  }
+
+  OpenTable& table(Reader& reader) { return tables_[reader.byte() % tables_.size()]; }
+  OpenSum& sum(Reader& reader) { return sums_[reader.byte() % sums_.size()]; }
+
+  /// A template, a table or sum, a partition or piece, how many rows, and what a question waits for; a stream, if not
+  /// the one where such messages belong; a byte that is to be changed, and by what, if at all; and how much is held back.
+  void say(Other& other, uint32_t from, Reader& reader) {
+    const uint8_t kind = reader.byte() % kTemplates, which = reader.byte(), part = reader.byte(), count = reader.byte(),
+                  want = reader.byte(), stream = reader.byte(), place = reader.byte(), change = reader.byte(),
+                  back = reader.byte();
+    const OpenTable& table = tables_[which % tables_.size()];
+    const OpenSum& sum = sums_[which % sums_.size()];
+    Header header;
+    size_t values = 0;
+    uint32_t proper = kRowsInOrder;
+    header.table = table.number;
+    header.part = part;
+    header.count = count;
+    header.want = want;
+    header.number = from * 1000 + want;
+    switch (kind) {
+      case kAPush:
+        header.kind = Message::kPush;
+        values = header.count * table.shape.travelling_bytes(false);
+        break;
+      case kAQuestion:
+        header.kind = Message::kPull;
+        proper = kQuestions;
+        break;
+      case kAnAnswer:
+        if (other.questions.empty()) return;
+        header = other.questions.front();
+        other.questions.erase(other.questions.begin());
+        header.kind = Message::kRows;
+        values = header.count * tables_[header.table % tables_.size()].shape.travelling_bytes(header.flags & kExact);
+        break;
+      case kABye:
+        header.kind = Message::kBye;
+        break;
+      default: {
+        const uint64_t piece = sum.number == 7 ? 8192 : sum.count;
+        header.kind = kind == kAPart ? Message::kPart : Message::kTotal;
+        header.flags = static_cast<uint8_t>(Dtype::kFloat32);
+        header.table = header.want = 0;
+        header.count = static_cast<uint32_t>(std::min(piece, sum.count - std::min(sum.count, part * piece)));
+        header.number = sum.number;
+        values = header.count * sizeof(float);
+        proper = kUrgent;
+      }
+    }
+    std::string body;
+    if (header.kind == Message::kPush || header.kind == Message::kPull) {
+      for (int32_t i = 0; i < static_cast<int32_t>(header.count); ++i) {
+        body.append(reinterpret_cast<const char*>(&i), sizeof i);
+      }
+    }
+    body.append(values, 0);
+    std::string message(reinterpret_cast<const char*>(&header), sizeof header);
+    message += body;
+    message[place % message.size()] ^= static_cast<char>(change);
+    const uint32_t where = stream < kAnotherStream ? proper : (stream - kAnotherStream) % kPriorities;
+    other.held[where] += message;
+    flow(other, where, other.held[where].size() - message.size() * back / 256);
+  }
+
+  void flow(Other& other, uint32_t stream, size_t size) {
+    while (size > 0) {
+      const size_t part = std::min(size, kFragment);
+      const uint32_t fragment = stream << 28 | static_cast<uint32_t>(part);
+      std::string data(reinterpret_cast<const char*>(&fragment), sizeof fragment);
+      data += other.held[stream].substr(0, part);
+      other.held[stream].erase(0, part);
+      size -= part;
+      // As large ones come: the node has begun before the rest is there.
+      const size_t first = data.size() > kLarge ? kLarge / 2 : data.size();
+      other.send(data.substr(0, first));
+      if (first == data.size()) continue;
+      node_.turn(0);
+      other.send(data.substr(first));
+      node_.turn(0);
+    }
+  }
+
+  std::vector<int64_t> ids(const OpenTable& table, Reader& reader) const {
+    std::vector<int64_t> found;
+    const uint8_t every = reader.byte() % 4 + 1;
+    for (uint64_t row = 0; row < table.shape.rows; row += every) found.push_back(static_cast<int64_t>(row));
+    return found;
+  }
+  void push_rows(OpenTable& table, Reader& reader) {
+    if (!table.tickets.empty()) return;  // workers do not
+    const std::vector<int64_t> touched = ids(table, reader);
+    const std::vector<float> rows(touched.size() * table.shape.width, 1);
+    worker_.push(table.number, touched.data(), static_cast<uint32_t>(touched.size()),
+                 reinterpret_cast<const char*>(rows.data()), 0);
+    table.settled = false;
+  }
+  void ask_rows(OpenTable& table, Reader& reader) {
+    const uint32_t flags = reader.byte() % 3;
+    const std::vector<int64_t> wanted = flags == kFence ? std::vector<int64_t>() : ids(table, reader);
+    const int ticket = worker_.ask(table.number, wanted.data(), static_cast<uint32_t>(wanted.size()), flags);
+    if (ticket >= 0) table.tickets.push_back(ticket);
+    if (flags == kFence) table.settled = true;
+  }
+  void take_rows(OpenTable& table) {
+    std::vector<float> rows(table.shape.rows * table.shape.width);
+    for (size_t i = 0; i < table.tickets.size();) {
+      if (worker_.take(table.number, table.tickets[i], reinterpret_cast<char*>(rows.data()), 0)) {
+        table.tickets.erase(table.tickets.begin() + static_cast<ptrdiff_t>(i));
+        ++results;
+      } else {
+        ++i;
+      }
+    }
+  }
+  void give(OpenSum& sum) {
+    if (!sum.given.mapped()) return open_sum(sum);
+    if (sum.under_way()) return;
+    if (sum.rounds > 0) ++results;
+    ++sum.rounds;
+    sum.given.at<SumGiven>(0)->count.fetch_add(1);
+    worker_.block().at<WorkerBlock>(0)->given.fetch_add(1);
+  }
+  void reopen(OpenSum& sum) {
+    if (!sum.given.mapped() || sum.under_way()) return;
+    if (sum.rounds > 0) ++results;
+    node_.drop_sum(sum.number);
+    sum.given = Memory();
+    sum.total = Memory();
+  }
+  void reopen(OpenTable& table) {
+    if (!table.settled || !table.tickets.empty()) return;  // something is under way
+    node_.drop_table(table.number);
+    worker_.drop_table(table.number);
+    table.number += static_cast<uint32_t>(tables_.size());
+    open_table(table);
+  }
+
+  Node node_;
+  Worker worker_;
+  std::vector<std::unique_ptr<Other>> others_;
+  std::vector<OpenTable> tables_;
+  std::vector<OpenSum> sums_;
+};
+
+// ------------------------------------------------------------------------------------------------- known programs
+
+/// Programs are put together from these.
+Input joined(const std::vector<Input>& parts) {
+  Input all;
+  for (const Input& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+Input step(Step what, uint8_t host, const Input& more = {}) {
+  return joined({{static_cast<uint8_t>(what << 1 | (host - 1))}, more});
+}
+struct How {
+  uint8_t which = 0, part = 0, count = 0, want = 0, stream = 0, place = 0, change = 0, back = kNothingBack;
+};
+Input say(Template kind, uint8_t host, const How& how = {}) {
+  return step(kSay, host,
+              {kind, how.which, how.part, how.count, how.want, how.stream, how.place, how.change, how.back});
+}
+
+struct Case {
+  const char* name;
+  /// What the node says when it ends, or part of it; empty if it does not.
+  const char* why;
+  /// What its worker gets.
+  uint32_t results;
+  Input program;
+};
+
+/// Programs of honest hosts, and of those that once did harm.
+std::vector<Case> cases() {
+  /// Both others push to the partitions of table 0 that are here.
+  const Input pushes = joined({say(kAPush, 1, {0, 0, 5}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
+                               say(kAPush, 2, {0, 3, 0})});
+  const Input halves = joined({say(kAPush, 1, {1, 1, 4}), say(kAPush, 2, {1, 1, 2})});
+  const Input wide = joined({say(kAPush, 1, {2, 0, 10}), say(kAPush, 2, {2, 0, 10})});
+  const Input answers = joined({say(kAnAnswer, 1), say(kAnAnswer, 2)});
+  /// And to what this host gives of sums.
+  const Input parts = joined({say(kAPart, 1, {0, 0}), say(kAPart, 2, {0, 0})});
+  const Input totals = joined({say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 1, {1, 0}),
+                               say(kATotal, 2, {1, 1})});
+  // Of messages in a stream that is not theirs.
+  const uint8_t urgent = kAnotherStream + kUrgent, questions = kAnotherStream + kQuestions;
+  return {
+      {"rows", "", 1, joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 0, 0}), answers,
+                              step(kTakeRows, 1, {0})})},
+      {"rows as float16", "", 2, joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}),
+                                         step(kAskRows, 1, {1, 2, 1}), answers, answers, step(kTakeRows, 1, {1})})},
+      {"wide rows", "", 1, joined({step(kPushRows, 1, {2, 0}), wide, step(kAskRows, 1, {2, 2, 0}), answers,
+                                   step(kTakeRows, 1, {2})})},
+      {"a fence, and another table", "", 2,
+       joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 1}), answers, step(kTakeRows, 1, {0}),
+               step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kAskRows, 1, {0, 0, 2}), answers,
+               step(kTakeRows, 1, {0})})},
+      {"questions of others", "", 0,
+       joined({say(kAQuestion, 1, {0, 0, 3, 1}), say(kAQuestion, 2, {0, 3, 0, 1}), step(kDeaf, 2),
+               say(kAQuestion, 2, {1, 1, 4, 0}), say(kAQuestion, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes,
+               step(kDeaf, 2), say(kABye, 2), step(kGone, 2)})},
+      {"sums", "", 2, joined({step(kGive, 1, {0}), step(kGive, 1, {1}), parts, totals, step(kGive, 1, {0}),
+                              step(kGive, 1, {1})})},
+      {"parts that come early", "", 1,
+       joined({step(kReopenSum, 1, {0}), parts, step(kGive, 1, {0}), step(kGive, 1, {0}), step(kGive, 1, {0})})},
+      {"halves of messages", "", 2,
+       joined({step(kPushRows, 1, {0, 0}), step(kGive, 1, {0}), say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}),
+               say(kAQuestion, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}), say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}),
+               step(kGoOn, 1, {kQuestions, 128}), step(kGoOn, 1, {kUrgent, 255}), step(kGoOn, 1, {kQuestions, 255}),
+               step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
+               say(kAPush, 2, {0, 3, 0}), say(kAPart, 2, {0, 0}), step(kAskRows, 1, {0, 0, 0}), answers,
+               step(kTakeRows, 1, {0}), step(kGive, 1, {0})})},
+      {"noise", "malformed fragment", 0, step(kNoise, 1, {4, 1, 2, 3, 255})},
+      {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
+      // What once wrote or read where nothing was.
+      {"two pushes at a time", "stream", 0,
+       joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPush, 1, {0, 0, 1, 0, questions}),
+               step(kGoOn, 1, {kRowsInOrder, 255})})},
+      {"two questions at a time", "stream", 0,
+       joined({say(kAQuestion, 1, {0, 0, 5, 0, 0, 0, 0, 8}), say(kAQuestion, 1, {0, 0, 1, 0, urgent}),
+               step(kGoOn, 1, {kQuestions, 255})})},
+      {"two answers at a time to one question", "stream", 0,
+       joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}),
+               // The second is put together byte by byte: the template answers a question once.
+               say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}),
+               step(kBytes, 1, {kQuestions, 32, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,
+                                0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}),
+               step(kGoOn, 1, {kRowsInOrder, 255})})},
+      {"a result of a sum of which only a part has come", "no sum", 0,
+       joined({say(kAPart, 1, {2, 0}), say(kATotal, 1, {2, 0})})},
+      {"a part that goes on when its sum is gone", "", 1,
+       joined({step(kGive, 1, {0}), parts, say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, 8}), step(kReopenSum, 1, {0}),
+               step(kGoOn, 1, {kUrgent, 255})})},
+      {"a result that goes on when its sum is gone", "stream", 0,
+       joined({step(kGive, 1, {1}), say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 2, {1, 1}),
+               say(kATotal, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}), say(kATotal, 1, {1, 0, 0, 0, questions}),
+               step(kReopenSum, 1, {1}), step(kGoOn, 1, {kUrgent, 255})})},
+  };
+}
+
+}  // namespace
+
+#ifdef WITH_LIBFUZZER
+
+namespace {
+
+void write_seeds(const std::string& folder) {
+  for (const Case& each : cases()) {
+    std::ofstream file(folder + "/" + each.name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(each.program.data()), static_cast<std::streamsize>(each.program.size()));
+    check(file.good(), "a seed cannot be written");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+/// The first argument is a folder, for what is found and for what it begins with; or one input, to see it again.
+int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  if (*argc > 1 && std::filesystem::is_directory((*argv)[1])) write_seeds((*argv)[1]);
+  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Hosts().run(Input(data, data + size));
+  return 0;
+}
+
+#else
+
+namespace {
+
+using Random = std::mt19937;
+
+/// A program that is another one, or two, with some bytes changed, left out, put in or repeated.
+Input mutated(const std::vector<Case>& from, Random& random) {
+  const auto below = [&random](size_t limit) { return random() % std::max<size_t>(1, limit); };
+  const Case* base = &from[below(from.size())];
+  while (*base->why && below(4) > 0) base = &from[below(from.size())];  // one of the honest ones, mostly
+  Input made = base->program;
+  if (below(3) == 0) {
+    const Input& other = from[below(from.size())].program;
+    made.resize(below(made.size() + 1));
+    made.insert(made.end(), other.begin() + static_cast<ptrdiff_t>(below(other.size())), other.end());
+  }
+  for (size_t changes = 1 + below(4); changes > 0; --changes) {
+    const auto at = made.begin() + static_cast<ptrdiff_t>(below(made.size()));
+    const auto length = static_cast<ptrdiff_t>(std::min<size_t>(1 + below(12), made.end() - at));
+    switch (below(5)) {
+      case 0: made.insert(at, static_cast<uint8_t>(random())); break;
+      case 1: made.erase(at, at + length); break;
+      case 2: {
+        const Input again(at, at + length);
+        made.insert(made.begin() + static_cast<ptrdiff_t>(below(made.size())), again.begin(), again.end());
+        break;
+      }
+      default:
+        if (at != made.end()) *at = static_cast<uint8_t>(below(2) ? random() % 8 : random());
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<Case> all = cases();
+  const int programs = argc > 1 ? std::atoi(argv[1]) : 10000;
+  for (const Case& each : all) {
+    Hosts hosts;
+    const std::string why = hosts.run(each.program);
+    if ((*each.why ? why.find(each.why) == std::string::npos : !why.empty()) || hosts.results != each.results) {
+      std::fprintf(stderr, "%s: the node says '%s', %u results\n", each.name, why.c_str(), hosts.results);
+      return 1;
+    }
+  }
+  Random random(1);
+  int ended = 0;
+  for (int i = 0; i < programs; ++i) ended += !Hosts().run(mutated(all, random)).empty();
+  std::printf("%d programs did no harm, %d were refused\n", programs, ended);
+  return 0;
+}
+
+#endif
