@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Sequence
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 3
+_VERSION = 4
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -46,7 +46,8 @@ _FUNCTIONS = {
     'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U32]),
     'node_observe': (_INT, [_POINTER, Observer]),
     'node_start': (_INT, [_POINTER]),
-    'node_close': (_INT, [_POINTER]),
+    'node_close': (_INT, [_POINTER, _INT]),
+    'node_free': (None, [_POINTER]),
     'worker_new': (_POINTER, [_U32] + _ROSTER),
     'worker_block': (_INT, [_POINTER]),
     'worker_add_node': (_INT, [_POINTER, _U32, _INT, _INT]),

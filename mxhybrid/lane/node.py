@@ -13,15 +13,19 @@ import os
 import selectors
 import socket
 import threading
+import time
 from types import MappingProxyType
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..base.errors import JobError
 from ..base.local_sockets import Connection, Left, Listener, place_of_host
+from ..base.log import get_logger
 from . import library, peers
 from .roster import Entry, Roster
+
+logger = get_logger(__name__)
 
 #: Names of dtypes, by their numbers in ``src/shared.h``.
 DTYPES = ('float16', 'float32', 'float64')
@@ -32,6 +36,8 @@ RULES = {name: number for number, name in enumerate((
 #: Settings of a rule, in the order of ``struct Rule`` there.
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 
+#: Seconds in which a node ends: less than workers wait for their servers at exit.
+CLOSE_S = 10.0
 #: Seconds to wait for somebody who has already knocked.
 _ACCEPT_S = 0.5
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
@@ -40,6 +46,8 @@ Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 Observer = Callable[[int, int, int, int, int], None]
 #: What a table is, for nodes and workers: rows, width, dtype, whether float16 travels, node of each partition.
 Shape = Tuple[int, int, str, bool, Sequence[int]]
+#: Nodes that did not end in time: their threads may still use them.
+_LEFT: List['Node'] = []
 
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
@@ -78,6 +86,8 @@ class Node:
         self._observed = library.Observer(observer) if observer is not None else None
         self._closing, self._closer = socket.socketpair()
         self._thread: Optional[threading.Thread] = None
+        #: What a worker has asked for that is being answered, and what the node has called.
+        self._asked, self._updating = 'nothing', ''
 
     @property
     def entry(self) -> Entry:
@@ -133,20 +143,36 @@ class Node:
         """How many updates a partition has had."""
         self._library.checked(self._library.node_set_updates(self._handle, number, part, count))
 
-    def close(self) -> None:
-        """End in order; also one to which nobody was connected."""
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """End in order; also one to which nobody was connected.  What has not ended within `timeout` seconds is named,
+        and left to itself: this process is about to end.
+        """
         self._door.close()
         if self._thread is None:
             self._listener.close()
-        if self._thread is not None:
-            self._closer.send(b'!')
-            self._thread.join()
-            self._library.node_close(self._handle)
-            self._thread = None
+            return
+        deadline = time.monotonic() + timeout
+        self._closer.send(b'!')
+        self._thread.join(timeout)
+        left = max(1.0, deadline - time.monotonic())  # the door may have used up the time
+        hindrances = []
+        if self._thread.is_alive():
+            hindrances.append('an answer to %s of a worker of this host' % self._asked)
+        if self._library.checked(self._library.node_close(self._handle, int(1000 * left))):
+            hindrances.append(self._updating or self._library.error().decode())
+        if hindrances:
+            logger.warning('the lane of server %d has not ended within %g s and is left as it is: it waits for %s',
+                           self.number, timeout, ', and for '.join(hindrances))
+            _LEFT.append(self)
+        else:
+            self._library.node_free(self._handle)
+        self._thread = None
 
     def _called(self, number: int, part: int, count: int, places: int, rows: int) -> None:
         _, width, dtype, _, _ = self._shapes[number]
+        self._updating = 'the optimizer, which updates partition %d of table %d' % (part, number)
         self._update(number, part, _view(places, (count,), 'int32'), _view(rows, (count, width), dtype))
+        self._updating = ''
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -174,6 +200,7 @@ class Node:
             selector.unregister(connection)
             connection.close()
             return
+        self._asked = repr(word)
         if word == 'no sum':
             self._library.checked(self._library.node_drop_sum(self._handle, number))
             return

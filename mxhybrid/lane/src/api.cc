@@ -78,7 +78,7 @@ struct BundleUpdate {
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 3; }
+int lane_version() { return 4; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -160,10 +160,17 @@ int lane_node_observe(void* node, ObserverFunction observer) {
 int lane_node_start(void* node) {
   return guarded([&] { static_cast<Node*>(node)->start(); return 0; }, -1);
 }
-/// The node is gone afterwards.
-int lane_node_close(void* node) {
-  return guarded([&] { delete static_cast<Node*>(node); return 0; }, -1);
+/// 0 when the node has ended, 1 when the time is out: lane_error then has what it waits for.
+int lane_node_close(void* node, int milliseconds) {
+  return guarded([&] {
+    Node& found = *static_cast<Node*>(node);
+    if (found.close(milliseconds)) return 0;
+    error = found.hindrance();
+    return 1;
+  }, -1);
 }
+/// Of a node that has ended.
+void lane_node_free(void* node) { delete static_cast<Node*>(node); }
 
 // ---------------------------------------------------------------------------------------------------------- workers
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 namespace lane {
@@ -61,6 +62,8 @@ void Connection::send(std::unique_ptr<Outgoing> message) {
   queued_[priority] += message->size();
   queues_[priority].push_back(std::move(message));
 }
+
+size_t Connection::unsent() const { return std::accumulate(queued_, queued_ + kPriorities, size_t{0}); }
 
 bool Connection::begin_fragment() {
   for (uint32_t priority = 0; priority < kPriorities; ++priority) {

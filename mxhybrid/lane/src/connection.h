@@ -110,6 +110,8 @@ class Connection {
   void send(std::unique_ptr<Outgoing> message);
   /// Send as much as there is room for; returns whether something is left.  Nothing is, once the connection is lost.
   bool write();
+  /// Bytes of messages that are yet to be sent.
+  size_t unsent() const;
   /// Read what is there; returns false once the connection is lost.  Throws std::runtime_error for what is malformed.
   bool read();
   /// Why the connection was lost.

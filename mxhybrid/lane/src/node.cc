@@ -170,7 +170,8 @@ Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
 }
 
 Node::~Node() {
-  close();
+  while (!close(kSleepMs)) {
+  }
   peers_.clear();
   ::close(epoll_);
   ::close(bell_);
@@ -291,22 +292,44 @@ void Node::set_updates(uint32_t number, uint32_t part, uint32_t count) {
 
 void Node::start() { thread_ = std::thread(&Node::serve, this); }
 
-void Node::close() {
-  if (!thread_.joinable()) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    closing_ = true;
-    for (auto& each : peers_) {
-      auto bye = std::make_unique<Outgoing>();
-      bye->header.kind = Message::kBye;
-      each.second->connection.send(std::move(bye));
-    }
-  }
+bool Node::close(int milliseconds) {
+  if (!thread_.joinable()) return true;
+  // Without the mutex, which the thread holds while it works: it may work for long.
+  closing_ = true;
   const uint64_t ring = 1;
   if (::write(bell_, &ring, sizeof ring) < 0) {
     // It rings already.
   }
+  const int64_t limit = now() + milliseconds * int64_t{1000000};
+  while (ended_.load() == 0) {
+    const int64_t left = (limit - now()) / 1000000;
+    if (left <= 0) return false;
+    sleep_while(ended_, 0, static_cast<int>(left));
+  }
   thread_.join();
+  return true;
+}
+
+std::string Node::hindrance() {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return "a table or sum that is at work";
+  std::string found;
+  for (auto& each : peers_) {
+    const size_t unsent = each.second->connection.unsent();
+    if (unsent == 0) continue;
+    found += (found.empty() ? "" : ", ") + ("node " + std::to_string(each.first)) + " to take the last " +
+             std::to_string(unsent) + " bytes for it";
+  }
+  return found.empty() ? "its thread to end" : found;
+}
+
+void Node::say_bye() {
+  said_bye_ = true;
+  for (auto& each : peers_) {
+    auto bye = std::make_unique<Outgoing>();
+    bye->header.kind = Message::kBye;
+    each.second->connection.send(std::move(bye));
+  }
 }
 
 void Node::serve() {
@@ -316,6 +339,8 @@ void Node::serve() {
   } catch (const std::exception& error) {
     failed_(error.what());
   }
+  ended_ = 1;
+  wake(ended_);
 }
 
 bool Node::turn(int milliseconds) {
@@ -325,6 +350,7 @@ bool Node::turn(int milliseconds) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (progress()) notify();
+    if (closing_ && !said_bye_) say_bye();
     for (auto& each : peers_) {
       Peer& peer = *each.second;
       const bool wants = peer.connection.write();
@@ -337,7 +363,7 @@ bool Node::turn(int milliseconds) {
         epoll_ctl(epoll_, EPOLL_CTL_MOD, peer.connection.descriptor(), &event);
       }
     }
-    if (closing_ && !writing) return false;
+    if (said_bye_ && !writing) return false;
     block.asleep.store(1);
     if (freed_ || has_work()) {
       freed_ = false;

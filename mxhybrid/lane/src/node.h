@@ -4,6 +4,7 @@
 // One thread serves.  Every function of Node may be called from any other thread, while it serves.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -69,8 +70,10 @@ class Node {
   /// In place of `start`, for who has no thread to spare: one turn of service, which waits so long for something to do.
   /// Returns false once the node has ended; throws what `failed` would be told.
   bool turn(int milliseconds);
-  /// End in order; the others are told.
-  void close();
+  /// End in order; the others are told.  Returns whether that was done within so many milliseconds.
+  bool close(int milliseconds);
+  /// What a node that is to end still waits for.
+  std::string hindrance();
 
  private:
   struct Pushed;   // rows that another host pushed
@@ -83,6 +86,7 @@ class Node {
   struct Peer;
 
   void serve();
+  void say_bye();
   void hear(Peer& peer);
   bool progress();
   bool progress(Table& table);
@@ -121,9 +125,11 @@ class Node {
   Sums sums_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;
-  bool closing_ = false;
+  std::atomic<bool> closing_{false};
+  bool said_bye_ = false;
   bool freed_ = false;  // memory of workers that a message was read from
   std::thread thread_;
+  Counter ended_{0};  // 1 once the thread does nothing more
 };
 
 }  // namespace lane

@@ -187,7 +187,8 @@ class Hosts:
         for _, _, worker in self.workers:
             lib.worker_close(worker)
         for node in self.nodes:
-            lib.node_close(node)
+            assert lib.node_close(node, LIMIT_MS) == 0, lib.error()
+            lib.node_free(node)
 
 
 @contextmanager

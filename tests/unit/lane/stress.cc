@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
       for (auto& thread : threads) thread.join();
       for (auto& worker : job.workers) worker->drop_table(0);
       for (auto& node : job.nodes) node->drop_table(0);
-      for (auto& node : job.nodes) node->close();
+      for (auto& node : job.nodes) check(node->close(kLimitMs), "a node that does not end");
     }
   }
   std::puts("all rows are right");
