@@ -30,6 +30,14 @@ class Run:
         kinds = list(dict.fromkeys(kind for step in self.steps for kind in step['routes']))
         return {kind: [_moved(step['routes'].get(kind)) for step in self.steps] for kind in kinds}
 
+    def network(self) -> Dict[str, Dict[str, List[int]]]:
+        """Bytes between worker 0's host and others by what they are for, sent and received, by step; empty where nobody
+        counted.
+        """
+        kinds = list(dict.fromkeys(kind for step in self.steps for kind in _network(step)))
+        return {kind: {way: [_network(step).get(kind, {}).get(way, 0) for step in self.steps]
+                       for way in ('sent', 'received')} for kind in kinds}
+
     def tables(self) -> List['TableSteps']:
         """Every table, in order of their bytes."""
         names = dict.fromkeys(name for step in self.steps for name in {**step['alpha'], **_tables(step)})
@@ -79,6 +87,10 @@ def _tables(step: Dict[str, Any]) -> Dict[str, Any]:
     return step.get('tables', {})
 
 
+def _network(step: Dict[str, Any]) -> Dict[str, Dict[str, int]]:
+    return step.get('network', {})
+
+
 def _moved(count: Optional[Dict[str, Any]]) -> int:
     return 0 if count is None else count['pushed'] + count['pulled']
 
@@ -88,7 +100,8 @@ def _is_step(record: Any) -> bool:
             and all(isinstance(record.get(name), kind) for name, kind in _NEEDED.items())
             and all(isinstance(count, dict) and {'rows', 'pushed', 'pulled'} <= set(count)
                     for count in list(record['routes'].values()) + list(_tables(record).values()))
-            and all(isinstance(count.get('route'), str) for count in _tables(record).values()))
+            and all(isinstance(count.get('route'), str) for count in _tables(record).values())
+            and all(isinstance(ways, dict) and {'sent', 'received'} <= set(ways) for ways in _network(record).values()))
 
 
 def _load(line: str) -> Tuple[Any, bool]:

@@ -6,7 +6,7 @@ of worker 0.  A file may hold several jobs, one after the other; shown is the la
 import argparse
 import statistics
 import sys
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 from ..base.errors import InputError
 from ..base.text import aligned, size_text
@@ -45,17 +45,30 @@ def _times(run: Run, plain: bool, width: int) -> List[str]:
 
 def _routes(run: Run, plain: bool, width: int) -> List[str]:
     moved = run.bytes_by_route()
-    means = {kind: sum(counts) / len(counts) for kind, counts in moved.items()}
-    if not any(means.values()):
+    if not any(map(any, moved.values())):
         return ['bytes       nothing was sent: one process']
-    largest = max(means.values())
-    lines = ['bytes       pushed and pulled by worker 0 per step, by route']
+    return ['bytes       pushed and pulled by worker 0 per step, by route'] + _bars(moved, plain, width)
+
+
+def _network(run: Run, plain: bool, width: int) -> List[str]:
+    sent = {kind: ways['sent'] for kind, ways in run.network().items()}
+    received = sum(sum(ways['received']) for ways in run.network().values())
+    if not received and not any(map(any, sent.values())):
+        return []
+    title = "network     sent to others by worker 0's host per step; received %s" % size_text(received / len(run.steps))
+    return ['', title] + _bars(sent, plain, width)
+
+
+def _bars(counts: Dict[str, List[int]], plain: bool, width: int) -> List[str]:
+    """A line for each kind of bytes: its mean, and how that goes."""
+    means = {kind: sum(each) / len(each) for kind, each in counts.items()}
+    largest, lines = max(1.0, *means.values()), []
     for kind, mean in sorted(means.items(), key=lambda item: -item[1]):
         # Padded by hand: characters count, not bytes.
         drawn = console.bar(mean / largest, _BAR_COLUMNS, plain).ljust(_BAR_COLUMNS)
         space = max(10, width - _LABEL_COLUMNS - 16 - _BAR_COLUMNS - 14)
         lines.append('%s%-16s %s %10s  %s' % (' ' * _LABEL_COLUMNS, kind, drawn, size_text(mean),
-                                             console.curve(moved[kind], space, plain)))
+                                             console.curve(counts[kind], space, plain)))
     return lines
 
 
@@ -92,7 +105,8 @@ def lines_of(run: Run, plain: bool, width: int) -> List[str]:
     first, last = run.steps[0], run.steps[-1]
     title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
                                                               _milliseconds(spent))
-    return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + [''] + _tables(run, plain))
+    return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + _network(run, plain, width) +
+            [''] + _tables(run, plain))
 
 
 def choose(runs: List[Run], number: Any) -> Run:

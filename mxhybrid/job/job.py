@@ -23,6 +23,7 @@ from ..servers.client import Client
 from ..servers.cluster import ParameterServers
 from ..servers.holdings import Holdings
 from ..telemetry.session import Session
+from ..telemetry.traffic import Network
 from .guard import Guard
 from .wires import is_served
 
@@ -123,6 +124,10 @@ class Job:
         if self.collective.sums_together:
             return 'rows and dense sums by the lane'
         return 'rows by %s, dense sums by Horovod' % ('the lane' if self.servers.on_lane else 'ps-lite')
+
+    def network(self) -> Optional[Network]:
+        """Bytes between this host and others so far; None where nobody counts them."""
+        return None if self.servers is None else self.servers.network()
 
     @property
     def distributed(self) -> bool:

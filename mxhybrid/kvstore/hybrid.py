@@ -13,9 +13,10 @@ from ..native import quiet
 from ..native.forks import gate
 from ..routes import checks
 from ..telemetry.step_meter import NoMeter, StepMeter
+from ..telemetry.traffic import Network, moved_between
 from .distributed import Distributed
 from .one_process import OneProcess
-from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan_of, plan_table
+from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan_of, plan_table, steps_of
 
 logger = get_logger(__name__)
 
@@ -92,9 +93,11 @@ class Hybrid(KVStore):
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, checked) if self._job.distributed
             else OneProcess(counts_rows=self._job.telemetry.measures))
-        self._meter = self._job.telemetry.new_meter(self._backend.routes)
+        self._meter = self._job.telemetry.new_meter(self._backend.routes, self._job.network)
         self._names: Dict[Any, str] = {}
         self._reported = False
+        #: Steps when a key was last initialised, and what this host had moved by then, which is none of a step's.
+        self._initialised: Tuple[int, Network] = 0, {}
         self._same_call: Optional[_SamePushpull] = None
 
     def __del__(self) -> None:
@@ -140,9 +143,12 @@ class Hybrid(KVStore):
     def report(self) -> str:
         """A table of all parameters: shape, route, partitions, servers, and per step rows and bytes moved.
 
-        Below it, for tables whose route was measured or forced, the numbers that decided.
+        Below it, what this host has sent to others and received from them, where rows travel by the lane; and, for
+        tables whose route was measured or forced, the numbers that decided.
         """
-        return plan_table(self._job, list(self._backend.routes.values()))
+        routes, (steps, before) = list(self._backend.routes.values()), self._initialised
+        network = moved_between(before, self._job.network() or {}) if before else {}
+        return plan_table(self._job, routes, network, steps_of(routes) - steps)
 
     # -- initial values ------------------------------------------------------------------------------------------
 
@@ -174,6 +180,7 @@ class Hybrid(KVStore):
             name = self._names.get(key, str(key))
             with self._meter.call(call, parameter=name):
                 self._backend.init(call, key, name, value, outs, priority)
+        self._initialised = steps_of(list(self._backend.routes.values())), self._job.network() or {}
 
     # -- gradients and weights -------------------------------------------------------------------------------------
 

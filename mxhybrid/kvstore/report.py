@@ -2,6 +2,7 @@
 from typing import Any, List, Tuple
 
 from ..base.text import aligned, size_text
+from ..telemetry.traffic import Network
 
 #: Steps after which worker 0 prints the plan, once.
 PRINT_AFTER_STEPS = 3
@@ -19,8 +20,15 @@ def plan_of(routes: List[Any]) -> Tuple[Tuple[str, ...], ...]:
     return tuple(found)
 
 
-def plan_table(job: Any, routes: List[Any]) -> str:
-    """The table that :meth:`mxhybrid.kvstore.hybrid.Hybrid.report` gives."""
+def steps_of(routes: List[Any]) -> int:
+    """Steps so far: pushes of what was pushed most often."""
+    return max([route.traffic.steps for route in routes] or [0])
+
+
+def plan_table(job: Any, routes: List[Any], network: Network, network_steps: int) -> str:
+    """The table that :meth:`mxhybrid.kvstore.hybrid.Hybrid.report` gives; `network` is what this host has moved in so
+    many steps.
+    """
     rows = []
     for route, cells in zip(routes, plan_of(routes)):
         traffic = route.traffic
@@ -30,7 +38,7 @@ def plan_table(job: Any, routes: List[Any]) -> str:
     if not job.num_servers:
         title = "mxhybrid: one process, MXNet's own store does the work and nothing is sent"
         return title + '\n' + aligned(['parameter', 'shape', 'route'], [row[:3] for row in rows])
-    steps = max([route.traffic.steps for route in routes] or [0])
+    steps = steps_of(routes)
     hosts = len(set(job.topology.hosts))
     title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
@@ -38,11 +46,23 @@ def plan_table(job: Any, routes: List[Any]) -> str:
     changed = sorted({'%s travels as %s' % (route.dtype, route.wire) for route in routes if route.wire != route.dtype})
     title = '; '.join([title, job.wires] + changed)
     head = ['parameter', 'shape', 'route', 'partitions', 'servers', 'rows/step', 'pushed/step', 'pulled/step']
-    return '\n'.join([title, aligned(head, rows)] + _choices_table(routes))
+    return '\n'.join([title, aligned(head, rows)] + _network_table(network, network_steps) + _choices_table(routes))
+
+
+def _network_table(network: Network, steps: int) -> List[str]:
+    """A second table, of what went over the network: its parts, none where nothing did."""
+    total = {way: sum(ways[way] for ways in network.values()) for way in ('sent', 'received')}
+    if not steps or not any(total.values()):
+        return []
+    rows = [[kind] + [size_text(ways[way] / steps) for way in total]
+            for kind, ways in {**network, 'all': total}.items()]
+    title = 'between this host, with all its workers, and others; averages over %d step%s' % (steps,
+                                                                                              's' * (steps != 1))
+    return ['', title, aligned(['network', 'sent/step', 'received/step'], rows)]
 
 
 def _choices_table(routes: List[Any]) -> List[str]:
-    """A second table, of the numbers that chose routes: its parts, none where none was chosen."""
+    """A further table, of the numbers that chose routes: its parts, none where none was chosen."""
     rows = []
     for route in routes:
         choice = route.choice

@@ -27,7 +27,6 @@ _ROSTER = [_U32, _NUMBERS, _U32, _NUMBERS]
 
 #: Result and parameters by name, without ``lane_``.
 _FUNCTIONS = {
-    'version': (_INT, []),
     'error': (ctypes.c_char_p, []),
     'node_new': (_POINTER, [_U32] + _ROSTER + [Call, Failed]),
     'node_bell': (_INT, [_POINTER]),
@@ -60,6 +59,7 @@ _FUNCTIONS = {
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
     'worker_settle': (_INT, [_POINTER, _U32, _INT]),
+    'worker_traffic': (_INT, [_POINTER, ctypes.POINTER(_U64), _U32]),
     'worker_sums_node': (_INT, [_POINTER, _U64]),
     'worker_open_sum': (_INT, [_POINTER, _U64, _U32, _U64]),
     'worker_attach_sum': (_POINTER, [_POINTER, _U64, _INT]),
@@ -87,15 +87,14 @@ class Library:
     def __init__(self, path: str):
         self.path = path
         self._loaded = ctypes.CDLL(path)
+        found = self._loaded.lane_version()  # first: another one may lack functions
+        if found != _VERSION:
+            raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (path, found, _VERSION))
         for name, (result, parameters) in _FUNCTIONS.items():
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
             setattr(self, name, function)
-        found = self.version()
-        if found != _VERSION:
-            raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (path, found, _VERSION))
 
-    version: Callable[..., int]
     error: Callable[..., bytes]
 
     def __getattr__(self, name: str) -> Any:

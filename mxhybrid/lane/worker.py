@@ -1,4 +1,5 @@
 """A worker on the lane: its way to the rows of all tables."""
+import ctypes
 import os
 import threading
 import time
@@ -10,6 +11,7 @@ from ..base.errors import JobError
 from ..base.local_sockets import Connection, connect
 from ..native.engine import handles_of, push_native
 from ..telemetry.recorder import OFF, AnyRecorder
+from ..telemetry.traffic import Network
 from . import library
 from .node import Shape, shape_for_library
 from .roster import Roster
@@ -18,6 +20,11 @@ from .roster import Roster
 _SLICE_MS = 200
 #: Flags of a pull, see ``src/shared.h``.
 _FENCE, _EXACT = 1, 2
+#: Kinds of messages between hosts, ``enum Message`` of ``src/connection.h``, by what they are for: the shares and the
+#: results of dense sums, rows that are pushed, questions for rows, and the rows that answer them.
+_MESSAGES = {'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
+#: How many there are.
+_KINDS = 7
 #: Seconds in which a node of the host answers.
 _ANSWER_S = 60.0
 
@@ -166,6 +173,13 @@ class Lane:
         for number, ticket in [(number, self._ask(number, nothing, _FENCE)) for number in self._pushed]:
             self._take(number, ticket, nothing)
         self._pushed.clear()
+
+    def network(self) -> Network:
+        """Bytes between this host and others so far, as its nodes have counted them."""
+        counts = (ctypes.c_uint64 * (2 * _KINDS))()
+        self._library.checked(self._library.worker_traffic(self._handle, counts, _KINDS))
+        return {name: {'sent': sum(counts[kind] for kind in kinds),
+                       'received': sum(counts[_KINDS + kind] for kind in kinds)} for name, kinds in _MESSAGES.items()}
 
     def number(self, table: Any) -> Optional[int]:
         """The number of a table on the lane, if it is there."""

@@ -21,6 +21,7 @@ from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
 from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
+from ..telemetry.traffic import Network
 from .client import Client
 from .direct import Direct
 from .keys import KeyPool, TableKeys
@@ -130,6 +131,10 @@ class ParameterServers:
     def on_lane(self) -> bool:
         """Whether rows travel by the lane."""
         return isinstance(self.link, Lane)
+
+    def network(self) -> Optional[Network]:
+        """Bytes between this host and others so far; None where nobody counts them, as with ps-lite."""
+        return self.link.network() if isinstance(self.link, Lane) else None
 
     def part(self) -> None:
         """No worker waits for rows any more: the lane, if there is one, may end."""

@@ -20,6 +20,7 @@ from .recorder import OFF, AnyRecorder, Recorder, in_microseconds, now
 from .step_meter import NO_METER, NoMeter, StepMeter
 from .step_outputs import JsonLines, StepOutputs, TensorBoard
 from .trace_file import TraceFile
+from .traffic import Network
 
 #: Characters of a problem that travel to the other workers.
 _PROBLEM_LENGTH = 400
@@ -94,12 +95,13 @@ class Session:
         """Whether stores are measured at all."""
         return self.trace.enabled or self._outputs is not None
 
-    def new_meter(self, routes: Dict[Any, Any]) -> Union[StepMeter, NoMeter]:
-        """A meter for a store with these routes."""
+    def new_meter(self, routes: Dict[Any, Any], network: Callable[[], Optional[Network]] = lambda: None
+                  ) -> Union[StepMeter, NoMeter]:
+        """A meter for a store with these routes, in a host that moves what `network` gives."""
         number, self._stores = self._stores, self._stores + 1
         if not self.measures:
             return NO_METER
-        return StepMeter(number, self.trace, self._outputs, routes, self._relieve)
+        return StepMeter(number, self.trace, self._outputs, routes, self._relieve, network)
 
     def fail(self, text: str) -> None:
         """Before this process tells that it fails with `text`: send what it recorded."""

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from .recorder import OFF, AnyRecorder, now
 from .step_outputs import StepOutputs
+from .traffic import Network, moved_between
 
 
 class NoMeter:
@@ -100,12 +101,14 @@ class _Part:
 
 
 class StepMeter:
-    """Measures store `number` of this process, whose `routes` by key come to be as it trains."""
+    """Measures store `number` of this process, whose `routes` by key come to be as it trains; `network` gives what this
+    host has sent to others and received so far, None where that is not counted.
+    """
 
     enabled = True
 
     def __init__(self, number: int, trace: AnyRecorder, outputs: Optional[StepOutputs], routes: Dict[Any, Any],
-                 after_step: Callable[[], None]):
+                 after_step: Callable[[], None], network: Callable[[], Optional[Network]]):
         self.trace = trace
         self.routes = routes
         #: Number of the step that is under way.
@@ -115,6 +118,7 @@ class StepMeter:
         self._number = number
         self._outputs = outputs
         self._after_step = after_step
+        self._network, self._network_before = network, network()
         self._last_end = now()
         self._begin: Optional[int] = None
         self._before: Dict[Any, Tuple[Any, Counts]] = {}
@@ -171,6 +175,11 @@ class StepMeter:
             if not route.all_rows and (route.has_table or moved['rows']):
                 alpha[route.name] = moved['rows'] / route.rows
                 tables[route.name] = dict(moved, route=route.kind)
-        return {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
-                'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,
-                'alpha': alpha, 'tables': tables}
+        record = {'step': self.step, 'store': self._number, 'wall': round(time.time(), 6),
+                  'seconds': (end - self._last_end) / 1e9, 'store_seconds': self._in_store / 1e9, 'routes': routes,
+                  'alpha': alpha, 'tables': tables}
+        network = self._network()
+        if network is not None and self._network_before is not None:
+            record['network'] = moved_between(self._network_before, network)
+        self._network_before = network
+        return record

@@ -61,6 +61,9 @@ def numbers_by_tag(record: Dict[str, Any]) -> Dict[str, float]:
     for kind, counts in record['routes'].items():
         for name, value in counts.items():
             flat['%s/%s/%s' % (top, name, kind.replace(' ', '_'))] = value
+    for kind, ways in record.get('network', {}).items():
+        for way, value in ways.items():
+            flat['%s/network_%s/%s' % (top, way, kind.replace(' ', '_'))] = value
     for table, alpha in record['alpha'].items():
         flat['%s/alpha/%s' % (top, table)] = alpha
     return flat

@@ -1,5 +1,14 @@
-"""What one parameter has moved: steps, rows and bytes."""
+"""What one parameter has moved: steps, rows and bytes; and what a host has sent to others."""
 from dataclasses import dataclass
+from typing import Dict
+
+#: Bytes that a host has sent to others and received from them, ``'sent'`` and ``'received'``, by what they are for.
+Network = Dict[str, Dict[str, int]]
+
+
+def moved_between(before: Network, after: Network) -> Network:
+    """What has moved from one count to a later one."""
+    return {kind: {way: count - before[kind][way] for way, count in ways.items()} for kind, ways in after.items()}
 
 
 @dataclass

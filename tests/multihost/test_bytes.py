@@ -1,4 +1,4 @@
-"""On the lane, rows that several workers of a host touch cross its link once."""
+"""On the lane, rows that several workers of a host touch cross its link once; and what crosses is counted."""
 from lab.launchers import over_hosts
 
 from . import BODIES
@@ -6,18 +6,25 @@ from . import BODIES
 BODY = BODIES / 'bytes.py'
 
 
-def sent_by_the_busiest(cluster, wire):
-    """Bytes sent by the busier host, and the bytes of the rows that one worker pushes."""
+def run(cluster, wire):
+    """Bytes received and sent by each host, and what worker 0, on the first, says."""
     before = [cluster.traffic(i) for i in range(2)]
     env = {'MXHYBRID_WIRE': wire, 'MXHYBRID_ROUTES': 'servers'}
     result = cluster.run(0, over_hosts([('hosta', 3), ('hostb', 3)], [BODY]), env=env, body=BODY).ok()
-    sent = max(cluster.traffic(i)[1] - before[i][1] for i in range(2))
-    return sent, result.results[0]['payload']
+    moved = [[after - early for after, early in zip(cluster.traffic(i), before[i])] for i in range(2)]
+    return moved, result.results[0]
 
 
-def test_a_host_sends_each_row_once(cluster):
-    merged, payload = sent_by_the_busiest(cluster, 'lane')
-    apart, _ = sent_by_the_busiest(cluster, 'ps-lite')
+def test_a_host_sends_each_row_once_and_counts_it(cluster):
+    merged, said = run(cluster, 'lane')
+    apart, by_ps_lite = run(cluster, 'ps-lite')
+    payload = said['payload']
     # Half of the rows live on the other host. A host pushes that half and answers the other host's pulls.
-    assert payload < merged < 1.25 * payload
-    assert apart > 2.5 * payload
+    assert payload < max(sent for _, sent in merged) < 1.25 * payload
+    assert max(sent for _, sent in apart) > 2.5 * payload
+    # What else crosses the link: headers and acknowledgements of TCP, and that the job begins and ends.
+    (received, sent), network = merged[0], said['network']
+    assert 0.85 * sent < sum(ways['sent'] for ways in network.values()) < sent
+    assert 0.85 * received < sum(ways['received'] for ways in network.values()) < received
+    assert 'between this host' in said['plan'] and 'pull response' in said['plan']
+    assert by_ps_lite['network'] is None and 'between this host' not in by_ps_lite['plan']

@@ -1,8 +1,10 @@
 // The C interface, for ctypes.  Functions return 0 or what they say, and on an error -1, or null; lane_error then has
 // the text, in the same thread.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -229,6 +231,16 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
 /// 0 when done, 1 when the time is out.
 int lane_worker_settle(void* worker, uint32_t number, int milliseconds) {
   return guarded([&] { return static_cast<Worker*>(worker)->settle(number, milliseconds) ? 0 : 1; }, -1);
+}
+/// Bytes between the worker's host and others so far: those sent by kind of message, then those received, of so many
+/// kinds.
+int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
+  return guarded([&] {
+    if (kinds != lane::kMessages) throw std::runtime_error("another number of kinds of messages");
+    std::fill(counts, counts + 2 * kinds, 0);
+    static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
+    return 0;
+  }, -1);
 }
 /// The node of the worker's host that takes care of a sum.
 int lane_worker_sums_node(void* worker, uint64_t number) {

@@ -29,7 +29,8 @@ constexpr int kReads = 16;
 
 }  // namespace
 
-Connection::Connection(int socket, Inbox& inbox) : socket_(socket), inbox_(inbox), staging_(kFragment) {
+Connection::Connection(int socket, Inbox& inbox, Traffic& traffic)
+    : socket_(socket), inbox_(inbox), traffic_(traffic), staging_(kFragment) {
   fcntl(socket_, F_SETFL, fcntl(socket_, F_GETFL) | O_NONBLOCK);
   // Sockets that are not of TCP, in tests, do without.
   const int on = 1;
@@ -116,6 +117,8 @@ bool Connection::write() {
     }
     size_t left = sent;
     const size_t of_header = std::min(left, fragment_header_left_);
+    // The header of a fragment is counted with the message to which its first byte belongs.
+    Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], of_header);
     fragment_header_left_ -= of_header;
     left -= of_header;
     fragment_left_ -= left;
@@ -123,6 +126,7 @@ bool Connection::write() {
     while (left > 0) {
       Outgoing& out = *queue.front();
       const size_t size = std::min(left, out.size() - out.done);
+      Traffic::add(traffic_.sent[static_cast<int>(out.header.kind)], size);
       out.done += size;
       left -= size;
       if (out.done == out.size()) {
@@ -155,6 +159,7 @@ bool Connection::read() {
       if (!receive(piece.data + in.done, room, &got)) return false;
       in.done += got;
       arriving_left_ -= got;
+      count_received(in, got);
       finish_pieces(in);
       if (got < room) return true;
     } else {
@@ -181,6 +186,7 @@ void Connection::feed(const char* data, size_t size) {
       if (arriving_ >> kPriorityShift >= kPriorities || arriving_left_ == 0 || arriving_left_ > kFragment) {
         throw std::runtime_error("a malformed fragment");
       }
+      count_received(incoming_[arriving_ >> kPriorityShift], sizeof arriving_);
       continue;
     }
     const size_t used = feed_message(arriving_ >> kPriorityShift, data, std::min(size, arriving_left_));
@@ -196,12 +202,16 @@ size_t Connection::feed_message(uint32_t priority, const char* data, size_t size
     const size_t part = std::min(size, sizeof(Header) - in.got);
     std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, part);
     in.got += part;
+    in.uncounted += part;
     if (in.got == sizeof(Header)) {
       in.pieces[0] = in.pieces[1] = Piece();
       in.piece = 0;
       in.done = 0;
-      if (priority_of(in.header.kind) != priority) throw std::runtime_error("a message in a stream that is not its own");
+      if (priority_of(in.header.kind) != priority) {
+        throw std::runtime_error("a message in a stream that is not its own");
+      }
       inbox_.begin(in.header, in.pieces);
+      count_received(in, 0);
       finish_pieces(in);
     }
     return part;
@@ -210,8 +220,16 @@ size_t Connection::feed_message(uint32_t priority, const char* data, size_t size
   const size_t part = std::min(size, piece.size - in.done);
   std::memcpy(piece.data + in.done, data, part);
   in.done += part;
+  count_received(in, part);
   finish_pieces(in);
   return part;
+}
+
+void Connection::count_received(Incoming& in, size_t size) {
+  in.uncounted += size;
+  if (in.got < sizeof(Header)) return;
+  Traffic::add(traffic_.received[static_cast<int>(in.header.kind)], in.uncounted);
+  in.uncounted = 0;
 }
 
 void Connection::finish_pieces(Incoming& in) {

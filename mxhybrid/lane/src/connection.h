@@ -13,6 +13,8 @@
 #include <memory>
 #include <string>
 
+#include "shared.h"
+
 namespace lane {
 
 enum class Message : uint8_t {
@@ -28,6 +30,7 @@ enum class Message : uint8_t {
   kPart = 5,
   kTotal = 6,
 };
+static_assert(static_cast<int>(Message::kTotal) + 1 == kMessages, "each kind is counted");
 
 enum Priority : uint32_t {
   /// Dense sums.
@@ -41,7 +44,8 @@ enum Priority : uint32_t {
 
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
 inline Priority priority_of(Message kind) {
-  return kind == Message::kPart || kind == Message::kTotal ? kUrgent : kind == Message::kPull ? kQuestions : kRowsInOrder;
+  if (kind == Message::kPart || kind == Message::kTotal) return kUrgent;
+  return kind == Message::kPull ? kQuestions : kRowsInOrder;
 }
 
 /// What a message begins with; kinds use the fields that they need.
@@ -100,8 +104,8 @@ class Inbox {
 
 class Connection {
  public:
-  /// Takes over a connected stream socket, whose other end is known to be of this job.
-  Connection(int socket, Inbox& inbox);
+  /// Takes over a connected stream socket, whose other end is known to be of this job; counts in `traffic`.
+  Connection(int socket, Inbox& inbox, Traffic& traffic);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -121,6 +125,7 @@ class Connection {
   struct Incoming {
     Header header;
     size_t got = 0;  // of the header
+    size_t uncounted = 0;  // bytes of which only the header will tell what they are
     Piece pieces[2];
     int piece = 0;
     size_t done = 0;  // of the piece
@@ -130,11 +135,13 @@ class Connection {
   bool receive(char* to, size_t room, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
+  void count_received(Incoming& in, size_t size);
   void finish_pieces(Incoming& in);
   void lose(const std::string& cause);
 
   int socket_;
   Inbox& inbox_;
+  Traffic& traffic_;
   std::string cause_;
 
   std::deque<std::unique_ptr<Outgoing>> queues_[kPriorities];

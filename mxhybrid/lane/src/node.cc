@@ -128,7 +128,8 @@ struct Node::Table {
 };
 
 struct Node::Peer : public Inbox {
-  Peer(Node& node, uint32_t number, int socket) : node(node), number(number), connection(socket, *this) {}
+  Peer(Node& node, uint32_t number, int socket)
+      : node(node), number(number), connection(socket, *this, node.block_.at<NodeBlock>(0)->traffic) {}
 
   void begin(const Header& header, Piece pieces[2]) override;
   void end(const Header& header) override;

@@ -54,10 +54,27 @@ struct TableShape {
 
 // ------------------------------------------------------------------------------------------------ a node's memory
 
+/// Kinds of messages between hosts, by which their bytes are counted, and one more: enum Message, see connection.h.
+constexpr int kMessages = 7;
+
+/// Bytes that went to other hosts and came from them so far, by kind of message, as the connections carried them: with
+/// all headers but those of TCP.  The node writes, anybody reads.
+struct Traffic {
+  using Bytes = std::atomic<uint64_t>;
+  static_assert(Bytes::is_always_lock_free, "counters in shared memory must be lock-free");
+
+  Bytes sent[kMessages], received[kMessages];
+
+  static void add(Bytes& bytes, uint64_t more) {
+    bytes.store(bytes.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+};
+
 /// One of each node.
 struct NodeBlock {
   /// 1 while the node sleeps, or is about to: who has work for it has to ring its bell then.
   alignas(64) Counter asleep;
+  alignas(64) Traffic traffic;
 };
 
 /// One of each node and table.

@@ -249,6 +249,17 @@ void Worker::deliver(uint32_t number, int ticket, char* out, const OnComplete& c
   });
 }
 
+void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
+  for (const Memory& block : blocks_) {
+    if (!block.mapped()) continue;
+    const Traffic& traffic = block.at<NodeBlock>(0)->traffic;
+    for (int kind = 0; kind < kMessages; ++kind) {
+      sent[kind] += traffic.sent[kind].load(std::memory_order_relaxed);
+      received[kind] += traffic.received[kind].load(std::memory_order_relaxed);
+    }
+  }
+}
+
 bool Worker::settle(uint32_t number, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
   return wait([&] {

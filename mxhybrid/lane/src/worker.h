@@ -44,6 +44,9 @@ class Worker {
   /// Wait until all is delivered that was asked for.
   bool settle(uint32_t number, int milliseconds);
 
+  /// Bytes between this host and others so far, by kind of message, added to `sent` and `received`.
+  void add_traffic(uint64_t* sent, uint64_t* received) const;
+
   /// Dense sums.
   WorkerSums& sums() { return sums_; }
   /// The node of this host that takes care of one, and its position among those of this host.

@@ -58,6 +58,7 @@ def test_a_job_goes_on_behind_one_that_was_killed():
 
 @pytest.mark.parametrize('lines, words', [
     ([record(1), '{"step": 2', '{}'], 'line 3'), (['[]'], 'line 1'), (['{"step": 1}'], 'line 1'),
+    ([record(1, network={'push': {'sent': 3}})], 'line 1'),
     ([record(1, routes={'allreduce': 3})], 'line 1'), ([record(1, wall='x')], 'line 1'), (['not json'], 'no step'),
     ([record(1, tables={'words': {'rows': 1, 'pushed': 1, 'pulled': 1}})], 'line 1')])
 def test_other_files_are_refused(lines, words):
@@ -100,6 +101,21 @@ def test_numbers_in_the_report():
     row = text.splitlines()[-1].split()
     assert row[:7] == ['words', '5', '50%', '2.0', 'kB', '1.0', 'kB'] and '75%' in row and row[-2:] == ['own', 'rows']
     text.encode('ascii')
+
+
+def test_what_went_over_the_network_is_shown_where_it_was_counted():
+    routes = {'allreduce': {'rows': 2, 'pushed': 8, 'pulled': 8}}
+    moved = {'allreduce': {'sent': 2000, 'received': 3000}, 'pull request': {'sent': 400, 'received': 1000}}
+    (run,), _ = metrics_file.parse([record(1, routes=routes), record(2, routes=routes, network=moved)], 'file')
+    assert run.network()['pull request'] == {'sent': [0, 400], 'received': [0, 1000]}
+    lines = lines_of(run, True, 80)
+    at, = [number for number, line in enumerate(lines) if line.startswith('network')]
+    assert lines[at].endswith('received 2.0 kB')
+    assert lines[at + 1].split()[0] == 'allreduce' and '1.0 kB' in lines[at + 1]
+    assert lines[at + 2].split()[:2] == ['pull', 'request'] and '200 B' in lines[at + 2]
+    nothing = {'allreduce': {'sent': 0, 'received': 0}}  # on one host
+    (run,), _ = metrics_file.parse([record(1, routes=routes, network=nothing)], 'file')
+    assert 'network' not in '\n'.join(lines_of(run, True, 80))
 
 
 def test_reports_without_bytes_or_tables():

@@ -1,9 +1,10 @@
 """The plan table: averages, and what chose."""
 import types
+from types import MappingProxyType
 
 import pytest
 
-from mxhybrid.kvstore.report import plan_table
+from mxhybrid.kvstore import report
 from mxhybrid.routes.choice import Choice
 from mxhybrid.routes.costs import Estimate
 from mxhybrid.servers.partitioning import Partitioning
@@ -21,6 +22,11 @@ def job(**changes):
     made = {'num_workers': 4, 'num_servers': 2, 'rank': 0, 'hosts': ['a', 'a', 'b', 'b'],
             'wires': 'rows and dense sums by the lane', **changes}
     return types.SimpleNamespace(topology=types.SimpleNamespace(hosts=made.pop('hosts')), **made)
+
+
+def plan_table(job, routes, network=MappingProxyType({}), steps=0):
+    """The table, of a host that has moved nothing unless it is given."""
+    return report.plan_table(job, routes, network, steps)
 
 
 def test_the_plan_names_every_route_with_averages_per_step():
@@ -63,6 +69,19 @@ def test_one_process_has_no_traffic_to_report():
                                   [route('w', (3, 2), 'local', Traffic())]).split('\n')
     assert title.startswith('mxhybrid: one process') and 'nothing is sent' in title
     assert head.split() == ['parameter', 'shape', 'route'] and row.split() == ['w', '3x2', 'local']
+
+
+def test_what_went_over_the_network_is_shown_below_the_plan_per_step():
+    network = {'allreduce': {'sent': 4000, 'received': 8000}, 'push': {'sent': 0, 'received': 400}}
+    dense = route('w', (3, 2), 'allreduce', Traffic(5))
+    lines = plan_table(job(), [dense], network, 4).split('\n')
+    assert lines[4] == '' and lines[5].endswith('averages over 4 steps')
+    assert lines[6].split() == ['network', 'sent/step', 'received/step']
+    assert [line.split() for line in lines[8:]] == [
+        ['allreduce', '1.0', 'kB', '2.0', 'kB'], ['push', '0', 'B', '100', 'B'], ['all', '1.0', 'kB', '2.1', 'kB']]
+    nothing = {'allreduce': {'sent': 0, 'received': 0}}
+    for moved, steps in ((nothing, 4), (network, 0), ({}, 4)):  # one host, no step yet, ps-lite
+        assert plan_table(job(), [dense], moved, steps) == plan_table(job(), [dense])
 
 
 def test_the_numbers_that_chose_a_route_are_shown_below_the_plan():

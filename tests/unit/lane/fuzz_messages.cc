@@ -103,7 +103,7 @@ class Reader {
 /// One of the other hosts: what it hears, and what it has yet to say.
 class Other : public Inbox {
  public:
-  explicit Other(int socket) : socket_(socket), hearing_(dup(socket), *this) {}
+  explicit Other(int socket) : socket_(socket), hearing_(dup(socket), *this, heard_) {}
   ~Other() override { gone(); }
 
   void begin(const Header& header, Piece pieces[2]) override {
@@ -149,6 +149,7 @@ class Other : public Inbox {
   }
 
   int socket_;
+  Traffic heard_ = {};
   Connection hearing_;
   Buffer body_;
 };

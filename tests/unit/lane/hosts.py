@@ -91,7 +91,11 @@ class Hosts:
 
     def join(self, one, other):
         for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):
-            lib.checked(lib.node_connect(self.nodes[node], peer, sock.detach()))
+            self.give(node, peer, sock)
+
+    def give(self, node, peer, sock):
+        """Give a node its connection with another one."""
+        lib.checked(lib.node_connect(self.nodes[node], peer, sock.detach()))
 
     def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
         """A new table, of zeros."""
@@ -169,6 +173,12 @@ class Hosts:
         for _, _, worker in self.workers:
             lib.checked(lib.node_drop_sum(self.nodes[lib.checked(lib.worker_sums_node(worker, number))], number))
             lib.checked(lib.worker_drop_sum(worker, number))
+
+    def traffic(self, worker):
+        """Bytes by kind of message that a worker's host has sent, and received."""
+        counts = (ctypes.c_uint64 * 14)()
+        lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 7))
+        return list(counts[:7]), list(counts[7:])
 
     def everywhere(self, function):
         """Call a function of every worker's number, each in a thread of its own; the results."""

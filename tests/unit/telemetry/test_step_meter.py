@@ -37,10 +37,10 @@ class Kept:
         self.records.append(record)
 
 
-def make(trace=OFF, routes=()):
+def make(trace=OFF, routes=(), network=lambda: None):
     """A meter and its metrics."""
     kept = Kept()
-    return StepMeter(0, trace, kept, {item.name: item for item in routes}, lambda: None), kept
+    return StepMeter(0, trace, kept, {item.name: item for item in routes}, lambda: None, network), kept
 
 
 def test_no_meter_does_nothing():
@@ -132,9 +132,25 @@ def test_steps_go_on_over_new_routes():
         (1, 4, {'words': 0.4}), (2, 1, {'words': 0.1})]
 
 
+def test_records_have_what_the_host_moved_since_the_one_before():
+    moved = {'allreduce': {'sent': 100, 'received': 50}, 'push': {'sent': 0, 'received': 0}}
+    meter, kept = make(network=lambda: {kind: dict(ways) for kind, ways in moved.items()})
+    for more in (7, 9):
+        moved['allreduce']['sent'] += more
+        moved['push']['received'] += 1
+        with meter.update():
+            pass
+    assert [record['network'] for record in kept.records] == [
+        {'allreduce': {'sent': more, 'received': 0}, 'push': {'sent': 0, 'received': 1}} for more in (7, 9)]
+    meter, kept = make()  # where nobody counts
+    with meter.update():
+        pass
+    assert 'network' not in kept.records[0]
+
+
 def test_after_each_step_the_caller_is_told():
     told = []
-    meter = StepMeter(0, OFF, None, {}, lambda: told.append(True))
+    meter = StepMeter(0, OFF, None, {}, lambda: told.append(True), lambda: None)
     with meter.update():
         assert not told
     assert told == [True]

@@ -50,6 +50,9 @@ def test_the_numbers_of_a_record():
         'mxhybrid/seconds': 0.5, 'mxhybrid/store_seconds': 0.25, 'mxhybrid/rows/server_weights': 2,
         'mxhybrid/pushed/server_weights': 8, 'mxhybrid/pulled/server_weights': 9, 'mxhybrid/alpha/words': 0.01}
     assert 'mxhybrid2/seconds' in numbers_by_tag(dict(RECORD, store=2))
+    network = numbers_by_tag(dict(RECORD, network={'pull request': {'sent': 3, 'received': 4}}))
+    assert network.items() - numbers_by_tag(RECORD).items() == {('mxhybrid/network_sent/pull_request', 3),
+                                                               ('mxhybrid/network_received/pull_request', 4)}
 
 
 @pytest.mark.parametrize('name', ['tensorboardX', 'mxboard'])
