@@ -1,7 +1,9 @@
 """The compiled part under the compiler's sanitizers: addresses, undefined behaviour, races; and without a warning."""
+import functools
 import pathlib
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,12 +19,32 @@ SANITIZERS = {
 }
 
 
-def output_of(source, sanitizer, program):
-    """What a program says that is compiled together with the compiled part, and ends well."""
-    sources = [path for path in sorted(SOURCES.glob('*.cc')) if path.name != 'api.cc']
+def compiled(source, sanitizer, folder):
+    """A file of C++ as the compiler sees it with a sanitizer."""
+    made = folder / (source.stem + '.o')
     subprocess.run(['g++', '-std=c++17', '-O1', '-g', '-fno-omit-frame-pointer', '-ffp-contract=off', '-pthread',
-                    '-Wall', '-Wextra', '-Werror', '-fsanitize=' + sanitizer, '-I', SOURCES, HERE / source, *sources,
-                    '-o', program], check=True, timeout=240)
+                    '-Wall', '-Wextra', '-Werror', '-fsanitize=' + sanitizer, '-I', SOURCES, '-c', source, '-o', made],
+                   check=True, timeout=240)
+    return made
+
+
+@pytest.fixture(scope='module')
+def parts(tmp_path_factory):
+    """Makes the compiled part with a sanitizer, once for all tests: its files."""
+    @functools.lru_cache(maxsize=None)
+    def make(sanitizer):
+        folder = tmp_path_factory.mktemp('parts')
+        sources = [path for path in sorted(SOURCES.glob('*.cc')) if path.name != 'api.cc']
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda source: compiled(source, sanitizer, folder), sources))
+    return make
+
+
+def output_of(source, parts, sanitizer, folder):
+    """What a program says that works with the compiled part, and ends well."""
+    program = folder / 'program'
+    objects = [compiled(HERE / source, sanitizer, folder), *parts(sanitizer)]
+    subprocess.run(['g++', '-pthread', '-fsanitize=' + sanitizer, *objects, '-o', program], check=True, timeout=120)
     options, before = SANITIZERS[sanitizer]
     ended = subprocess.run([*before, program], env=options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            timeout=120)
@@ -32,13 +54,13 @@ def output_of(source, sanitizer, program):
 
 @pytest.mark.timeout(360)  # the compiler alone takes 15 s, and more than a minute beside other tests
 @pytest.mark.parametrize('sanitizer', SANITIZERS)
-def test_random_jobs_are_clean(tmp_path, sanitizer):
-    assert output_of('stress.cc', sanitizer, tmp_path / 'stress') == 'all rows are right\n'
+def test_random_jobs_are_clean(tmp_path, parts, sanitizer):
+    assert output_of('stress.cc', parts, sanitizer, tmp_path) == 'all rows are right\n'
 
 
 @pytest.mark.timeout(360)
-def test_messages_of_a_host_that_lies_do_no_harm(tmp_path):
-    said = output_of('fuzz_messages.cc', 'address,undefined', tmp_path / 'fuzz_messages')
+def test_messages_of_a_host_that_lies_do_no_harm(tmp_path, parts):
+    said = output_of('fuzz_messages.cc', parts, 'address,undefined', tmp_path)
     programs, refused = map(int, re.match(r'(\d+) programs did no harm, (\d+) were refused\n', said).groups())
     # Some go through, and were not to be refused; others are.
     assert 0.3 * programs < refused < 0.9 * programs
