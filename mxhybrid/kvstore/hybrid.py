@@ -16,7 +16,7 @@ from ..telemetry.step_meter import NoMeter, StepMeter
 from ..telemetry.traffic import Network, moved_between
 from .distributed import Distributed
 from .one_process import OneProcess
-from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan_of, plan_table, steps_of
+from .report import PRINT_AFTER_STEPS, PRINT_AT_STEP, plan_of, plan_table, steps_so_far
 
 logger = get_logger(__name__)
 
@@ -148,7 +148,7 @@ class Hybrid(KVStore):
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
-        return plan_table(self._job, routes, network, steps_of(routes) - steps)
+        return plan_table(self._job, routes, network, steps_so_far(routes) - steps)
 
     # -- initial values ------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Hybrid(KVStore):
             name = self._names.get(key, str(key))
             with self._meter.call(call, parameter=name):
                 self._backend.init(call, key, name, value, outs, priority)
-        self._initialised = steps_of(list(self._backend.routes.values())), self._job.network() or {}
+        self._initialised = steps_so_far(list(self._backend.routes.values())), self._job.network() or {}
 
     # -- gradients and weights -------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def plan_of(routes: List[Any]) -> Tuple[Tuple[str, ...], ...]:
     return tuple(found)
 
 
-def steps_of(routes: List[Any]) -> int:
+def steps_so_far(routes: List[Any]) -> int:
     """Steps so far: pushes of what was pushed most often."""
     return max([route.traffic.steps for route in routes] or [0])
 
@@ -38,7 +38,7 @@ def plan_table(job: Any, routes: List[Any], network: Network, network_steps: int
     if not job.num_servers:
         title = "mxhybrid: one process, MXNet's own store does the work and nothing is sent"
         return title + '\n' + aligned(['parameter', 'shape', 'route'], [row[:3] for row in rows])
-    steps = steps_of(routes)
+    steps = steps_so_far(routes)
     hosts = len(set(job.topology.hosts))
     title = ('mxhybrid: %d worker%s on %d host%s, %d server%s; averages over %d steps of rank %d'
              % (job.num_workers, 's' * (job.num_workers != 1), hosts, 's' * (hosts != 1),
