@@ -14,10 +14,11 @@ from .errors import JobError
 
 #: Largest message on a connection, in bytes.
 _MESSAGE_BYTES = 4096
+_LEFT = 'a process of this host has left'
 
 
 class Left(JobError):
-    """The process at the other end of a connection is not there any more."""
+    """The process at the other end of a connection is not there any more; why, the job monitor knows in a moment."""
 
 
 class Connection:
@@ -35,18 +36,23 @@ class Connection:
         return self._sock.fileno()
 
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
-        """Send a message, with a descriptor if given; waits while the other side has too many to read."""
+        """Send a message, with a descriptor if given; waits while the other side has too many to read.  Left as in
+        :meth:`receive`.
+        """
         ancillary = []
         if descriptor is not None:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [descriptor]))]
-        with self._lock:
-            self._sock.sendmsg([json.dumps(message).encode()], ancillary)
+        try:
+            with self._lock:
+                self._sock.sendmsg([json.dumps(message).encode()], ancillary)
+        except ConnectionError:
+            raise Left(_LEFT) from None
 
     def tell(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send to a process that may have left, or died, which the job monitor notices."""
         try:
             self.send(message, descriptor)
-        except OSError:
+        except (OSError, Left):
             pass
 
     def readable(self, timeout: float) -> bool:
@@ -68,7 +74,7 @@ class Connection:
         except ConnectionError:
             data, ancillary, flags = b'', [], 0
         if not data:
-            raise Left('a process of this host has left')
+            raise Left(_LEFT)
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             raise JobError('this process has too many open files to take another one from a worker of its host: raise '
                            'their number with ulimit -n (it is %d now)' % resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -123,12 +129,15 @@ class Listener:
 
 
 def connect(name: str) -> Connection:
-    """Connect to the :class:`Listener` of that name, of the same host and user; OSError where there is none."""
+    """Connect to the :class:`Listener` of that name, of the same host and user; Left where there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.connect(b'\0' + os.fsencode(name))
         if not _own_peer(sock):
             raise PermissionError('the process that listens as %r belongs to another user' % name)
+    except ConnectionError:
+        sock.close()
+        raise Left(_LEFT) from None
     except BaseException:
         sock.close()
         raise

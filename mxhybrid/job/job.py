@@ -12,6 +12,7 @@ import mxnet as mx
 
 from ..base import log
 from ..base.errors import JobError, SettingError
+from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
 from ..comm.topology import Topology
@@ -184,5 +185,5 @@ class Job:
             self.guard.lifeline.part()
         except Exception as error:
             self.guard.fail('%s at exit: %s' % (type(error).__name__, error),
-                            echo=isinstance(error, mx.base.MXNetError))
+                            echo=isinstance(error, (mx.base.MXNetError, Left)))
         self.guard.farewell()
