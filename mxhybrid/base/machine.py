@@ -1,5 +1,7 @@
 """What a process asks its machine: memory, and how processes ended; loaded by its path, without the package, too."""
 import os
+import re
+import resource
 import signal
 
 #: Files of a container's limit and use, cgroup version 2 and 1.
@@ -18,6 +20,15 @@ def available_bytes(root: str = '/') -> int:
         except (OSError, ValueError):  # no such limit, or 'max'
             continue
     return found
+
+
+def remedy(error: BaseException) -> str:
+    """What to do about an error, to follow its text: something where it is memory that could not be had."""
+    if not isinstance(error, MemoryError) and not re.search('bad_alloc|Failed to allocate', str(error)):
+        return ''
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return ('; raise the limit of address space, ulimit -v (it is %s now, in bytes), or give the machine, or the '
+            'container, more memory' % ('unlimited' if limit == resource.RLIM_INFINITY else limit))
 
 
 def describe_status(status: int) -> str:

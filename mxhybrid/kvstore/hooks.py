@@ -41,6 +41,7 @@ from mxnet.gluon.parameter import Parameter, ParameterDict
 
 from ..base.errors import InputError
 from ..base.local_sockets import Left
+from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
 from .trainer_step import Steps, is_ours, steps_of
@@ -243,5 +244,6 @@ def _excepthook(original: Any) -> Any:
         original(kind, value, traceback)
         if _script_goes_on():
             return
-        fail_current('%s: %s' % (kind.__name__, _gist(str(value))), echo=isinstance(value, (mx.base.MXNetError, Left)))
+        fail_current('%s: %s%s' % (kind.__name__, _gist(str(value)), remedy(value)),
+                     echo=isinstance(value, (mx.base.MXNetError, Left)))
     return hook

@@ -13,6 +13,7 @@ import atexit
 import json
 import os
 import struct
+import sys
 import time
 import traceback
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -21,6 +22,7 @@ import numpy as np
 from mxnet.optimizer import Optimizer
 
 from ..base.addresses import address_towards
+from ..base.machine import remedy
 from ..lane.node import Node
 from ..lane.roster import Roster
 from ..native import quiet
@@ -266,7 +268,8 @@ class Handler(Optimizer):
         """End this server with the current exception, so that the job ends instead of training wrongly."""
         text = traceback.format_exc()
         os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
-        leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1]))
+        error: Any = sys.exc_info()[1]
+        leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
 
     def _tell(self, doing: str, text: str) -> None:
         if self._courier is not None:

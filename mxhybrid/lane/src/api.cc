@@ -1,9 +1,11 @@
 // The C interface, for ctypes.  Functions return 0 or what they say, and on an error -1, or null; lane_error then has
 // the text, in the same thread.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,6 +29,9 @@ template <typename Function>
 auto guarded(Function function, decltype(function()) failed) -> decltype(function()) {
   try {
     return function();
+  } catch (const std::bad_alloc&) {
+    error = lane::refused("cannot get memory", 0, ENOMEM);
+    return failed;
   } catch (const std::exception& problem) {
     error = problem.what();
     return failed;

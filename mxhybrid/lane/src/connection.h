@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "memory.h"
 #include "shared.h"
 
 namespace lane {
@@ -58,23 +59,6 @@ struct Header {
   uint64_t number = 0;
 };
 static_assert(sizeof(Header) == 32, "headers have no gaps");
-
-/// Memory without contents, to be written.
-class Buffer {
- public:
-  Buffer() = default;
-  explicit Buffer(size_t size) : data_(size ? new char[size] : nullptr), size_(size) {}
-  char* data() const { return data_.get(); }
-  size_t size() const { return size_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_.get());
-  }
-
- private:
-  std::unique_ptr<char[]> data_;
-  size_t size_ = 0;
-};
 
 struct Piece {
   char* data = nullptr;

@@ -1,26 +1,70 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
 namespace lane {
+namespace {
+
+constexpr size_t kReserve = 32 << 20;
+
+/// Takes address space, and no memory.
+std::atomic<void*> reserve{mmap(nullptr, kReserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)};
+
+std::string now(int resource) {
+  struct rlimit limit = {};
+  getrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+}  // namespace
+
+std::string refused(const char* what, size_t size, int error) {
+  if (error == ENOMEM) {  // before anything else takes memory
+    void* const given = reserve.exchange(MAP_FAILED);
+    if (given != MAP_FAILED) munmap(given, kReserve);
+  }
+  std::string said = what;
+  if (size) said += " of " + std::to_string(size) + " bytes";
+  said += std::string(": ") + std::strerror(error);
+  switch (error) {
+    case EFBIG:
+      return said + "; shared memory counts as a file: raise the limit of their size, ulimit -f (it is " +
+             now(RLIMIT_FSIZE) + " now, in bytes)";
+    case EMFILE:
+      return said + "; shared memory counts as an open file: raise their number, ulimit -n (it is " +
+             now(RLIMIT_NOFILE) + " now)";
+    case ENOMEM:
+      return said + "; raise the limit of address space, ulimit -v (it is " + now(RLIMIT_AS) +
+             " now, in bytes), or give the machine, or the container, more memory";
+    default:
+      return said;
+  }
+}
+
+// Not by `new`, which would throw, also to itself, before the reserve is given up.
+Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size)) : nullptr), size_(size) {
+  if (size && !data_) throw std::runtime_error(refused("cannot get memory", size, ENOMEM));
+}
 
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
 Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
   // The system call, since older C libraries have no function for it; 1 is MFD_CLOEXEC.
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "mxhybrid-lane", 1U));
-  if (descriptor < 0) fail_with_errno("memfd_create");
+  if (descriptor < 0) throw std::runtime_error(refused("cannot make shared memory", size_, errno));
   descriptor_ = descriptor;
   if (ftruncate(descriptor, static_cast<off_t>(size_)) != 0) {
     release();
-    fail_with_errno("cannot make shared memory of " + std::to_string(size_) + " bytes");
+    throw std::runtime_error(refused("cannot make shared memory", size_, errno));
   }
   map(descriptor);
 }
@@ -33,7 +77,7 @@ void Memory::map(int descriptor) {
   void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (base == MAP_FAILED) {
     release();
-    fail_with_errno("cannot map shared memory of " + std::to_string(size_) + " bytes");
+    throw std::runtime_error(refused("cannot map shared memory", size_, errno));
   }
   base_ = static_cast<char*>(base);
 }

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 namespace lane {
@@ -69,5 +71,32 @@ class Layout {
 
 /// std::runtime_error with the text of errno.
 [[noreturn]] void fail_with_errno(const std::string& what);
+
+/// What to say of memory that was refused, `size` bytes if that is known, with the limit that did it; `error` is an
+/// errno.  Gives up a reserve of address space, without which a process could not even say so: a thread, or Python,
+/// that gets no memory at all aborts.
+std::string refused(const char* what, size_t size, int error);
+
+/// Memory of the process's own without contents, to be written.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// Throws std::runtime_error.
+  explicit Buffer(size_t size);
+  char* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+
+  std::unique_ptr<char, Free> data_;
+  size_t size_ = 0;
+};
 
 }  // namespace lane

@@ -2,12 +2,14 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "half.h"
@@ -335,10 +337,22 @@ void Node::say_bye() {
 
 void Node::serve() {
   try {
+    throw std::bad_alloc();  // which takes memory when a thread does it for the first time: not when there is none
+  } catch (const std::bad_alloc&) {
+  }
+  bool ends_well = false;
+  try {
     while (turn(kSleepMs)) {
     }
+    ends_well = true;
+  } catch (const std::bad_alloc&) {
+    failed_(refused("cannot get memory", 0, ENOMEM));
   } catch (const std::exception& error) {
     failed_(error.what());
+  }
+  if (!ends_well) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& each : peers_) shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this node
   }
   ended_ = 1;
   wake(ended_);

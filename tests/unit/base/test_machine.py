@@ -2,9 +2,11 @@
 import signal
 import subprocess
 
+import numpy as np
 import pytest
 
-from mxhybrid.base.machine import available_bytes, describe_status
+from mxhybrid.base.errors import JobError
+from mxhybrid.base.machine import available_bytes, describe_status, remedy
 
 
 def files(root, **contents):
@@ -33,6 +35,14 @@ def test_this_machine_has_some():
       'sys__fs__cgroup__memory__memory.usage_in_bytes': '100\n'}, 600)])
 def test_the_smaller_of_kernel_and_container(tmp_path, contents, expected):
     assert available_bytes(files(tmp_path, proc__meminfo=MEMINFO, **contents)) == expected
+
+
+def test_memory_that_cannot_be_had_has_a_remedy_and_other_errors_have_none():
+    with pytest.raises(MemoryError) as refused:
+        np.empty(1 << 60, np.uint8)
+    for error in (refused.value, MemoryError(), RuntimeError('std::bad_alloc')):
+        assert 'ulimit -v (it is ' in remedy(error)
+    assert remedy(JobError('a table that is too large')) == ''
 
 
 @pytest.mark.parametrize('status, text', [

@@ -1,0 +1,72 @@
+"""Memory that a limit of the process refuses: what is said of it."""
+import contextlib
+import re
+import resource
+
+import numpy as np
+import pytest
+
+from mxhybrid.base.errors import JobError
+from mxhybrid.lane import library
+
+from .hosts import SGD, hosts, lib
+
+
+@contextlib.contextmanager
+def limited(which, value):
+    """The process has a lower limit for a while."""
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (value, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def taken():
+    """Bytes of address space that this process has."""
+    with open('/proc/self/statm') as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def add_table(job, rows=1 << 20, width=1 << 10):
+    return lib.checked(lib.worker_add_table(job.workers[0][2], 1, rows, width, 1, 0, 1, library.numbers([0])))
+
+
+def test_a_limit_of_files_is_named_since_it_holds_for_shared_memory():
+    with hosts([1], [1]) as job, limited(resource.RLIMIT_FSIZE, 1 << 16):
+        with pytest.raises(JobError, match=r'cannot make shared memory of \d{10} bytes: File too large; .* ulimit -f '
+                                           r'\(it is 65536 now, in bytes\)'):
+            add_table(job)
+
+
+def test_a_limit_of_address_space_is_named():
+    limit = taken() + (1 << 30)
+    with hosts([1], [1]) as job, limited(resource.RLIMIT_AS, limit):
+        with pytest.raises(JobError, match=r'cannot map shared memory of \d{10} bytes: Cannot allocate memory; .* '
+                                           r'ulimit -v \(it is %d now, in bytes\)' % limit):
+            add_table(job)
+        add_table(job, 10, 10)  # what was refused has left nothing behind
+
+
+def test_a_limit_of_open_files_is_named():
+    with hosts([1], [1]) as job, limited(resource.RLIMIT_NOFILE, 1):
+        with pytest.raises(JobError, match=r'cannot make shared memory of \d{10} bytes: Too many open files; .* '
+                                           r'ulimit -n \(it is 1 now\)'):
+            add_table(job)
+
+
+def test_a_node_that_gets_no_memory_for_rows_says_how_much():
+    rows, width = 10000, 500  # 80 MB of four workers: for 64 MB there may be room in what malloc keeps
+    ids, values = np.arange(rows), np.ones((rows, width), np.float32)
+    job = None
+    with pytest.raises(AssertionError):
+        with hosts([4, 1], [1, 1]) as job:
+            job.table(0, rows, width, [0])
+            job.rule(0, SGD, lr=1.0)
+            with limited(resource.RLIMIT_AS, taken() + (8 << 20)):
+                for worker in range(5):
+                    assert job.push(worker, 0, ids, values)
+                assert job.pull(0, 0, [0], limit=1000) is None
+    assert any(re.match(r'cannot get memory of \d{8} bytes: Cannot allocate memory; .* ulimit -v', failure)
+               for failure in job.failures), job.failures
