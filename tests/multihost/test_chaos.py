@@ -4,9 +4,9 @@ from lab.chaos.cases import CASES, select
 from lab.chaos.runner import run_case, train_alone
 
 #: Kinds of faults that differ in how they are noticed: a closed connection, silence of a process, of a host, an error
-#: told, a child's status, a worker that is elsewhere.
+#: told, a child's status, a worker that is elsewhere; while large pushes are written and merged, and memory refused.
 SAMPLE = ['kill/worker2/exit', 'stop/worker3/first', 'cut/link-b/mid', 'raise/worker1/saving', 'kill/server-b/mid',
-          'away/worker2/mid']
+          'away/worker2/mid', 'kill/server-a/pushing+40', 'memory/server-b/growing']
 
 
 @pytest.fixture(scope='module')

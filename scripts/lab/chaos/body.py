@@ -12,7 +12,11 @@ from pathlib import Path
 SPEC = json.loads(os.environ.get('MXHYBRID_CHAOS', '{}'))
 RANK = int(os.environ.get('HOROVOD_RANK', '0'))
 STEPS, EARLIER, MID, SAVING = 12, 3, 5, 8
-ROWS, WIDTH, BATCH, LENGTH = 2000, 16, 32, 5
+#: A worker that trains with large pushes has some 10 MB in each of two tables in each step.
+LARGE = SPEC.get('moment') in ('pushing', 'sending')
+ROWS, WIDTH, BATCH, LENGTH = (20000, 512, 4096, 5) if LARGE else (2000, 16, 32, 5)
+#: Key, rows and width of another table, of 64 MB.
+LATE = (1000, 100000, 160)
 
 
 def announce(moment):
@@ -104,10 +108,24 @@ def hold_while_leaving(lifeline):
     lifeline.finish = held
 
 
+def grow(store):
+    """Make another table, and push to it."""
+    key, rows, width = LATE
+    gradient = mx.nd.sparse.row_sparse_array((np.ones((rows // 2, width), np.float32), np.arange(0, rows, 2)),
+                                             shape=(rows, width))
+    gradient.wait_to_read()
+    announce('growing')
+    store.init(key, mx.nd.sparse.zeros('row_sparse', (rows, width)))
+    store.push(key, mx.nd.sparse.zeros('row_sparse', (rows, width)))  # makes the optimizer's state
+    announce('filling')
+    store.push(key, gradient)
+
+
 def main():
     """Train."""
     store = mxhybrid.create()
     if store.num_workers > 1:
+        assert store.backend._servers.on_lane and store.backend._collective.sums_together  # what these cases are about
         hold_while_leaving(store._job.guard.lifeline)
     mx.random.seed(7 + store.rank)
     net = Net()
@@ -117,6 +135,8 @@ def main():
     share = slice(store.rank * BATCH // store.num_workers, (store.rank + 1) * BATCH // store.num_workers)
     for step in range(SPEC.get('steps', STEPS)):
         ids = np.minimum(draw.zipf(1.3, size=(BATCH, LENGTH)) - 1, ROWS - 1)
+        if LARGE:
+            ids = draw.randint(ROWS, size=ids.shape)
         target = draw.uniform(-1, 1, size=(BATCH, 1))
         with autograd.record():
             loss = gluon.loss.L2Loss()(net(mx.nd.array(ids[share])), mx.nd.array(target[share]))
@@ -124,7 +144,10 @@ def main():
         if step == 0:
             announce('first')
         if step == MID:
-            announce('mid')
+            for moment in ('mid', 'pushing', 'sending'):
+                announce(moment)
+            if SPEC.get('moment') in ('growing', 'filling'):
+                grow(store)
         if SPEC.get('server_raises') and step == {'first': 0, 'mid': MID, 'saving': SAVING}[SPEC['moment']]:
             if store.rank == 0:
                 happens()

@@ -21,6 +21,12 @@ DEATH_S = 10.0
 #: In which order a job passes its moments.
 MOMENTS = ('start', 'first', 'mid', 'saving', 'exit')
 
+#: Milliseconds after a step with large pushes has begun: they are written, merged and sent, and the next one begins.
+DELAYS_MS = (10, 40, 90)
+
+#: Seconds after that on a slow link: it takes many more to send them.
+SENDING_S = 1.5
+
 #: Two workers on each of two hosts; by place, as the suite calls them.
 WORKERS = {'worker0': 0, 'worker1': 1, 'worker2': 2, 'worker3': 3}
 HOSTS = {'a': 0, 'b': 1}
@@ -33,12 +39,14 @@ class Case(NamedTuple):
     ----------
     fault : str
         'kill', 'stop', 'raise', 'cut', 'slow', 'full', 'term', 'int', 'none'; 'away', a worker that comes late, 'lost',
-        one that never comes.
+        one that never comes; 'memory', 'files', a process that is refused more memory, or larger files.
     target : str
         'worker0' ... 'worker3', 'server-a', 'server-b' (on which host), 'scheduler', 'launcher', 'link-a', 'link-b',
         'host-a', 'host-b'; of a full disk what is written there: 'checkpoint', 'parameters', 'states', 'metrics' or
-        'trace'.
+        'trace', or 'shm-a', the shared memory that has names.
     moment : str
+        One of `MOMENTS`; 'pushing+10', so many milliseconds into a step with large pushes; 'sending', while one of
+        these is on a slow link; 'growing', before a large table is made, 'filling', before many rows are pushed to it.
     """
 
     fault: str
@@ -61,9 +69,19 @@ class Case(NamedTuple):
         return HOSTS.get(self.target[-1]) if self.target[-2:-1] == '-' else None
 
     @property
+    def place(self) -> Optional[int]:
+        """Index of the host of whoever is hit, where there is one."""
+        return self.host if self.rank is None else self.rank // 2
+
+    @property
+    def delay(self) -> float:
+        """Seconds from the moment to the fault, in which training goes on."""
+        return SENDING_S if self.moment == 'sending' else float(self.moment.partition('+')[2] or 0) / 1000
+
+    @property
     def must_end_well(self) -> bool:
         """Whether the job has to finish, with the right weights, in spite of the fault."""
-        return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace')
+        return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace', 'shm-a')
 
     @property
     def silent(self) -> bool:
@@ -90,6 +108,8 @@ class Case(NamedTuple):
             values.update(MXHYBRID_SILENCE_TIMEOUT='%g' % SILENCE_S)
         if self.silent and self.moment == 'start':
             values.update(MXHYBRID_TIMEOUT='%g' % START_S)
+        if self.moment not in MOMENTS:
+            values.update(MXHYBRID_ROUTES='servers')  # which large tables would not surely take
         if self.fault == 'lost':
             values.update(MXHYBRID_STALL_TIMEOUT='%g' % STALL_S)
         return values
@@ -99,16 +119,21 @@ class Case(NamedTuple):
         """Workers that say when they are there."""
         if self.moment == 'saving':
             return (0,)
-        if self.rank is not None:
+        if self.rank is not None and not self.delay:
             return (self.rank,)
         # At the start the launcher, or an ssh of its own, might fail by itself before there is a worker on hostb.
         early = self.moment == 'start' and (self.target == 'launcher' or self.fault == 'cut')
-        return (0, 1, 2, 3) if early or self.moment == 'exit' else (0,)
+        return (0, 1, 2, 3) if early or self.delay or self.moment == 'exit' else (0,)
 
     @property
     def holds(self) -> bool:
         """Whether announcers wait until the fault has happened; if not, training goes on while it does."""
         return self.rank is not None or self.moment != 'mid'
+
+    @property
+    def lasts(self) -> bool:
+        """Whether training goes on until the fault ends it."""
+        return bool(self.delay) or not self.holds and not self.must_end_well
 
 
 def _all() -> List[Case]:
@@ -122,7 +147,15 @@ def _all() -> List[Case]:
     cases += [Case('slow', host, 'first') for host in ('host-a', 'host-b')]
     cases += [Case('full', target, 'saving') for target in ('checkpoint', 'parameters', 'states')]
     cases += [Case('full', target, 'mid') for target in ('metrics', 'trace')]
+    cases += [Case('full', 'shm-a', 'start')]
     cases += [Case(fault, target, 'mid') for fault in ('away', 'lost') for target in ('worker0', 'worker2')]
+    servers, pushing = ['server-a', 'server-b'], ['pushing+%d' % delay for delay in DELAYS_MS]
+    cases += [Case('kill', *words) for words in itertools.product([*servers, 'worker1', 'worker3'], pushing)]
+    cases += [Case('stop', *words) for words in itertools.product(servers, pushing[:2])]
+    cases += [Case('kill', target, 'sending') for target in [*servers, 'worker0']]
+    cases += [Case(fault, target, 'growing') for fault in ('memory', 'files')
+              for target in [*servers, 'worker0', 'worker3']]
+    cases += [Case('memory', target, 'filling') for target in servers]
     return cases
 
 

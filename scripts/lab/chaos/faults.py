@@ -1,6 +1,7 @@
 """What goes wrong: to a process, to a link, to a host."""
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -10,13 +11,26 @@ from lab.emulation import INTERFACE, run
 
 SIGNALS = {'kill': signal.SIGKILL, 'stop': signal.SIGSTOP, 'term': signal.SIGTERM, 'int': signal.SIGINT}
 
+#: Limits of a process that are lowered while it runs.
+LIMITS = {'memory': resource.RLIMIT_AS, 'files': resource.RLIMIT_FSIZE}
+_SMALL_FILE_BYTES = 1 << 16
+
+#: What takes all room of a disk.
+FILLER = 'filler'
+
 #: A slow link, in 10^6 bits per second, and a slow host's share of the time in which its processes may run.
 SLOW_MBIT_PER_S, SLOW_RUN_S, SLOW_STOP_S = 4, 0.05, 0.15
 
 
 def hit(pid, fault):
-    """Send the signal of a fault."""
-    os.kill(pid, SIGNALS[fault])
+    """Send the signal of a fault, or have a process get no more memory than it has, or only small files."""
+    if fault in SIGNALS:
+        os.kill(pid, SIGNALS[fault])
+        return
+    with open('/proc/%d/statm' % pid) as statm:
+        taken = int(statm.read().split()[0]) * resource.getpagesize()
+    hard = resource.prlimit(pid, LIMITS[fault])[1]
+    resource.prlimit(pid, LIMITS[fault], (taken if fault == 'memory' else _SMALL_FILE_BYTES, hard))
 
 
 def set_link(cluster, host, up):
@@ -24,28 +38,35 @@ def set_link(cluster, host, up):
     run('ip', '-n', cluster.switch, 'link', 'set', 'port%d' % host, 'up' if up else 'down')
 
 
-class SlowHost:
-    """A host whose link and whose processes are slow, from the start of a `with` block to its end."""
+@contextlib.contextmanager
+def slow_link(cluster, host):
+    """A host whose link is slow in both directions."""
+    ends = ((cluster.hosts[host].namespace, INTERFACE), (cluster.switch, 'port%d' % host))
+    for namespace, interface in ends:
+        run('tc', '-n', namespace, 'qdisc', 'replace', 'dev', interface, 'root', 'tbf', 'rate',
+            '%dmbit' % SLOW_MBIT_PER_S, 'burst', '20000', 'latency', '200ms')
+    try:
+        yield
+    finally:
+        for namespace, interface in ends:
+            run('tc', '-n', namespace, 'qdisc', 'delete', 'dev', interface, 'root')
 
-    def __init__(self, cluster, host, pids):
-        self._cluster, self._host, self._pids = cluster, host, pids
+
+class SlowProcesses:
+    """Processes that seldom run, from the start of a `with` block to its end; `pids` tells which, again and again."""
+
+    def __init__(self, pids):
+        self._pids = pids
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._slow_down)
 
     def __enter__(self):
-        for namespace, interface in ((self._cluster.hosts[self._host].namespace, INTERFACE),
-                                     (self._cluster.switch, 'port%d' % self._host)):
-            run('tc', '-n', namespace, 'qdisc', 'replace', 'dev', interface, 'root', 'tbf', 'rate',
-                '%dmbit' % SLOW_MBIT_PER_S, 'burst', '20000', 'latency', '200ms')
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info):
         self._over.set()
         self._thread.join()
-        for namespace, interface in ((self._cluster.hosts[self._host].namespace, INTERFACE),
-                                     (self._cluster.switch, 'port%d' % self._host)):
-            run('tc', '-n', namespace, 'qdisc', 'delete', 'dev', interface, 'root')
 
     def _slow_down(self):
         while not self._over.is_set():
@@ -70,3 +91,10 @@ def small_disk(directory, size):
         yield
     finally:
         subprocess.run(['umount', '-l', directory], check=True)
+
+
+def fill(directory):
+    """Leave no room in a file system."""
+    with contextlib.suppress(OSError), open(os.path.join(directory, FILLER), 'wb', buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))

@@ -28,11 +28,17 @@ _MOMENT_S, _PATIENCE_S = 120.0, 40.0
 #: Seconds that processes may outlive their launcher.
 _GRACE_S = 5.0
 
+#: What is said of memory that a limit refuses: what for, or how much, and what to do.
+_REFUSED = {'memory': r'(\d+ bytes|Unable to allocate).*ulimit -v', 'files': r'shared memory of \d+ bytes.*ulimit -f'}
+
 _POLL_S = 0.02
 _TAIL_LINES = 40
 
 #: A disk that holds one checkpoint of two; no parameters; parameters, but no state; a few lines of numbers.
 _DISKS = {'checkpoint': '700k', 'parameters': '64k', 'states': '300k', 'metrics': '8k', 'trace': '8k'}
+
+#: Faults that hit one process.
+_OF_PROCESSES = (*faults.SIGNALS, *faults.LIMITS)
 
 
 class Outcome(NamedTuple):
@@ -114,11 +120,15 @@ def shared_memory(cluster):
 class _Run:
     def __init__(self, case, cluster, directory, stack):
         self.case, self.cluster, self.directory, self.stack = case, cluster, directory, stack
-        self._shared_memory = shared_memory(cluster)
         for name in ('job', 'saved', 'tmp', 'disk'):
             (directory / name).mkdir()
-        if case.fault == 'full':
+        if case.fault == 'full' and case.host is not None:
+            # The launcher needs some.
+            stack.enter_context(faults.small_disk(str(cluster.shared_memory(case.host)), '1m'))
+            (cluster.shared_memory(case.host) / faults.FILLER).touch()
+        elif case.fault == 'full':
             stack.enter_context(faults.small_disk(str(directory / 'disk'), _DISKS[case.target]))
+        self._shared_memory = shared_memory(cluster)
         self.job = cluster.start(0, self._command(), env=self._environment(), body=BODY)
         stack.callback(self._clean_up)
 
@@ -130,8 +140,9 @@ class _Run:
 
     def _environment(self):
         case = self.case
-        spec = {'directory': str(self.directory / 'job'), 'moment': case.moment, 'announcers': case.announcers,
-                'holds': case.holds, 'raises': case.rank if case.fault == 'raise' else None,
+        spec = {'directory': str(self.directory / 'job'), 'moment': case.moment.partition('+')[0],
+                'announcers': case.announcers, 'holds': case.holds,
+                'raises': case.rank if case.fault == 'raise' else None,
                 'server_raises': case.fault == 'raise' and case.rank is None, 'log': case.fault == 'cut'}
         on_disk = case.fault == 'full' and case.moment == 'saving'
         if case.moment == 'saving':
@@ -139,10 +150,10 @@ class _Run:
             spec['saving'] = str(self.directory / ('disk' if on_disk else 'saved'))
         if case.must_end_well:
             spec['weights'] = str(self.directory / 'job')
-        if not case.holds and not case.must_end_well:
+        if case.lasts:
             spec['steps'] = 10 ** 6
         env = dict(case.environment, MXHYBRID_CHAOS=json.dumps(spec), TMPDIR=str(self.directory / 'tmp'))
-        if case.fault == 'full' and not on_disk:
+        if case.fault == 'full' and not on_disk and case.host is None:
             env['MXHYBRID_' + case.target.upper()] = str(self.directory / 'disk' / case.target)
         return env
 
@@ -191,18 +202,26 @@ class _Run:
         if case.fault in faults.SIGNALS and by_birth:
             (self.directory / 'job' / 'go').write_text('')
             victim = self._victim()
-        elif case.fault != 'full' and not (case.fault == 'raise' and case.rank is None):
+        elif (case.fault, case.host) != ('full', None) and not (case.fault == 'raise' and case.rank is None):
             self._wait_for(lambda: all(file.exists() for file in files), _MOMENT_S, case.moment)
-            if case.fault in faults.SIGNALS:
+            if case.fault in _OF_PROCESSES:
                 victim = self._victim()
+        if case.moment == 'sending':
+            self.stack.enter_context(faults.slow_link(self.cluster, case.place))
+        if case.delay:
+            (self.directory / 'job' / 'go').write_text('')
+            time.sleep(case.delay)
         self.fault_at = time.monotonic()
         if victim is not None:
             faults.hit(victim, case.fault)
         elif case.fault == 'cut':
             faults.set_link(self.cluster, case.host, False)
             self.stack.callback(faults.set_link, self.cluster, case.host, True)
+        elif case.fault == 'full' and case.host is not None:
+            faults.fill(str(self.cluster.shared_memory(case.host)))
         elif case.fault == 'slow':
-            self.stack.enter_context(faults.SlowHost(self.cluster, case.host, lambda: [
+            self.stack.enter_context(faults.slow_link(self.cluster, case.host))
+            self.stack.enter_context(faults.SlowProcesses(lambda: [
                 process.pid for process in self.job.processes() if process.role != 'launcher'
                 and self.cluster.host_of(process.pid) == case.host]))
         elif case.fault == 'away':
@@ -325,7 +344,7 @@ class _Run:
         # Before it has joined, a worker on another host knows no more than this.
         if case.moment == 'start':
             causes = [cause for cause in causes if not re.match('the launcher at .* has ended', cause)]
-        host = 'host' + ('ab'[case.rank // 2] if case.rank is not None else case.target[-1])
+        host = '' if case.place is None else 'host' + 'ab'[case.place]
         if case.must_end_well:
             warned = re.search(r'worker %s \(.*has not come to the calls.*body\.py:\d+' % case.rank, text)
             return not causes and (case.fault != 'away' or warned is not None)
@@ -359,6 +378,13 @@ class _Run:
         elif case.fault == 'full':
             # MXNet's native code does not say more than that it could not write.
             return re.search('No space left|FileStream.Write incomplete', text) is not None
+        elif case.fault in faults.LIMITS:
+            patterns = [r'%s \(host %s, pid %d\) failed: .*%s' % (
+                'worker %d' % case.rank if case.rank is not None else 'a parameter server', host, victim,
+                _REFUSED[case.fault])]
+            told = re.findall(r'(worker \d) \(.*\) ends, because ' + patterns[0], text)
+            if len(set(told)) < 3 + (case.rank is None):
+                return False
         elif case.fault == 'lost':
             patterns = [r'worker %d \(.*has not come to the calls.*body\.py:\d+' % case.rank]
         return bool(causes) and all(any(re.search(one, cause) for one in patterns) for cause in causes)
