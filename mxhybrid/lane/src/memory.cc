@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
 namespace lane {
@@ -52,7 +51,7 @@ std::string refused(const char* what, size_t size, int error) {
 
 // Not by `new`, which would throw, also to itself, before the reserve is given up.
 Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size)) : nullptr), size_(size) {
-  if (size && !data_) throw std::runtime_error(refused("cannot get memory", size, ENOMEM));
+  if (size && !data_) throw Refused(refused("cannot get memory", size, ENOMEM));
 }
 
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
@@ -60,11 +59,11 @@ void fail_with_errno(const std::string& what) { throw std::runtime_error(what + 
 Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
   // The system call, since older C libraries have no function for it; 1 is MFD_CLOEXEC.
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "mxhybrid-lane", 1U));
-  if (descriptor < 0) throw std::runtime_error(refused("cannot make shared memory", size_, errno));
+  if (descriptor < 0) throw Refused(refused("cannot make shared memory", size_, errno));
   descriptor_ = descriptor;
   if (ftruncate(descriptor, static_cast<off_t>(size_)) != 0) {
     release();
-    throw std::runtime_error(refused("cannot make shared memory", size_, errno));
+    throw Refused(refused("cannot make shared memory", size_, errno));
   }
   map(descriptor);
 }
@@ -77,7 +76,7 @@ void Memory::map(int descriptor) {
   void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (base == MAP_FAILED) {
     release();
-    throw std::runtime_error(refused("cannot map shared memory", size_, errno));
+    throw Refused(refused("cannot map shared memory", size_, errno));
   }
   base_ = static_cast<char*>(base);
 }

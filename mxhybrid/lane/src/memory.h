@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 namespace lane {
@@ -15,7 +16,7 @@ namespace lane {
 class Memory {
  public:
   Memory() = default;
-  /// A new one that reads as zeros; throws std::runtime_error.
+  /// A new one that reads as zeros; throws Refused.
   explicit Memory(size_t size);
   /// One that another process made, by its descriptor, which stays open.
   Memory(int descriptor, size_t size);
@@ -77,11 +78,16 @@ class Layout {
 /// that gets no memory at all aborts.
 std::string refused(const char* what, size_t size, int error);
 
+/// Memory was refused.
+struct Refused : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// Memory of the process's own without contents, to be written.
 class Buffer {
  public:
   Buffer() = default;
-  /// Throws std::runtime_error.
+  /// Throws Refused.
   explicit Buffer(size_t size);
   char* data() const { return data_.get(); }
   size_t size() const { return size_; }

@@ -404,7 +404,9 @@ void Node::hear(Peer& peer) {
   bool there;
   try {
     there = peer.connection.read();
-  } catch (const std::exception& error) {
+  } catch (const Refused&) {
+    throw;
+  } catch (const std::runtime_error& error) {
     throw std::runtime_error("node " + std::to_string(peer.number) + " sent " + error.what());
   }
   if (there) return;

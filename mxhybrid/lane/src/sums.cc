@@ -91,11 +91,11 @@ int Sums::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, in
   Sum& sum = *found;
   const size_t size = kSumData + count * size_of(dtype);
   if (!sum.known) {
+    sum.memory = std::make_shared<Memory>(size);  // first: it may be refused, and the sum is made by another thread
     sum.number = number;
     sum.dtype = dtype;
     sum.count = count;
     sum.known = true;
-    sum.memory = std::make_shared<Memory>(size);
     sum.shared = sum.memory->at<SumTotal>(0);
     sum.sides.resize(seen_.size());
     cut(sum);

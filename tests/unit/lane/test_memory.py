@@ -49,6 +49,16 @@ def test_a_limit_of_address_space_is_named():
         add_table(job, 10, 10)  # what was refused has left nothing behind
 
 
+def test_a_sum_for_which_there_is_no_memory_is_not_begun():
+    with hosts([1], [1]) as job:
+        given = job.sum(0, 'float32', 10)[0]
+        worker, count = job.workers[0][2], 1 << 28
+        mine = lib.checked(lib.worker_open_sum(worker, 1, 1, count))
+        with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
+            lib.checked(lib.node_open_sum(job.nodes[0], 1, 0, 1, count, mine))
+        assert given.add_up(2).sum() == 20  # the node looks at all sums
+
+
 def test_a_limit_of_open_files_is_named():
     with hosts([1], [1]) as job, limited(resource.RLIMIT_NOFILE, 1):
         with pytest.raises(JobError, match=r'cannot make shared memory of \d{10} bytes: Too many open files; .* '
