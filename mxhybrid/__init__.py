@@ -19,12 +19,13 @@ if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
 if not _is_tool and _is_worker():
-    from . import checkpoint
+    from . import checkpoint, parallel
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
     from .kvstore.hybrid import Hybrid
     from .kvstore.prefetching import prefetch, prefetching
+    from .parallel.block import parallelize
 
     _hooks.install()
 
@@ -52,4 +53,4 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'prefetch', 'prefetching', 'row_wise']
+               'create', 'parallel', 'parallelize', 'prefetch', 'prefetching', 'row_wise']

@@ -29,6 +29,7 @@ from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
 from ..native.arrays import row_sparse_parts
+from .parts import part_of
 
 #: What workers must have in common, and how they get it.
 _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by it: give the size of the joint batch '
@@ -197,7 +198,7 @@ class Agreement:
         """Have worker 0's values count (collective: whoever finds something knows that all others do)."""
         counts = self._given_by()
         for param, count in zip(self._params, counts):
-            if count == self._store.num_workers:
+            if count == self._store.num_workers and part_of(param) is None:
                 first, *others = [array.as_nd_ndarray() for array in trainers.arrays_of(param)]
                 self._store.backend.spread(first, 'new values')
                 for array in others:
@@ -209,7 +210,7 @@ class Agreement:
         if self._sum is None:
             return
         some = [param for param, count in zip(self._params, self._given_by())
-                if 0 < count < self._store.num_workers and param.grad_req != 'null']
+                if 0 < count < self._store.num_workers and param.grad_req != 'null' and part_of(param) is None]
         if not some:
             return
         everyone = self._store.backend.exchange([_fingerprint(trainers.arrays_of(param)[0]) for param in some], 'given')

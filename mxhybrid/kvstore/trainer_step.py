@@ -38,6 +38,7 @@ from .agreement import Agreement
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
+from .parts import agreed, part_of, whole
 
 _STEPS = '_mxhybrid_steps'
 
@@ -94,10 +95,16 @@ class Steps:
         an embedding's are the last to be computed.
         """
         on_store = self._trainer._update_on_kvstore
+        parts = [(key, param, part) for key, param in trained for part in [part_of(param)] if part is not None]
+        trained = [(key, param) for key, param in trained if part_of(param) is None]
         dense = [(key, param) for key, param in trained if param._grad_stype == 'default']
         if dense:
             store.pushpull([key for key, _ in dense], [param.list_grad() for _, param in dense],
                            [param.list_data() for _, param in dense] if on_store else None, -dense[0][0])
+        for key, param, part in parts:
+            part.allreduce_(param.grad(), -key)
+            if on_store:
+                store._updater(key, param.grad(), param.data())
         held = {}
         if self.switch is not None:
             self.switch.before_push(by_hand=self._call is None)  # waits for the other workers
@@ -151,6 +158,8 @@ class Steps:
     def make_store(self, original: Callable[[], None]) -> None:
         """Around ``Trainer._init_kvstore``: the store learns names, and takes over what was given up (collective)."""
         trainer = self._trainer
+        if len(whole(trainer._params)) < len(trainer._params):
+            trainer._params_to_init = whole(trainer._params_to_init)
         with uncounted_reads(trainer):
             original()
         store = trainer._kvstore
@@ -158,8 +167,8 @@ class Steps:
         if former is not None:
             with mx.autograd.pause():
                 _carry_over(trainer, former, store, {trainer._param2idx[name] for name in self._given})
-        store.attach({key: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype, param.grad_req,
-                            list(param.shape or ())] for key, param in enumerate(trainer._params)},
+        store.attach({key: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype] + agreed(param)
+                      for key, param in enumerate(trainer._params)},
                      bool(trainer._update_on_kvstore))
         self._holds_tables = store.distributed
         self.switch = switch_for(trainer)
@@ -178,7 +187,7 @@ class Steps:
         if trainer._kv_initialized and param not in trainer._params_to_init:
             if trainer._update_on_kvstore:
                 trainer._reset_kvstore()  # as MXNet's set_data does; its initialize leaves the store as it is
-            elif trainer._kvstore.distributed:
+            elif trainer._kvstore.distributed and part_of(param) is None:
                 self.agreement.note_given(param)
         if self._former is not None:
             self._given.add(param.name)

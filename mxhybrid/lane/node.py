@@ -22,7 +22,8 @@ import numpy as np
 from ..base.errors import JobError
 from ..base.local_sockets import Connection, Left, Listener, place_of_host
 from ..base.log import get_logger
-from . import library, peers
+from ..base.peers import connect_peers
+from . import library
 from .roster import Entry, Roster
 
 logger = get_logger(__name__)
@@ -40,6 +41,8 @@ SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilo
 CLOSE_S = 10.0
 #: Seconds to wait for somebody who has already knocked.
 _ACCEPT_S = 0.5
+#: What connections of nodes are for.
+_PURPOSE = 'the lane'
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
@@ -99,7 +102,10 @@ class Node:
         """Take part: meet the nodes of other hosts, which do the same, and let workers in from then on."""
         self.number = list(roster.nodes).index(self.entry)
         hosts, workers = roster.node_hosts, roster.workers
-        sockets = peers.connect_nodes(self.number, roster, self._door, self._secret, timeout)
+        hosts = roster.node_hosts
+        sockets = connect_peers(self.number, [(entry.address, entry.port) for entry in roster.nodes],
+                                [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
+                                self._door, self._secret, timeout, _PURPOSE)
         self._door.close()
         self._handle = self._library.checked(self._library.node_new(
             self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._call,

@@ -95,6 +95,12 @@ def initialise_now(param: Any) -> None:
     param._finish_deferred_init()
 
 
+def drop_values(param: Any) -> None:
+    """Free the values of a parameter, as if it had never been initialised."""
+    param._data = param._grad = None
+    param._deferred_init = ()
+
+
 def arrays_of(param: Any) -> List[Any]:
     """A parameter's arrays on this worker's devices, whatever their storage type; MXNet's error if it has none."""
     return param._check_and_get(param._data, list)

@@ -1,16 +1,15 @@
-"""Nodes meet: who cannot prove to be of the job is turned away, and keeps nobody from meeting."""
+"""Processes of a job meet: who cannot prove to be of the job is turned away, and keeps nobody from meeting."""
 import json
 import socket
 import threading
 
 import pytest
 
+from mxhybrid.base import peers
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.sealed import prove
-from mxhybrid.lane import peers
-from mxhybrid.lane.roster import Entry, Roster
 
-SECRET = 'open sesame'
+SECRET, PURPOSE = 'open sesame', 'a test'
 
 
 @pytest.fixture
@@ -22,17 +21,19 @@ def doors():
         door.close()
 
 
-def roster_of(doors, places=('a', 'b', 'c')):
-    return Roster([Entry(place, *door.getsockname()[:2], '') for place, door in zip(places, doors)], list(places))
+def wanted_by(number, hosts):
+    return [other for other in range(len(hosts)) if hosts[other] != hosts[number]]
 
 
-def meet(doors, roster, secrets=(SECRET,) * 3, timeout=10):
-    """What each node finds, or its error."""
+def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
+    """What each finds who wants those of other hosts, or its error."""
     found = [None] * len(doors)
+    addresses = [door.getsockname()[:2] for door in doors]
 
     def run(number):
         try:
-            found[number] = peers.connect_nodes(number, roster, doors[number], secrets[number], timeout)
+            found[number] = peers.connect_peers(number, addresses, wanted_by(number, hosts), doors[number],
+                                                secrets[number], timeout, PURPOSE)
         except JobError as error:
             found[number] = error
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(doors))]
@@ -51,7 +52,7 @@ def closed(found):
 
 
 def test_all_nodes_of_other_hosts_meet_and_not_a_byte_is_lost(doors):
-    found = meet(doors, roster_of(doors))
+    found = meet(doors)
     assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
     found[0][2].sendall(b'from 0')
     assert found[2][0].recv(100) == b'from 0'
@@ -59,7 +60,7 @@ def test_all_nodes_of_other_hosts_meet_and_not_a_byte_is_lost(doors):
 
 
 def test_nodes_of_one_host_do_not_meet(doors):
-    found = meet(doors, roster_of(doors, ('a', 'a', 'b')))
+    found = meet(doors, 'aab')
     assert [sorted(sockets) for sockets in found] == [[2], [2], [0, 1]]
     closed(found)
 
@@ -68,14 +69,14 @@ def test_nodes_of_one_host_do_not_meet(doors):
     b'', b'\n', b'hello\n', b'[]\n', b'{}\n', b'9' * 5000, b'\xff\xfe\n',
     json.dumps({'node': 1, 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
     json.dumps({'node': '1', 'proof': 'x', 'challenge': 'y'}).encode() + b'\n',
-    json.dumps({'node': 1, 'proof': prove(SECRET, 'another', peers._NAME, 1), 'challenge': 'y'}).encode() + b'\n',
+    json.dumps({'node': 1, 'proof': prove(SECRET, 'another', PURPOSE, 1), 'challenge': 'y'}).encode() + b'\n',
 ], ids=repr)
 def test_strangers_are_turned_away_and_nobody_waits_for_them(doors, says):
     stranger = socket.create_connection(doors[0].getsockname())
     stranger.sendall(says)
     if not says:
         stranger.close()
-    found = meet(doors, roster_of(doors))
+    found = meet(doors)
     assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
     closed(found)
     stranger.close()
@@ -84,14 +85,14 @@ def test_strangers_are_turned_away_and_nobody_waits_for_them(doors, says):
 def test_who_says_nothing_does_not_keep_the_others_waiting_for_long(doors, monkeypatch):
     monkeypatch.setattr(peers, '_LINE_S', 0.3)
     stranger = socket.create_connection(doors[0].getsockname())
-    found = meet(doors, roster_of(doors))
+    found = meet(doors)
     assert [sorted(sockets) for sockets in found] == [[1, 2], [0, 2], [0, 1]]
     closed(found)
     stranger.close()
 
 
 def test_a_node_with_another_secret_is_none(doors):
-    found = meet(doors, roster_of(doors), (SECRET, SECRET, 'another'), timeout=1)
+    found = meet(doors, 'abc', (SECRET, SECRET, 'another'), timeout=1)
     assert all(isinstance(one, JobError) for one in found)
     assert 'raise MXHYBRID_TIMEOUT' in str(found[0])
 
@@ -107,10 +108,10 @@ def test_who_answers_in_the_place_of_a_node_is_none(doors):
     thread = threading.Thread(target=pretend)
     thread.start()
     with pytest.raises(JobError, match='a wrong proof'):
-        peers.connect_nodes(1, roster_of(doors[:2], ('a', 'b')), doors[1], SECRET, 5)
+        peers.connect_peers(1, [door.getsockname()[:2] for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
     thread.join()
 
 
 def test_a_node_that_does_not_come_is_named(doors):
     with pytest.raises(JobError, match='127.0.0.1 and 127.0.0.1 within 0.2 s'):
-        peers.connect_nodes(0, roster_of(doors[:2], ('a', 'b')), doors[0], SECRET, 0.2)
+        peers.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)

@@ -1,0 +1,243 @@
+"""A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from ..base.errors import InputError
+from ..job.join import join
+from ..native import trainers
+from .boxes import Box, cuts, full, shape_of
+from .composed import COMPOSED
+from .dimensions import Dimensions
+from .graph import Entry, Graph
+from .held import Held, hold
+from .plan import Plan, as_plan
+from .program import TOKEN, Parts, Program
+from .rules.table import rule_of
+from .team import Team, team_of
+
+#: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
+_NUMBERS = 1 << 20
+
+
+class Parallel(gluon.Block):
+    """A network of which this worker computes its parts.  Made by :func:`parallelize`.
+
+    Its forward takes this worker's samples, and returns this worker's samples, as without a plan: those of
+    :attr:`samples` in the joint batch.  All workers call it, in training as for inference.  It is trained by a
+    ``gluon.Trainer`` with ``kvstore='hybrid'``; :meth:`collect_params` gives every parameter, under its name, with the
+    values that this worker holds of it, or a placeholder of shape (1,) where that is none.
+    """
+
+    def __init__(self, team: Team, graph: Graph, plan: Plan, held: Held, names: List[str], shares: '_Shares',
+                 regroup: Any, parts: Parts, first: int):
+        super().__init__(prefix='', params=None)
+        self._team, self._graph, self.plan, self._held = team, graph, plan, held
+        self._names, self._shares, self._regroup, self._parts = names, shares, regroup, parts
+        composed = any(one.op == 'BatchNorm' for one in graph.computing)
+        self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
+                          for training in ([True, False] if composed else [True])}
+        self._calls: Dict[bool, Any] = {}
+        self._token = mx.nd.zeros(1)
+        self._token.attach_grad()
+        for name, param in held.params.items():
+            self._params._params[name] = param
+
+    def _program(self, training: bool, first: int) -> Program:
+        return Program(self._parts, self._team.rank, self._shares.inputs, self._shares.outputs, COMPOSED[training],
+                       self._team.node, first, self._shares.flows)
+
+    @property
+    def samples(self) -> slice:
+        """Which samples of the joint batch this worker gives and gets.  Where there are fewer of them than workers,
+        several have the same one; then one of them gives the gradient.
+        """
+        return self._shares.samples
+
+    def forward(self, *args: Any) -> Any:
+        """This worker's samples of the network's outputs (on all workers).
+
+        Raises
+        ------
+        InputError
+            Another number of inputs, or shapes, than :func:`parallelize` was told.
+        """
+        self._check(args)
+        training = bool(autograd.is_training()) if len(self._programs) > 1 else True
+        program = self._programs[training]
+        if training not in self._calls:
+            inputs = program.symbol.list_inputs()
+            self._calls[training] = inputs, mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
+        inputs, call = self._calls[training]
+        given = dict(zip(self._names, args))
+        given[TOKEN] = self._token
+        params = self._held.params
+        found = call(*[given[name] if name in given else params[name].data() for name in inputs])
+        found = list(found) if isinstance(found, (list, tuple)) else [found]
+        with autograd.pause():
+            for at, (name, momentum) in enumerate(program.statistics, program.outputs):
+                average = params[name].data()
+                average *= float(momentum)
+                average += float(1 - momentum) * found[at].astype(average.dtype)
+        return self._regroup(found[:program.outputs])
+
+    def _check(self, args: Sequence[Any]) -> None:
+        if len(args) != len(self._names):
+            raise InputError('a parallelized network: %d inputs, but it was made for %d'
+                             % (len(args), len(self._names)))
+        for name, array in zip(self._names, args):
+            wanted = self._shares.shape(name)
+            if tuple(array.shape) != wanted:
+                raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
+                                 "batch[net.samples], have shape %s; a joint batch of another size needs a network of "
+                                 'its own' % (self._team.rank, name, tuple(array.shape), wanted))
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """It is compiled anyway."""
+
+
+class _Shares:
+    """What each rank gives and gets of data and outputs."""
+
+    def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
+                 flows: Any):
+        self._graph, self._rank, self.flows = graph, rank, flows
+        counts = {graph.data[name][axis] for name, axis in axes.items() if axis is not None}
+        if len(counts) != 1:
+            raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'
+                             % sorted(counts))
+        self._count = counts.pop()
+        self._ranges = cuts(self._count, ranks) if self._count >= ranks else [
+            (at * self._count // ranks, at * self._count // ranks + 1) for at in range(ranks)]
+        self.samples = slice(*self._ranges[rank])
+        self.inputs: Dict[Entry, Dict[int, Box]] = {}
+        self._by_name: Dict[str, Box] = {}
+        for one in graph.operators:
+            if one.op == 'null' and one.name in graph.data:
+                boxes = self._boxes((one.number, 0), axes[one.name])
+                self.inputs[one.number, 0] = boxes
+                self._by_name[one.name] = boxes[rank]
+        self.outputs = {entry: self._boxes(entry, dimensions.samples(entry)) for entry in graph.heads}
+
+    def _boxes(self, entry: Entry, axis: Optional[int]) -> Dict[int, Box]:
+        shape = self._graph.shapes[entry]
+        found = {}
+        for rank, (low, high) in enumerate(self._ranges):
+            box = list(full(shape))
+            if axis is not None and shape[axis] % self._count == 0:
+                each = shape[axis] // self._count
+                box[axis] = (low * each, high * each)
+            found[rank] = tuple(box)
+        return found
+
+    def shape(self, name: str) -> Tuple[int, ...]:
+        """What this rank gives of an input; ``(1,)`` in place of inputs that the network does not use."""
+        return shape_of(self._by_name[name])
+
+
+def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False
+                ) -> Parallel:
+    """Split a network over all workers of the job.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        Initialised.  Nothing in it changes, but weights that are split leave it; worker 0's values count.
+    plan : plan, dict or str
+        One of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, or the name of a JSON file.
+    data : tuple of int, or list of them
+        Shape of the joint batch of all workers, of each input.
+    batch_axis : int or list of int, optional
+        Which dimension of the inputs has the samples; None for an input that has none, which all workers give whole.
+    dtype : dtype or list of them, optional
+        Of the inputs.
+    input_grad : bool, optional
+        Whether gradients go back to inputs, as where these are computed.
+
+    Returns
+    -------
+    Parallel
+        A Block in the network's place.
+
+    Raises
+    ------
+    InputError
+        A network that is no HybridBlock or was not initialised, shapes that it does not take, a plan that it cannot
+        follow, or another one on some worker; on all workers.
+    """
+    job, _ = join({})
+    team = team_of(job)
+    problem, made = '', None
+    try:
+        made = _prepare(net, as_plan(plan), data, batch_axis, dtype, input_grad, team)
+    except InputError as error:
+        problem = str(error)
+        team.agree('', problem)
+        raise
+    graph, chosen, names, shares, regroup, parts = made
+    seed = team.agree([graph.digest(), chosen.as_json()], problem)
+    if any(rule_of(one).random or one.op == 'RNN' for one in graph.computing):
+        mx.random.seed((seed + team.rank) % 2 ** 31)
+    first = team.reserve(_NUMBERS)
+    held = hold(net, parts, team, first + _NUMBERS // 2)
+    return Parallel(team, graph, chosen, held, names, shares, regroup, parts, first)
+
+
+def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> Any:
+    if not isinstance(net, gluon.HybridBlock):
+        raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
+                         'keep its tables outside' % type(net).__name__)
+    shapes = [tuple(data)] if all(isinstance(one, (int, np.integer)) for one in data) else [tuple(one) for one in data]
+    names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
+    axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
+    types = dict(zip(names, _each(dtype, len(shapes), 'dtype')))
+    for name, shape in zip(names, shapes):
+        axis = axes[name]
+        if axis is not None and not 0 <= axis < len(shape):
+            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
+        if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
+            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
+    params = net.collect_params()
+    missing = [name for name, param in params.items()
+               if not trainers.has_values(param) and not trainers.awaits_shape(param)]
+    if missing:
+        raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
+    found = net(*[mx.sym.var(name) for name in names])
+    outputs, regroup = _flatten(found)
+    symbol = mx.sym.Group(outputs)
+    used = set(symbol.list_inputs())
+    unused = [name for name in names if name not in used]
+    if unused:
+        raise InputError('parallelize: the network does not use its input %s: leave it out' % unused[0])
+    graph = Graph(symbol, dict(zip(names, shapes)),
+                  {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
+    dimensions = Dimensions(graph, axes)
+    settled = plan.settle(graph, dimensions, team.size)
+    parts = Parts(graph, settled.splits)
+    flows = set(names) if input_grad else set()
+    return graph, plan, names, _Shares(graph, axes, dimensions, team.size, team.rank, flows), regroup, parts
+
+
+def _each(value: Any, count: int, what: str) -> List[Any]:
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise InputError('parallelize: %s=%r for %d inputs: give one each' % (what, value, count))
+    return list(value)
+
+
+def _flatten(found: Any) -> Tuple[List[Any], Any]:
+    """Outputs of a network in one list, and what puts such a list into their form."""
+    if not isinstance(found, (list, tuple)):
+        return [found], lambda values: values[0]
+    pieces = [_flatten(one) for one in found]
+
+    def regroup(values: List[Any]) -> Any:
+        at, made = 0, []
+        for symbols, inner in pieces:
+            made.append(inner(values[at:at + len(symbols)]))
+            at += len(symbols)
+        return type(found)(made)
+    return [symbol for symbols, _ in pieces for symbol in symbols], regroup

@@ -1,0 +1,126 @@
+"""The operators of a network, read from MXNet's symbol of it."""
+import ast
+import hashlib
+import json
+from typing import Any, Dict, List, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..base.errors import InputError
+
+#: An output of an operator: its number, and which of its outputs.
+Entry = Tuple[int, int]
+
+
+class Operator:
+    """An operator of the graph, a parameter, or data (then `op` is ``'null'``)."""
+
+    def __init__(self, number: int, op: str, name: str, attrs: Dict[str, str], inputs: Sequence[Entry]):
+        self.number, self.op, self.name, self.attrs = number, op, name, attrs
+        self.inputs = [(int(source), int(output)) for source, output in inputs]
+        #: Outputs that others may use.
+        self.outputs = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Value of an attribute; `default` where it is not given, or None."""
+        try:
+            value = ast.literal_eval(self.attrs[key])
+        except KeyError:
+            return default
+        except (ValueError, SyntaxError):
+            return self.attrs[key]
+        return default if value is None else value
+
+
+class Graph:
+    """All operators in an order in which they can run, with shapes and types.
+
+    Parameters
+    ----------
+    symbol : mxnet.symbol.Symbol
+    data : dict of str to tuple
+        Whole shape of each input, that of the joined batch.
+    dtypes : dict of str to dtype
+        Of each input and parameter, float32 where nothing is said.
+    prefix : str
+        What names of the network begin with, as often as it was made in a process.
+    """
+
+    def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
+        self._prefix = prefix
+        text = json.loads(symbol.tojson())
+        self.operators = [Operator(number, node['op'], node['name'], node.get('attrs') or {},
+                                   [tuple(entry[:2]) for entry in node['inputs']])
+                          for number, node in enumerate(text['nodes'])]
+        self.heads: List[Entry] = [(int(head[0]), int(head[1])) for head in text['heads']]
+        self.data = dict(data)
+        self.auxiliary = set(symbol.list_auxiliary_states())
+        self.shapes: Dict[Entry, Tuple[int, ...]] = {}
+        self.dtypes: Dict[Entry, np.dtype] = {}
+        self._infer(symbol, dtypes)
+        #: Operators that compute from parameters and constants only.
+        self.fixed = set()
+        #: Operators through which a gradient may flow, to a parameter or to data.
+        for one in self.operators:
+            if one.op == 'null':
+                if one.name not in self.data:
+                    self.fixed.add(one.number)
+            elif all(source in self.fixed for source, _ in one.inputs):
+                self.fixed.add(one.number)
+
+    def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
+        inner = symbol.get_internals()
+        try:
+            _, shapes, _ = inner.infer_shape(**self.data)
+            _, types, _ = inner.infer_type(**dtypes)
+        except mx.base.MXNetError as error:
+            raise InputError('parallelize: the network does not take data of shapes %s: %s'
+                             % (self.data, str(error).strip().split('\n')[0])) from error
+        if shapes is None or types is None:
+            raise InputError('parallelize: shapes and types of the network do not follow from data=%s: give the shape '
+                             'of every input of the joined batch' % self.data)
+        # It lists the outputs that can be used, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
+        owners = [inner[place].name for place in range(len(shapes))]
+        at = 0
+        for one in self.operators:
+            while at < len(owners) and owners[at] == one.name:
+                self.shapes[one.number, one.outputs] = tuple(shapes[at])
+                self.dtypes[one.number, one.outputs] = np.dtype(types[at])
+                one.outputs += 1
+                at += 1
+            if not one.outputs:
+                raise InputError('parallelize: two operators of the network are called %s: give each a name' % one.name)
+
+    def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
+        """Whole shape of an output."""
+        return self.shapes[one.number, output]
+
+    def inputs(self, one: Operator) -> List[Tuple[int, ...]]:
+        """Whole shapes of what an operator takes."""
+        return [self.shapes[entry] for entry in one.inputs]
+
+    def is_parameter(self, number: int) -> bool:
+        """Whether that is a parameter or an auxiliary state of the network."""
+        one = self.operators[number]
+        return one.op == 'null' and one.name not in self.data
+
+    @property
+    def parameters(self) -> Dict[str, Tuple[int, ...]]:
+        """Whole shapes of parameters and auxiliary states, by name."""
+        return {one.name: self.shape(one) for one in self.operators if self.is_parameter(one.number)}
+
+    @property
+    def computing(self) -> List[Operator]:
+        """Operators that compute from data."""
+        return [one for one in self.operators if one.op != 'null' and one.number not in self.fixed]
+
+    def label(self, one: Operator) -> str:
+        """An operator's name in plans: without the network's own."""
+        return one.name[len(self._prefix):] if one.name.startswith(self._prefix) else one.name
+
+    def digest(self) -> str:
+        """Tells networks apart: operators, attributes, shapes and how they hang together."""
+        told = [(one.op, self.label(one), sorted(item for item in one.attrs.items() if not item[0].startswith('__')),
+                 one.inputs, [self.shape(one, output) for output in range(one.outputs)]) for one in self.operators]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

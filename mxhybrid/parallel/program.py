@@ -1,0 +1,278 @@
+"""A rank's own graph: its parts of all operators, and the exchanges between them."""
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .boxes import Box, full, shape_of, within
+from .exchange import Exchange
+from .graph import Entry, Graph, Operator
+from .layout import Layout
+from .node import Node, symbol_of
+from .rules.rule import Part
+from .rules.table import indices, rule_of
+from .split import Place, Split
+from .weights import Weights
+
+#: Makes the node of an exchange: exchange, whether gradients go back.
+MakeNode = Callable[[Exchange, bool], Node]
+
+#: Name of the first token.
+TOKEN = 'mxhybrid_token'
+
+
+class Statistics(NamedTuple):
+    """A joint mean or variance that a training step computes, and the running average that it belongs to."""
+
+    parameter: str
+    momentum: np.float32
+
+
+class Parts:
+    """All parts of all operators, and what of each weight they need; the same on all ranks."""
+
+    def __init__(self, graph: Graph, splits: Dict[int, Split]):
+        self.graph, self.splits = graph, splits
+        self.places: Dict[int, Dict[int, Place]] = {}
+        self._parts: Dict[Tuple[int, int], Part] = {}
+        self.weights = Weights(graph.parameters)
+        for one in graph.computing:
+            rule = rule_of(one)
+            self.places[one.number] = splits[one.number].places(graph.shape(one), rule.grains(graph, one))
+            for rank, place in self.places[one.number].items():
+                part = self._parts[one.number, rank] = rule.part(graph, one, place)
+                for (source, _), box in zip(one.inputs, part.inputs):
+                    if box is not None and source in graph.fixed:
+                        self._need(source, rank, box)
+        # Whatever is a network's output by itself is needed whole.
+        for source, _ in graph.heads:
+            if source in graph.fixed:
+                for rank in sorted({rank for split in splits.values() for rank in split.ranks}):
+                    self._need(source, rank, full(graph.shapes[source, 0]))
+
+    def _need(self, number: int, rank: int, box: Box) -> None:
+        """Operators on parameters alone are computed whole wherever they are used."""
+        one = self.graph.operators[number]
+        if one.op == 'null':
+            self.weights.need(one.name, rank, box)
+        for source, _ in one.inputs:
+            self._need(source, rank, full(self.graph.shapes[source, 0]))
+
+    def part(self, one: Operator, rank: int) -> Part:
+        """The part of an operator that a rank has."""
+        return self._parts[one.number, rank]
+
+    def layout(self, one: Operator, output: int) -> Layout:
+        """Of an output of an operator."""
+        partial = self.splits[one.number].addends > 1
+        return Layout(self.graph.shape(one, output), {rank: self.part(one, rank).outputs[output]
+                                                      for rank in self.places[one.number]}, partial)
+
+
+class Program:
+    """What a rank computes.
+
+    Parameters
+    ----------
+    parts : Parts
+    rank : int
+    inputs, outputs : dict of Entry to dict of int to Box
+        What each rank is given of data, and what it is to have of the network's outputs.
+    composed : dict of str to callable
+        What builds operators that are more than one, where it says that it is needed: ``build(program, operator,
+        inputs)`` gives the symbol, or None.
+    make_node : callable
+        Makes nodes of exchanges.
+    first : int
+        Number of the first exchange.
+    flows : set of str
+        Data through which gradients go back.
+
+    Attributes
+    ----------
+    symbol : mxnet.symbol.Symbol
+        Outputs, then statistics, then what only keeps exchanges in order.
+    statistics : list of Statistics
+        Of outputs after the network's own.
+    exchanges : list of Exchange
+        In the order in which they are made; also those in which this rank has no part.
+    """
+
+    def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+                 outputs: Dict[Entry, Dict[int, Box]], composed: Dict[str, Any], make_node: MakeNode, first: int,
+                 flows: Any = ()):
+        self.parts, self.graph, self.rank = parts, parts.graph, rank
+        self._composed, self._make_node, self._number = composed, make_node, first
+        self._token = mx.sym.var(TOKEN, dtype='float32')
+        self.uses_token = False
+        self._layouts: Dict[Entry, Layout] = {}
+        self._local: Dict[Entry, Any] = {}
+        self._fixed: Dict[int, Any] = {}
+        self._fetched: Dict[Any, Any] = {}
+        self._flowing = set()
+        self.statistics: List[Statistics] = []
+        self._statistic_symbols: List[Any] = []
+        self.exchanges: List[Exchange] = []
+        self._nodes: List[Node] = []
+        for one in self.graph.operators:
+            if one.number in self.graph.fixed:
+                if self.graph.is_parameter(one.number):
+                    self._flowing.add(one.number)
+                elif any(source in self._flowing for source, _ in one.inputs):
+                    self._flowing.add(one.number)
+            elif one.op == 'null':
+                self._data(one, inputs[one.number, 0], one.name in flows)
+            else:
+                self._operator(one)
+        heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
+        self.outputs = len(heads)
+        ends = heads + self._statistic_symbols + ([self._token] if self.uses_token else [])
+        self.symbol = mx.sym.Group(ends)
+
+    def forget(self) -> None:
+        """It is not run any more."""
+        for node in self._nodes:
+            node.forget()
+
+    # -- data and operators ----------------------------------------------------------------------------------------
+
+    def _data(self, one: Operator, boxes: Dict[int, Box], flows: bool) -> None:
+        entry = one.number, 0
+        self._layouts[entry] = Layout(self.graph.shape(one), boxes)
+        given = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
+        self._local[entry] = given if flows else mx.sym.BlockGrad(given)
+        if flows:
+            self._flowing.add(one.number)
+
+    def _operator(self, one: Operator) -> None:
+        used = indices(one)
+        if any(source in self._flowing for at, (source, _) in enumerate(one.inputs) if at != used):
+            self._flowing.add(one.number)
+        ranks = self.parts.places[one.number]
+        parts = {rank: self.parts.part(one, rank) for rank in ranks}
+        given = []
+        for at, entry in enumerate(one.inputs):
+            boxes = {rank: part.inputs[at] for rank, part in parts.items()}
+            wanted = {rank: box for rank, box in boxes.items() if box is not None}
+            fill = next(iter(parts.values())).fills[at]
+            found = self.fetch(entry, wanted, fill, at == used)
+            if self.rank in wanted:
+                given.append(found)
+        for output in range(one.outputs):
+            self._layouts[one.number, output] = self.parts.layout(one, output)
+        composed = self._composed.get(one.op)
+        if composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number]):
+            made = composed.build(self, one, given)
+            if self.rank in parts:
+                self._local[one.number, 0] = made
+        elif self.rank in parts:
+            self._compute(one, parts[self.rank], given)
+
+    def _compute(self, one: Operator, part: Part, given: List[Any]) -> None:
+        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+        attrs.update({key: str(value) for key, value in part.attrs.items()})
+        if part.build is not None:
+            made = part.build(given, one.name, attrs)
+        else:
+            made = _function(one.op)(*given, name=one.name, **attrs)
+        for output in range(one.outputs):
+            self._local[one.number, output] = made[output] if len(made.list_outputs()) > 1 else made
+
+    # -- what parts read -------------------------------------------------------------------------------------------
+
+    def fetch(self, entry: Entry, wanted: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
+        """The symbol of what this rank wants of an output, after an exchange if any rank wants what it does not have;
+        None if it wants nothing.
+        """
+        if entry[0] in self.graph.fixed:
+            return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
+        have = self._layouts[entry]
+        if have.gives(wanted):
+            return self._local[entry] if self.rank in wanted else None
+        key = entry, tuple(sorted(wanted.items())), fill, as_index
+        if key not in self._fetched:
+            self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
+                                                                                      as_index)
+        return self._fetched[key][0]
+
+    def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
+        """Where every rank has more than it wants, and nothing moves."""
+        if have.partial or not all(rank in have.boxes and all(
+                low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
+                for rank, box in wanted.items()):
+            return None
+        if self.rank not in wanted:
+            return [None]
+        return [_slice(self._local[entry], within(wanted[self.rank], have.boxes[self.rank]))]
+
+    def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
+        one = self.graph.operators[entry[0]]
+        return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one.name, fill,
+                              entry[0] in self._flowing and not as_index)]
+
+    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, label: str, fill: float = 0.0,
+                 differentiable: bool = True, one_answers: bool = False) -> Any:
+        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing."""
+        exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, label,
+                            differentiable)
+        self._number += 1
+        self.exchanges.append(exchange)
+        if not exchange.takes_part:
+            return None
+        node = self._make_node(exchange, differentiable)
+        self._nodes.append(node)
+        self.uses_token = True
+        self._token, taken = symbol_of(node, self._token, given if exchange.source is not None else None)
+        # Else Embedding would be asked for a gradient of ids.
+        return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
+
+    def _head(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
+        if entry[0] in self.graph.fixed:
+            return self._constant(entry, wanted[self.rank])
+        have = self._layouts[entry]
+        if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
+            return self._local[entry]
+        return self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
+                             self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True)
+
+    # -- parameters and constants ----------------------------------------------------------------------------------
+
+    def _constant(self, entry: Entry, box: Box) -> Any:
+        """A box of a weight, or of what depends on weights alone."""
+        one = self.graph.operators[entry[0]]
+        if one.op == 'null':
+            held = self.parts.weights.boxes(one.name)[self.rank]
+            if entry[0] not in self._fixed:
+                self._fixed[entry[0]] = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
+            return _box_of(self._fixed[entry[0]], box, held)
+        if one.op in ('_zeros', '_ones', '_full'):
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
+            return _function(one.op)(**attrs)
+        if entry[0] not in self._fixed:
+            given = [self._constant(source, full(self.graph.shapes[source])) for source in one.inputs]
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            self._fixed[entry[0]] = _function(one.op)(*given, name=one.name, **attrs)
+        made = self._fixed[entry[0]]
+        made = made[entry[1]] if len(made.list_outputs()) > 1 else made
+        return _box_of(made, box, full(self.graph.shapes[entry]))
+
+    def keep_statistics(self, parameter: str, value: Any, momentum: np.float32) -> None:
+        """Have a step update a running average with what it computes."""
+        self.statistics.append(Statistics(parameter, momentum))
+        self._statistic_symbols.append(mx.sym.BlockGrad(value))
+
+
+def _function(op: str) -> Any:
+    """What makes the symbol of an operator."""
+    return getattr(mx.sym, op, None) or getattr(mx.sym._internal, op)
+
+
+def _box_of(made: Any, box: Box, held: Box) -> Any:
+    return made if box == held else _slice(made, within(box, held))
+
+
+def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
+    return mx.sym.slice(made, begin=tuple(one.start for one in where), end=tuple(one.stop for one in where))
+
+

@@ -1,0 +1,241 @@
+"""Rules of layers with weights, convolutions, dense layers, embeddings, normalisation, recurrent layers; and pooling.
+"""
+from typing import Any, Dict, List, Tuple
+
+import mxnet as mx
+
+from ..boxes import Box, Range, full
+from ..graph import Graph, Operator
+from ..split import Place
+from .rule import Part, Rule, as_tuple, axis_of, summed
+
+
+def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1
+           ) -> Tuple[Range, int]:
+    """What a range of outputs reads in one dimension, which may be padding, and the padding that is left to do."""
+    if out == (0, out_count):
+        return (0, count), pad
+    return (out[0] * stride - pad, (out[1] - 1) * stride - pad + dilate * (kernel - 1) + 1), 0
+
+
+def is_channels_first(one: Operator) -> bool:
+    """Whether images have their channels in dimension 1."""
+    return str(one.get('layout', 'NC')).startswith('NC')
+
+
+class Convolution(Rule):
+    """Samples, output channels, and every dimension of images; addends are ranges of input channels."""
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """Channels of a group stay together, as far as each part needs whole groups of input channels."""
+        shape = graph.shape(one)
+        groups = int(one.get('num_group', 1))
+        return [1, shape[1] // groups if groups > 1 else 1] + [1] * (len(shape) - 2)
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All of them where the layout is known."""
+        first = is_channels_first(one)
+        return [True] + [first] * (len(graph.shape(one)) - 1)
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Input channels, without groups."""
+        return graph.inputs(one)[0][1] if is_channels_first(one) and int(one.get('num_group', 1)) == 1 else 1
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        out, shape = place.box, graph.shape(one)
+        data, weight = graph.inputs(one)[:2]
+        if not is_channels_first(one):
+            return Part([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
+        count = len(data) - 2
+        kernel = as_tuple(one.get('kernel'), count, 1)
+        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
+        dilates = as_tuple(one.get('dilate'), count, 1)
+        groups = int(one.get('num_group', 1))
+        per_group = shape[1] // groups
+        channels = out[1]
+        if groups == 1:
+            read = summed(data[1], place)
+            weights: Box = (channels, read) + full(weight[2:])
+            own_groups = 1
+        else:
+            first, last = channels[0] // per_group, channels[1] // per_group
+            each = data[1] // groups
+            read, own_groups = (first * each, last * each), last - first
+            weights = (channels,) + full(weight[1:])
+        windows = [window(*one_dimension) for one_dimension in
+                   zip(out[2:], data[2:], shape[2:], kernel, strides, pads, dilates)]
+        attrs = {'num_filter': channels[1] - channels[0], 'num_group': own_groups,
+                 'pad': tuple(pad for _, pad in windows)}
+        image: Box = (out[0], read) + tuple(one_range for one_range, _ in windows)
+        return _with_bias(one, [image, weights], channels, place, attrs)
+
+
+class FullyConnected(Rule):
+    """All dimensions; addends are ranges of inputs."""
+
+    @staticmethod
+    def _flattens(one: Operator) -> bool:
+        return bool(one.get('flatten', True))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Inputs; those that come from one channel stay together."""
+        data = graph.inputs(one)[0]
+        return data[1] if self._flattens(one) else data[-1]
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        out = place.box
+        data, weight = graph.inputs(one)[:2]
+        if self._flattens(one):
+            inner = weight[1] // data[1]
+            read = summed(data[1], place)
+            image: Box = (out[0], read) + full(data[2:])
+            columns = (read[0] * inner, read[1] * inner)
+        else:
+            columns = summed(data[-1], place)
+            image = out[:-1] + (columns,)
+        return _with_bias(one, [image, (out[-1], columns)], out[-1], place, {'num_hidden': out[-1][1] - out[-1][0]})
+
+
+def _with_bias(one: Operator, boxes: List[Any], channels: Range, place: Place, attrs: Any) -> Part:
+    """One of several addends has the bias."""
+    if len(one.inputs) == 3:
+        boxes.append((channels,) if place.addend == 0 else None)
+        if place.addend:
+            attrs['no_bias'] = True
+    return Part(boxes, [place.box], attrs)
+
+
+class Pooling(Rule):
+    """Samples, channels, and every dimension of images that is not pooled as a whole."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All where each output reads a window."""
+        shape = graph.shape(one)
+        windows = not one.get('global_pool', False) and is_channels_first(one) and self._is_plain(one)
+        return [True, is_channels_first(one)] + [windows] * (len(shape) - 2)
+
+    @staticmethod
+    def _is_plain(one: Operator) -> bool:
+        kind = one.get('pool_type', 'max')
+        return kind == 'max' or kind == 'avg' and one.get('count_include_pad', True) is True and \
+            one.get('pooling_convention', 'valid') == 'valid'
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        out, data, shape = place.box, graph.inputs(one)[0], graph.shape(one)
+        if not is_channels_first(one):
+            return Part([(out[0],) + full(data[1:])], [out])
+        if one.get('global_pool', False) or out[2:] == full(shape[2:]):
+            return Part([out[:2] + full(data[2:])], [out])
+        count = len(data) - 2
+        kernel = as_tuple(one.get('kernel'), count, 1)
+        strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
+        fill = float('-inf') if one.get('pool_type', 'max') == 'max' else 0.0
+        if one.get('pooling_convention', 'valid') == 'valid':
+            windows = [window(*each) for each in zip(out[2:], data[2:], shape[2:], kernel, strides, pads)]
+            attrs: Dict[str, Any] = {'pad': tuple(pad for _, pad in windows)}
+        else:  # what rounding up makes be read beyond the image is there as padding
+            windows = [window(each[0], each[1], -1, *each[2:])
+                       for each in zip(out[2:], data[2:], kernel, strides, pads)]
+            attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
+        return Part([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
+
+
+class BatchNorm(Rule):
+    """Channels; everything else, too, where statistics are summed (:mod:`mxhybrid.parallel.composed`)."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        channels = place.box[axis_of(one, len(place.box), 1)]
+        return Part([place.box] + [(channels,)] * 4, [place.box])
+
+
+class Embedding(Rule):
+    """Ids in every dimension, and columns; addends are ranges of rows, of which a part has those ids that are its own.
+    """
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All, but gradients that are row_sparse keep their rows whole."""
+        return [True] * (len(graph.shape(one)) - 1) + [not one.get('sparse_grad', False)]
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Rows."""
+        return 1 if one.get('sparse_grad', False) else graph.inputs(one)[1][0]
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        out, rows = place.box, graph.inputs(one)[1][0]
+        own = summed(rows, place)
+        attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
+        if place.addends == 1:
+            return Part([out[:-1], (own, out[-1])], [out], attrs)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            ids = inputs[0] - own[0]
+            found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
+            return mx.sym.broadcast_mul(found, mx.sym.expand_dims(inside(ids, own, rows), axis=-1))
+        return Part([out[:-1], (own, out[-1])], [out], attrs, build=build)
+
+
+def inside(shifted: Any, own: Range, count: int) -> Any:
+    """1 where an index less ``own[0]`` is in the range `own` of `count`, else 0; what is beyond counts as an end."""
+    mask = shifted * 0 + 1
+    if own[0] > 0:
+        mask = mask * (shifted >= 0)
+    if own[1] < count:
+        mask = mask * (shifted < own[1] - own[0])
+    return mask
+
+
+class Recurrent(Rule):
+    """The fused layer, over samples: everything else of it is whole."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Data is (time, samples, features)."""
+        return [False, True, False]
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        samples, shapes = place.box[1], graph.inputs(one)
+        states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
+                             for shape in shapes[2:]]
+        boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
+        return Part(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
+                            for output in range(one.outputs)])
+
+
+class LayerNorm(Rule):
+    """Whatever is not normalised."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All but the axis."""
+        shape = graph.shape(one)
+        return [place != axis_of(one, len(shape), -1) for place in range(len(shape))]
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        return Part([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
+
+
+class SamplesOnly(Rule):
+    """Samples in dimension 0 of the first input and of all outputs; other inputs are whole."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """The first."""
+        return [place == 0 for place in range(len(graph.shape(one)))]
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        data, *others = graph.inputs(one)
+        return Part([(place.box[0],) + full(data[1:])] + [full(shape) for shape in others],
+                    [(place.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])

@@ -1,0 +1,64 @@
+"""Which rule is whose: operators that are not here are computed whole."""
+from typing import Dict, Optional
+
+from ..graph import Operator
+from .layers import BatchNorm, Convolution, Embedding, FullyConnected, LayerNorm, Pooling, Recurrent, Rule, SamplesOnly
+from .shaping import (
+    Concat,
+    Drawn,
+    LeakyReLU,
+    OneHot,
+    Permute,
+    Pick,
+    Pointwise,
+    Reduction,
+    Reshape,
+    SliceAxis,
+    SliceChannel,
+    Softmax,
+    Stack,
+)
+
+_POINTWISE = '''
+    Activation BlockGrad Cast _copy identity cast clip
+    relu sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1 sqrt rsqrt cbrt square abs sign
+    reciprocal negative sin cos erf floor ceil round rint trunc fix gamma gammaln smooth_l1 zeros_like ones_like
+    elemwise_add elemwise_sub elemwise_mul elemwise_div add_n where _maximum _minimum _power _hypot _mod
+    _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or
+    broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod
+    broadcast_power broadcast_maximum broadcast_minimum broadcast_equal broadcast_not_equal broadcast_greater
+    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal
+    _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _mod_scalar _rmod_scalar
+    _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar _not_equal_scalar _greater_scalar
+    _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()
+
+_RULES: Dict[str, Rule] = {
+    'Convolution': Convolution(), 'FullyConnected': FullyConnected(), 'Pooling': Pooling(), 'BatchNorm': BatchNorm(),
+    'Embedding': Embedding(), 'RNN': Recurrent(), 'LayerNorm': LayerNorm(),
+    'Deconvolution': SamplesOnly(), 'LRN': SamplesOnly(), 'UpSampling': SamplesOnly(), 'InstanceNorm': SamplesOnly(),
+    'GroupNorm': SamplesOnly(), 'Pad': SamplesOnly(),
+    'Dropout': Drawn(), 'LeakyReLU': LeakyReLU(),
+    'Concat': Concat(), 'concat': Concat(), 'stack': Stack(), 'SliceChannel': SliceChannel(), 'split': SliceChannel(),
+    'slice_axis': SliceAxis(), 'SwapAxis': Permute(), 'transpose': Permute(),
+    'Reshape': Reshape(), 'reshape': Reshape(), 'Flatten': Reshape(), 'flatten': Reshape(), 'expand_dims': Reshape(),
+    'squeeze': Reshape(),
+    'sum': Reduction(), 'mean': Reduction(), 'max': Reduction(), 'min': Reduction(), 'prod': Reduction(),
+    'softmax': Softmax(), 'log_softmax': Softmax(), 'pick': Pick(), 'one_hot': OneHot(),
+    **{name: Pointwise() for name in _POINTWISE}}
+
+_WHOLE = Rule()
+
+
+def rule_of(one: Operator) -> Rule:
+    """The rule of an operator."""
+    return _RULES.get(one.op, _WHOLE)
+
+
+def is_known(one: Operator) -> bool:
+    """Whether an operator has a rule of its own."""
+    return one.op in _RULES
+
+
+def indices(one: Operator) -> Optional[int]:
+    """Which input of an operator are indices, through which no gradient flows."""
+    return {'Embedding': 0, 'pick': 1, 'one_hot': 0}.get(one.op)

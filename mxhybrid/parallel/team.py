@@ -1,0 +1,84 @@
+"""All workers of the job, as networks that are split over them see it: connections, agreements, who fails."""
+import socket
+from typing import Any, Callable, Dict, List, Optional
+
+import mxnet as mx
+
+from ..base.errors import InputError
+from ..base.peers import connect_peers
+from ..base.sealed import new_secret
+from ..job.job import Job
+from .exchange import Exchange
+from .mail import Mail
+from .node import Courier, Node
+
+_PURPOSE = 'exchanges of layers'
+_NAME = 'mxhybrid.parallel.'
+
+
+class Team:
+    """Of this process; made once."""
+
+    def __init__(self, job: Job):
+        self._job = job
+        self._collective: Any = job.collective
+        self.rank, self.size = job.rank, job.num_workers
+        self._reserved = 0
+        self._fails: Callable[[BaseException], None] = job.guard.fails_with('an exchange of layers: ')
+        self._mail: Optional[Mail] = None
+        self._courier: Any = None
+
+    def agree(self, value: Any, problem: str) -> int:
+        """All workers must have the same JSON `value`, and none a `problem` (collective); a number that is drawn."""
+        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,)).asscalar()) if self.rank == 0 else 0
+        if self.size == 1:
+            return seed
+        everyone = self._collective.exchange([value, problem, seed], _NAME + 'agree')
+        for rank, (theirs, other, _) in enumerate(everyone):
+            if other and not problem:
+                raise InputError('parallelize: worker %d cannot: %s' % (rank, other))
+            if theirs != value and not problem:
+                raise InputError('parallelize: worker %d has another network, data or plan than worker %d: give the '
+                                 'same on all' % (rank, self.rank))
+        return int(everyone[0][2])
+
+    def reserve(self, count: int) -> int:
+        """Numbers for exchanges, the same on all ranks; the first of them."""
+        first, self._reserved = self._reserved, self._reserved + count
+        return first
+
+    def node(self, exchange: Exchange, differentiable: bool) -> Node:
+        """The operator of an exchange."""
+        return Node(exchange, self.courier, differentiable, self._fails)
+
+    @property
+    def courier(self) -> Courier:
+        """What moves arrays between ranks (collective at first)."""
+        if self._courier is None:
+            self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
+            self._courier = Courier(self._mail)
+        return self._courier
+
+    def _connect(self) -> Dict[int, socket.socket]:
+        address = self._job.topology.addresses[self.rank]
+        with socket.create_server((address, 0), backlog=self.size) as door:
+            secret = new_secret() if self.rank == 0 else ''
+            everyone = self._collective.exchange([address, door.getsockname()[1], secret], _NAME + 'doors')
+            others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
+            return connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
+                                 everyone[0][2], self._job.settings.timeout, _PURPOSE)
+
+    def broadcast_(self, array: Any, name: str) -> None:
+        """Overwrite a dense array with worker 0's (collective)."""
+        if self.size > 1:
+            self._collective.broadcast_(array, _NAME + name)
+
+
+_teams: Dict[int, Team] = {}
+
+
+def team_of(job: Job) -> Team:
+    """The team of a job."""
+    if id(job) not in _teams:
+        _teams[id(job)] = Team(job)
+    return _teams[id(job)]
