@@ -7,13 +7,14 @@ from mxnet import autograd, gluon
 
 from ..base.errors import InputError
 from ..job.join import join
+from ..kvstore.parts import agreed
 from ..native import trainers
 from .boxes import Box, cuts, full, shape_of
 from .composed import COMPOSED
 from .dimensions import Dimensions
 from .graph import Entry, Graph
 from .held import Held, hold
-from .plan import Plan, as_plan
+from .plan import Explicit, Plan, as_plan, save
 from .program import TOKEN, Parts, Program
 from .rules.table import rule_of
 from .team import Team, team_of
@@ -46,8 +47,9 @@ class Parallel(gluon.Block):
             self._params._params[name] = param
 
     def _program(self, training: bool, first: int) -> Program:
+        frozen = {name for name, param in self._held.params.items() if agreed(param)[0] == 'null'}
         return Program(self._parts, self._team.rank, self._shares.inputs, self._shares.outputs, COMPOSED[training],
-                       self._team.node, first, self._shares.flows)
+                       self._team.node, first, self._shares.flows, frozen)
 
     @property
     def samples(self) -> slice:
@@ -93,6 +95,13 @@ class Parallel(gluon.Block):
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
                                  "batch[net.samples], have shape %s; a joint batch of another size needs a network of "
                                  'its own' % (self._team.rank, name, tuple(array.shape), wanted))
+
+    def save_plan(self, path: str) -> None:
+        """Write how every operator is split, with digests of network and world, to a JSON file that
+        :func:`parallelize` takes as a plan.
+        """
+        save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
+                            self._graph.digest(), self._team.size))
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """It is compiled anyway."""
@@ -178,7 +187,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         raise
     graph, chosen, names, shares, regroup, parts = made
     seed = team.agree([graph.digest(), chosen.as_json()], problem)
-    if any(rule_of(one).random or one.op == 'RNN' for one in graph.computing):
+    if any(rule_of(one).alone or one.op == 'RNN' for one in graph.computing):
         mx.random.seed((seed + team.rank) % 2 ** 31)
     first = team.reserve(_NUMBERS)
     held = hold(net, parts, team, first + _NUMBERS // 2)

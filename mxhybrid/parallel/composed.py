@@ -70,7 +70,8 @@ class JointBatchNorm:
         joint_variance = mx.sym.reshape(mx.sym.sum((variance + mx.sym.square(difference)) * weight, axis=0),
                                         shape=(-1,))
         momentum = np.float32(one.get('momentum', 0.9))  # as MXNet has it
-        for at, value in ((3, joint_mean), (4, joint_variance)):
+        # MXNet's own updates its averages in backward (batch_norm.cc), if that comes to it.
+        for at, value in ((3, joint_mean), (4, joint_variance)) if program.learns(one) else ():
             program.keep_statistics(graph.operators[one.inputs[at][0]].name, value, momentum)
         scale = mx.sym.rsqrt(joint_variance + float(one.get('eps', 1e-3)))
         if one.get('fix_gamma', True) is not True:

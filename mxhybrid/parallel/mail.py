@@ -107,7 +107,7 @@ class Mail:
 
     def _start(self, move: Move, source: Any, target: Any, done: Callable[[], None]) -> None:
         for to, where in move.sends:
-            piece = np.ascontiguousarray(source[where])
+            piece = np.array(source[where], order='C')  # a copy: the array may be used again before all is sent
             queue = self._peers[to].queue
             queue.append(memoryview(_HEAD.pack(move.tag, piece.nbytes)))
             queue.append(piece.reshape(-1).view(np.uint8).data)

@@ -3,6 +3,8 @@ import fnmatch
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ..base.errors import InputError
 from ..base.files import write_atomically
 from .dimensions import Dimensions
@@ -80,7 +82,7 @@ class Plan:
                                     spread(degree, ranks)))
         if not candidates:
             why = 'samples cannot be split' if is_known(one) else 'no rule for %s' % one.op
-            if rule_of(one).random:
+            if rule_of(one).alone:
                 return Split((1,) * len(shape), (0,)), 'on one rank: ' + why
             return whole(len(shape), range(ranks)), 'whole on every rank: ' + why
         return max(candidates, key=lambda split: len(split.ranks)), ''
@@ -240,6 +242,56 @@ class Layers(Plan):
         return {'plan': 'layers', 'layers': self._by_pattern}
 
 
+class Explicit(Plan):
+    """The split of every operator of one network on so many workers, as a file has it.
+
+    Parameters
+    ----------
+    splits : dict of str to Split
+        By :meth:`mxhybrid.parallel.graph.Graph.label`.
+    model : str
+        Digest of the network.
+    workers : int
+    """
+
+    name = 'explicit'
+
+    def __init__(self, splits: Mapping[str, Split], model: str, workers: int):
+        self.splits, self.model, self.workers = dict(splits), model, workers
+
+    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
+        """As :meth:`Plan.settle`."""
+        if ranks != self.workers:
+            raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
+        if graph.digest() != self.model:
+            raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make another '
+                             'one' % (self.model, graph.digest()))
+        found = {}
+        for one in graph.computing:
+            split = self.splits.get(graph.label(one))
+            if split is None:
+                raise InputError('plan: it says nothing of %s' % graph.label(one))
+            self._check(graph, one, split, ranks)
+            found[one.number] = split
+        return Settled(found, {})
+
+    @staticmethod
+    def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:
+        rule = rule_of(one)
+        limits = rule.limits(graph, one)
+        if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
+                or split.addends > rule.addends(graph, one) or split.copies > 1 and (rule.alone or split.addends > 1)
+                or not all(0 <= rank < ranks for rank in split.ranks)):
+            raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
+                             % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))
+
+    def as_json(self) -> Dict[str, Any]:
+        """As :meth:`Plan.as_json`."""
+        return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'operators': {
+            label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
+                    'ranks': list(split.ranks)} for label, split in self.splits.items()}}
+
+
 def data_parallel() -> Plan:
     """Every operator has its samples split over all workers, as without a plan."""
     return Plan()
@@ -309,8 +361,25 @@ def from_json(value: Mapping[str, Any]) -> Plan:
         return grid(value.get('model', 1), value.get('batch', 1), value.get('domain', ()))
     if kind == 'layers' and isinstance(value.get('layers'), Mapping):
         return Layers(value['layers'])
+    if kind == 'explicit':
+        return _explicit(value)
     raise InputError("plan: %r is none: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid' or 'layers'"
                      % (value,))
+
+
+def _explicit(value: Mapping[str, Any]) -> Plan:
+    try:
+        splits = {}
+        for label, one in value['operators'].items():
+            degrees, ranks = [[int(number) for number in one[key]] for key in ('degrees', 'ranks')]
+            addends, copies = int(one.get('addends', 1)), int(one.get('copies', 1))
+            if min(degrees + [addends, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
+                    np.prod(degrees)) * addends * copies:
+                raise ValueError('%s has %s' % (label, one))
+            splits[label] = Split(degrees, ranks, addends, copies)
+        return Explicit(splits, str(value['model']), int(value['workers']))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError('plan: no explicit plan: %s' % error) from error
 
 
 def as_plan(plan: Any) -> Plan:
@@ -325,9 +394,9 @@ def as_plan(plan: Any) -> Plan:
                      'name of a JSON file' % (plan,))
 
 
-def save(path: str, plan: Plan, model: str, ranks: int) -> None:
-    """Write a plan to a file, with the digest of the network and the number of workers that it was made for."""
-    text = json.dumps({'format': _FORMAT, 'model': model, 'workers': ranks, **plan.as_json()}, indent=1)
+def save(path: str, plan: Plan) -> None:
+    """Write a plan to a file."""
+    text = json.dumps({'format': _FORMAT, **plan.as_json()}, indent=1)
     write_atomically(path, text.encode())
 
 

@@ -1,5 +1,5 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -87,6 +87,8 @@ class Program:
         Number of the first exchange.
     flows : set of str
         Data through which gradients go back.
+    frozen : set of str
+        Parameters that have no gradients.
 
     Attributes
     ----------
@@ -100,7 +102,7 @@ class Program:
 
     def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                  outputs: Dict[Entry, Dict[int, Box]], composed: Dict[str, Any], make_node: MakeNode, first: int,
-                 flows: Any = ()):
+                 flows: Any = (), frozen: Any = ()):
         self.parts, self.graph, self.rank = parts, parts.graph, rank
         self._composed, self._make_node, self._number = composed, make_node, first
         self._token = mx.sym.var(TOKEN, dtype='float32')
@@ -109,7 +111,9 @@ class Program:
         self._local: Dict[Entry, Any] = {}
         self._fixed: Dict[int, Any] = {}
         self._fetched: Dict[Any, Any] = {}
-        self._flowing = set()
+        #: Operators through which gradients may go back; those of them that something trained hangs on.
+        self._flowing: Set[int] = set()
+        self._learning: Set[int] = set()
         self.statistics: List[Statistics] = []
         self._statistic_symbols: List[Any] = []
         self.exchanges: List[Exchange] = []
@@ -118,8 +122,9 @@ class Program:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
                     self._flowing.add(one.number)
-                elif any(source in self._flowing for source, _ in one.inputs):
-                    self._flowing.add(one.number)
+                    if one.name not in frozen and one.name not in self.graph.auxiliary:
+                        self._learning.add(one.number)
+                self._pass_on(one)
             elif one.op == 'null':
                 self._data(one, inputs[one.number, 0], one.name in flows)
             else:
@@ -127,7 +132,20 @@ class Program:
         heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
         self.outputs = len(heads)
         ends = heads + self._statistic_symbols + ([self._token] if self.uses_token else [])
-        self.symbol = mx.sym.Group(ends)
+        self.symbol = mx.sym.Group(ends + self._unread(mx.sym.Group(ends)))
+
+    def _unread(self, symbol: Any) -> List[Any]:
+        """An element of each weight that this rank holds and that nothing needs which it computes, as where another one
+        has a copy of that: so that backward gives it a gradient of zeros.
+        """
+        used, found = set(symbol.list_inputs()), []
+        for one in self.graph.operators:
+            boxes = self.parts.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
+            if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
+                shape = shape_of(boxes[self.rank])
+                weight = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
+                found.append(mx.sym.slice(weight, begin=(0,) * len(shape), end=(1,) * len(shape)))
+        return found
 
     def forget(self) -> None:
         """It is not run any more."""
@@ -143,11 +161,21 @@ class Program:
         self._local[entry] = given if flows else mx.sym.BlockGrad(given)
         if flows:
             self._flowing.add(one.number)
+            self._learning.add(one.number)
+
+    def _pass_on(self, one: Operator) -> None:
+        used = indices(one)
+        for known in (self._flowing, self._learning):
+            if any(source in known for at, (source, _) in enumerate(one.inputs) if at != used):
+                known.add(one.number)
+
+    def learns(self, one: Operator) -> bool:
+        """Whether backward comes to an operator."""
+        return one.number in self._learning
 
     def _operator(self, one: Operator) -> None:
         used = indices(one)
-        if any(source in self._flowing for at, (source, _) in enumerate(one.inputs) if at != used):
-            self._flowing.add(one.number)
+        self._pass_on(one)
         ranks = self.parts.places[one.number]
         parts = {rank: self.parts.part(one, rank) for rank in ranks}
         given = []

@@ -150,6 +150,8 @@ class Pooling(Rule):
 class BatchNorm(Rule):
     """Channels; everything else, too, where statistics are summed (:mod:`mxhybrid.parallel.composed`)."""
 
+    alone = True
+
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All."""
         return [True] * len(graph.shape(one))

@@ -32,8 +32,8 @@ class Part:
 class Rule:
     """How operators of a kind are split.  The base class has what holds for operators that cannot be split at all."""
 
-    #: Whether what it computes is drawn, so that copies would differ.
-    random = False
+    #: Whether a part must have no copies: they would draw other numbers, or keep averages that others do not.
+    alone = False
 
     def grains(self, graph: Graph, one: Operator) -> List[int]:
         """Of what each dimension of the first output is cut in multiples."""

@@ -30,7 +30,7 @@ class Pointwise(Rule):
 class Drawn(Pointwise):
     """The same for what is drawn."""
 
-    random = True
+    alone = True
 
 
 class LeakyReLU(Pointwise):
