@@ -264,8 +264,8 @@ class Explicit(Plan):
         if ranks != self.workers:
             raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
         if graph.digest() != self.model:
-            raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make another '
-                             'one' % (self.model, graph.digest()))
+            raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make '
+                             'another one' % (self.model, graph.digest()))
         found = {}
         for one in graph.computing:
             split = self.splits.get(graph.label(one))
