@@ -9,14 +9,15 @@ from ..base.errors import InputError
 from ..job.join import join
 from ..kvstore.parts import agreed
 from ..native import trainers
-from .boxes import Box, cuts, full, shape_of
+from .boxes import shape_of
 from .composed import COMPOSED
 from .dimensions import Dimensions
-from .graph import Entry, Graph
+from .graph import Graph
 from .held import Held, hold
 from .plan import Explicit, Plan, as_plan, save
 from .program import TOKEN, Parts, Program
 from .rules.table import rule_of
+from .shares import Shares
 from .team import Team, team_of
 
 #: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
@@ -32,7 +33,7 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, graph: Graph, plan: Plan, held: Held, names: List[str], shares: '_Shares',
+    def __init__(self, team: Team, graph: Graph, plan: Plan, held: Held, names: List[str], shares: Shares,
                  regroup: Any, parts: Parts, first: int):
         super().__init__(prefix='', params=None)
         self._team, self._graph, self.plan, self._held = team, graph, plan, held
@@ -90,7 +91,7 @@ class Parallel(gluon.Block):
             raise InputError('a parallelized network: %d inputs, but it was made for %d'
                              % (len(args), len(self._names)))
         for name, array in zip(self._names, args):
-            wanted = self._shares.shape(name)
+            wanted = shape_of(self._shares.box(name))
             if tuple(array.shape) != wanted:
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
                                  "batch[net.samples], have shape %s; a joint batch of another size needs a network of "
@@ -105,45 +106,6 @@ class Parallel(gluon.Block):
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """It is compiled anyway."""
-
-
-class _Shares:
-    """What each rank gives and gets of data and outputs."""
-
-    def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
-                 flows: Any):
-        self._graph, self._rank, self.flows = graph, rank, flows
-        counts = {graph.data[name][axis] for name, axis in axes.items() if axis is not None}
-        if len(counts) != 1:
-            raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'
-                             % sorted(counts))
-        self._count = counts.pop()
-        self._ranges = cuts(self._count, ranks) if self._count >= ranks else [
-            (at * self._count // ranks, at * self._count // ranks + 1) for at in range(ranks)]
-        self.samples = slice(*self._ranges[rank])
-        self.inputs: Dict[Entry, Dict[int, Box]] = {}
-        self._by_name: Dict[str, Box] = {}
-        for one in graph.operators:
-            if one.op == 'null' and one.name in graph.data:
-                boxes = self._boxes((one.number, 0), axes[one.name])
-                self.inputs[one.number, 0] = boxes
-                self._by_name[one.name] = boxes[rank]
-        self.outputs = {entry: self._boxes(entry, dimensions.samples(entry)) for entry in graph.heads}
-
-    def _boxes(self, entry: Entry, axis: Optional[int]) -> Dict[int, Box]:
-        shape = self._graph.shapes[entry]
-        found = {}
-        for rank, (low, high) in enumerate(self._ranges):
-            box = list(full(shape))
-            if axis is not None and shape[axis] % self._count == 0:
-                each = shape[axis] // self._count
-                box[axis] = (low * each, high * each)
-            found[rank] = tuple(box)
-        return found
-
-    def shape(self, name: str) -> Tuple[int, ...]:
-        """What this rank gives of an input; ``(1,)`` in place of inputs that the network does not use."""
-        return shape_of(self._by_name[name])
 
 
 def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False
@@ -226,7 +188,7 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
     settled = plan.settle(graph, dimensions, team.size)
     parts = Parts(graph, settled.splits)
     flows = set(names) if input_grad else set()
-    return graph, plan, names, _Shares(graph, axes, dimensions, team.size, team.rank, flows), regroup, parts
+    return graph, plan, names, Shares(graph, axes, dimensions, team.size, team.rank, flows), regroup, parts
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:

@@ -58,7 +58,6 @@ class Mail:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._ear, selectors.EVENT_READ)
         for peer in self._peers.values():
-            peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer.sock.setblocking(False)
             self._selector.register(peer.sock, selectors.EVENT_READ, peer)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-mail', daemon=True)

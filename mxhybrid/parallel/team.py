@@ -65,8 +65,11 @@ class Team:
             secret = new_secret() if self.rank == 0 else ''
             everyone = self._collective.exchange([address, door.getsockname()[1], secret], _NAME + 'doors')
             others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
-            return connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
-                                 everyone[0][2], self._job.settings.timeout, _PURPOSE)
+            found = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
+                                  everyone[0][2], self._job.settings.timeout, _PURPOSE)
+        for sock in found.values():
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
 
     def broadcast_(self, array: Any, name: str) -> None:
         """Overwrite a dense array with worker 0's (collective)."""

@@ -1,0 +1,202 @@
+"""Networks that are split over processes, drawn ones, and drawn splits."""
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from hypothesis import strategies as st
+
+from mxhybrid.parallel.boxes import full, within
+from mxhybrid.parallel.rules.table import rule_of
+from mxhybrid.parallel.split import Split
+
+ROOT = Path(__file__).resolve().parents[2]
+BODY = ROOT / 'tests' / 'parallel' / 'bodies' / 'rank.py'
+
+#: Seconds that a rank may take for a network.
+ANSWER_S = 60.0
+
+
+class Ranks:
+    """Processes that are connected as the ranks of a job are; each computes its part of a network."""
+
+    def __init__(self, count):
+        self.count = count
+        pairs = {(one, other): socket.socketpair() for one in range(count) for other in range(one)}
+        self._processes = []
+        for rank in range(count):
+            mine = {**{other: pair[0] for (one, other), pair in pairs.items() if one == rank},
+                    **{one: pair[1] for (one, other), pair in pairs.items() if other == rank}}
+            self._processes.append(subprocess.Popen(
+                [sys.executable, str(BODY), str(rank)] + ['%d:%d' % (other, sock.fileno())
+                                                          for other, sock in mine.items()],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[sock.fileno() for sock in mine.values()],
+                env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}))
+        for pair in pairs.values():
+            for sock in pair:
+                sock.close()
+
+    def close(self):
+        """End them."""
+        for process in self._processes:
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+
+    def run(self, symbol, data, weights, splits, training=True):
+        """Outputs and gradients of all parameters, joined from all ranks, and how many exchanges there are.
+
+        `data` and `weights` are whole arrays by name, `splits` of every operator by its number.
+        """
+        keys = {number: split.key for number, split in splits.items()}
+        for process in self._processes:
+            pickle.dump((symbol.tojson(), data, weights, keys, training), process.stdin)
+            process.stdin.flush()
+        outputs, gradients, exchanges = None, {}, 0
+        deadline = time.monotonic() + ANSWER_S
+        for rank, process in enumerate(self._processes):
+            assert select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0], 'rank %d' % rank
+            found, mine, exchanges = pickle.load(process.stdout)
+            outputs = outputs or [{} for _ in found]
+            for boxes, (box, values) in zip(outputs, found):
+                if box in boxes:  # all who have a sample have the same of it
+                    np.testing.assert_allclose(values, boxes[box], rtol=1e-13, atol=1e-13)
+                boxes[box] = values
+            for name, (box, values) in mine.items():
+                whole = gradients.setdefault(name, np.zeros({**data, **weights}[name].shape))
+                whole[within(box, full(whole.shape))] += values
+        return [_joined(boxes) for boxes in outputs], gradients, exchanges
+
+
+def _joined(boxes):
+    whole = np.full([max(box[at][1] for box in boxes) for at in range(len(next(iter(boxes))))], np.nan)
+    for box, values in boxes.items():
+        whole[within(box, full(whole.shape))] = values
+    return whole
+
+
+def weigh(output):
+    """A gradient of an output that does not depend on where its elements are: so that splits know it, too."""
+    return mx.nd.sin(output.detach() * 3 + 1)
+
+
+def run_whole(symbol, data, weights, training=True):
+    """The same by MXNet alone."""
+    arrays = {name: mx.nd.array({**data, **weights}[name], dtype={**data, **weights}[name].dtype)
+              for name in symbol.list_inputs()}
+    auxiliary = set(symbol.list_auxiliary_states())
+    for name, array in arrays.items():
+        if name not in auxiliary:
+            array.attach_grad()
+    with mx.autograd.record(train_mode=training):
+        found = mx.nd.CachedOp(symbol, [])(*[arrays[name] for name in symbol.list_inputs()])
+    found = list(found) if isinstance(found, (list, tuple)) else [found]
+    mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
+    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in arrays.items()
+                                              if name not in auxiliary}
+
+
+def drawn_splits(draw, graph, ranks):
+    """A split of each operator that its rule allows, on any of the ranks, in any order."""
+    found = {}
+    for one in graph.computing:
+        rule = rule_of(one)
+        limits, shape = rule.limits(graph, one), graph.shape(one)
+        left, degrees, addends, copies = draw(st.integers(1, ranks)), [1] * len(shape), 1, 1
+        for dimension in draw(st.permutations(range(len(shape) + 1))):
+            if dimension == len(shape):
+                addends = draw(st.integers(1, min(left, rule.addends(graph, one))))
+                left //= addends
+            else:
+                degrees[dimension] = draw(st.integers(1, min(left, limits[dimension])))
+                left //= degrees[dimension]
+        count = int(np.prod(degrees)) * addends
+        if addends == 1 and not rule.alone and ranks // count > 1:
+            copies = draw(st.integers(1, ranks // count))
+        chosen = draw(st.permutations(range(ranks)))[:count * copies]
+        found[one.number] = Split(degrees, chosen, addends, copies)
+    return found
+
+
+class Layers:
+    """A network of images that is drawn layer by layer, as a symbol."""
+
+    def __init__(self, draw, samples, channels, side):
+        self._draw, self._count = draw, 0
+        self.first = self.shape = (samples, channels, side, side)
+        self.symbol = mx.sym.var('data', dtype='float64')
+        for _ in range(draw(st.integers(1, 5))):
+            getattr(self, draw(st.sampled_from(['_convolve', '_pool', '_normalise', '_activate', '_fork', '_repeat'])))()
+        if draw(st.booleans()):
+            self._flatten()
+
+    def _name(self, what):
+        self._count += 1
+        return '%s%d' % (what, self._count)
+
+    def _set(self, symbol):
+        self.symbol = symbol
+        self.shape = tuple(symbol.infer_shape(data=self.first)[1][0])
+
+    def _convolve(self):
+        draw, channels = self._draw, self.shape[1]
+        groups = draw(st.sampled_from([one for one in (1, 2, channels) if channels % one == 0]))
+        kernel = tuple(draw(st.integers(1, min(3, side))) for side in self.shape[2:])
+        self._set(mx.sym.Convolution(
+            self.symbol, num_filter=groups * draw(st.integers(1, 3)), num_group=groups, kernel=kernel,
+            stride=tuple(draw(st.integers(1, 2)) for _ in kernel), pad=tuple(draw(st.integers(0, 2)) for _ in kernel),
+            no_bias=draw(st.booleans()), name=self._name('conv')))
+
+    def _pool(self):
+        draw = self._draw
+        kernel = tuple(draw(st.integers(1, min(3, side))) for side in self.shape[2:])
+        self._set(mx.sym.Pooling(
+            self.symbol, kernel=kernel, stride=tuple(draw(st.integers(1, 2)) for _ in kernel),
+            pad=tuple(draw(st.integers(0, one // 2)) for one in kernel), pool_type=draw(st.sampled_from(['max', 'avg'])),
+            pooling_convention=draw(st.sampled_from(['valid', 'full'])), count_include_pad=draw(st.booleans()),
+            global_pool=draw(st.sampled_from([False, False, True])), name=self._name('pool')))
+
+    def _normalise(self):
+        self._set(mx.sym.BatchNorm(self.symbol, fix_gamma=self._draw(st.booleans()), eps=1e-3, name=self._name('bn')))
+
+    def _activate(self):
+        self._set(mx.sym.Activation(self.symbol, act_type='tanh', name=self._name('act')))
+
+    def _fork(self):
+        """Two ways, put together."""
+        before = self.symbol
+        one = mx.sym.Convolution(before, num_filter=self.shape[1], kernel=(1, 1), name=self._name('conv'))
+        other = mx.sym.Activation(before, act_type='sigmoid', name=self._name('act'))
+        self._set(one + other if self._draw(st.booleans()) else
+                  mx.sym.Concat(one, other, dim=self._draw(st.integers(1, 3)), name=self._name('concat')))
+
+    def _repeat(self):
+        axis = self._draw(st.sampled_from([1, (2, 3)]))
+        mean = mx.sym.mean(self.symbol, axis=axis, keepdims=True, name=self._name('mean'))
+        self._set(mx.sym.broadcast_mul(self.symbol, mean, name=self._name('scale')))
+
+    def _flatten(self):
+        symbol = self.symbol if self._draw(st.booleans()) else mx.sym.Flatten(self.symbol, name=self._name('flat'))
+        self._set(mx.sym.FullyConnected(symbol, num_hidden=self._draw(st.integers(1, 7)), name=self._name('dense')))
+        if self._draw(st.booleans()):
+            self._set(mx.sym.log_softmax(self.symbol, name=self._name('softmax')))
+
+
+def weights_of(symbol, data, seed):
+    """Values of all parameters."""
+    rng = np.random.RandomState(seed)
+    shapes, _, auxiliary = symbol.infer_shape(**{name: array.shape for name, array in data.items()})
+    named = list(zip(symbol.list_arguments(), shapes)) + list(zip(symbol.list_auxiliary_states(), auxiliary))
+    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape)
+            for name, shape in named if name not in data}

@@ -1,0 +1,86 @@
+"""One rank of a network that is split, without a job: it computes what it is told over pipes; see helpers/ranks.py.
+
+args: rank, and a descriptor of a socket to each other rank, as ``rank:descriptor``.
+"""
+import os
+import pickle
+import socket
+import sys
+import traceback
+
+import mxnet as mx
+import numpy as np
+
+from mxhybrid.parallel.boxes import full, within
+from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.parallel.dimensions import Dimensions
+from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.mail import Mail
+from mxhybrid.parallel.node import Courier, Node
+from mxhybrid.parallel.program import TOKEN, Parts, Program
+from mxhybrid.parallel.shares import Shares
+from mxhybrid.parallel.split import Split
+
+RANK = int(sys.argv[1])
+SOCKETS = {int(rank): socket.socket(fileno=int(descriptor))
+           for rank, descriptor in (one.split(':') for one in sys.argv[2:])}
+
+
+def fail(error):
+    traceback.print_exception(type(error), error, error.__traceback__)
+    os._exit(1)
+
+
+def weigh(output):
+    """A gradient of an output that depends on its value only: so that every split gives the same."""
+    return mx.nd.sin(output.detach() * 3 + 1)
+
+
+def compute(courier, text, data, weights, splits, training, first):
+    """This rank's outputs and gradients, with their boxes."""
+    graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
+                  {name: array.dtype for name, array in {**data, **weights}.items()})
+    axes = {name: 0 for name in data}
+    parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
+    shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, set(data))
+    program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
+                      lambda exchange, flows: Node(exchange, courier, flows, fail), first, shares.flows)
+    arrays = {}
+    for name in program.symbol.list_inputs():
+        if name == TOKEN:
+            arrays[name] = mx.nd.zeros(1)
+        else:
+            whole, box = (data[name], shares.box(name)) if name in data else (
+                weights[name], parts.weights.boxes(name)[RANK])
+            values = np.ascontiguousarray(whole[within(box, full(whole.shape))])
+            arrays[name] = mx.nd.array(values, dtype=values.dtype)
+        if name not in graph.auxiliary:
+            arrays[name].attach_grad()
+    operator = mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
+    with mx.autograd.record(train_mode=training):
+        found = operator(*[arrays[name] for name in program.symbol.list_inputs()])
+    found = (list(found) if isinstance(found, (list, tuple)) else [found])[:program.outputs]
+    mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
+    outputs = [(shares.outputs[head][RANK], one.asnumpy()) for head, one in zip(graph.heads, found)]
+    gradients = {name: (shares.box(name) if name in data else parts.weights.boxes(name)[RANK], array.grad.asnumpy())
+                 for name, array in arrays.items() if name != TOKEN and array.grad is not None}
+    program.forget()
+    return outputs, gradients, len(program.exchanges)
+
+
+def main():
+    tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
+    os.dup2(2, 1)  # whatever else is printed
+    courier = Courier(Mail(RANK, SOCKETS, fail))
+    first = 0
+    while True:
+        try:
+            task = pickle.load(tasks)
+        except EOFError:
+            return
+        pickle.dump(compute(courier, *task, first), results)
+        results.flush()
+        first += 1 << 20
+
+
+main()
