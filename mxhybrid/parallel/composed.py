@@ -11,12 +11,14 @@ from .rules.rule import axis_of
 from .split import Split
 
 
-def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, Tuple[int, int]]:
-    """For each rank, which one it is of those whose boxes differ in `axes` only, and how many those are."""
-    groups: Dict[Box, List[int]] = {}
-    for rank, box in sorted(boxes.items(), key=lambda item: (item[1], item[0])):
-        groups.setdefault(tuple(one for at, one in enumerate(box) if at not in axes), []).append(rank)
-    return {rank: (at, len(ranks)) for ranks in groups.values() for at, rank in enumerate(ranks)}
+def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]]:
+    """For each rank the boxes, in order, that differ from its own in `axes` only; copies count once."""
+    def key(box: Box) -> Box:
+        return tuple(one for at, one in enumerate(box) if at not in axes)
+    groups: Dict[Box, List[Box]] = {}
+    for box in sorted(set(boxes.values())):
+        groups.setdefault(key(box), []).append(box)
+    return {rank: groups[key(box)] for rank, box in boxes.items()}
 
 
 class JointBatchNorm:
@@ -42,23 +44,23 @@ class JointBatchNorm:
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
         groups = _groups(boxes, others)
-        count = max(size for _, size in groups.values())
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
         have = Layout((count, 3, shape[axis]), {rank: ((at, at + 1), (0, 3), boxes[rank][axis])
-                                                for rank, (at, _) in groups.items()})
-        wanted = {rank: ((0, size), (0, 3), boxes[rank][axis]) for rank, (_, size) in groups.items()}
+                                                for rank, at in places.items()})
+        wanted = {rank: ((0, len(group)), (0, 3), boxes[rank][axis]) for rank, group in groups.items()}
         mine = one_each = None
         dtype = 'float64' if graph.dtypes[one.inputs[0]] == 'float64' else 'float32'
         if program.rank in boxes:
             box = boxes[program.rank]
             one_each = tuple(-1 if at == axis else 1 for at in range(len(shape)))
-            joint = sum(size_of(other) for other in boxes.values() if other[axis] == box[axis])
+            joint = sum(map(size_of, groups[program.rank]))
             data = given[0] if graph.dtypes[one.inputs[0]] != 'float16' else mx.sym.cast(given[0], dtype)
             mean = mx.sym.mean(data, axis=others)
             apart = mx.sym.broadcast_sub(data, mx.sym.reshape(mean, shape=one_each))
             variance = mx.sym.mean(mx.sym.square(apart), axis=others)
             weight = mx.sym.ones_like(mean) * (size_of(box) / joint)
             mine = mx.sym.expand_dims(mx.sym.stack(mean, variance, weight, axis=0), axis=0)
-        # Copies compute the same from the same, so statistics take no part of their own.
         everyone = program.exchange(mine, have, wanted, dtype, one.name)
         if everyone is None:
             return None
@@ -104,13 +106,14 @@ class SplitSoftmax:
         axis = cls._axis(one, len(shape))
         boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
         groups = _groups(boxes, (axis,))
-        count = max(size for _, size in groups.values())
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
 
         def told(rank: int, of: Tuple[int, int]) -> Box:
             return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
         have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
-                      {rank: told(rank, (at, at + 1)) for rank, (at, _) in groups.items()})
-        wanted = {rank: told(rank, (0, size)) for rank, (_, size) in groups.items()}
+                      {rank: told(rank, (at, at + 1)) for rank, at in places.items()})
+        wanted = {rank: told(rank, (0, len(group))) for rank, group in groups.items()}
         mine = data = None
         if program.rank in boxes:
             data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]

@@ -97,14 +97,14 @@ def run_whole(symbol, data, weights, training=True):
               for name in symbol.list_inputs()}
     auxiliary = set(symbol.list_auxiliary_states())
     for name, array in arrays.items():
-        if name not in auxiliary:
+        if name not in auxiliary and not (name in data and np.array_equal(data[name], np.floor(data[name]))):
             array.attach_grad()
     with mx.autograd.record(train_mode=training):
         found = mx.nd.CachedOp(symbol, [])(*[arrays[name] for name in symbol.list_inputs()])
     found = list(found) if isinstance(found, (list, tuple)) else [found]
     mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
     return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in arrays.items()
-                                              if name not in auxiliary}
+                                              if array.grad is not None}
 
 
 def drawn_splits(draw, graph, ranks):

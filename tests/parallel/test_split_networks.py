@@ -1,4 +1,5 @@
 """Drawn networks with drawn splits over 2 and 4 ranks: outputs and gradients are those of the whole network."""
+import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -11,6 +12,13 @@ from ..helpers.split_networks import Layers, Ranks, drawn_splits, run_whole, wei
 @pytest.fixture(scope='module', params=[2, 4], ids='{} ranks'.format)
 def ranks(request):
     made = Ranks(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope='module')
+def four():
+    made = Ranks(4)
     yield made
     made.close()
 
@@ -34,3 +42,85 @@ def test_networks_of_images(ranks, drawn):
     layers = Layers(drawn.draw, samples, drawn.draw(st.integers(1, 4)), drawn.draw(st.integers(3, 9)))
     data = {'data': np.random.RandomState(0).uniform(-1, 1, layers.first)}
     compare(ranks, layers.symbol, data, weights_of(layers.symbol, data, 1), drawn.draw)
+
+
+def _ids(rng, shape):
+    return rng.randint(0, 7, shape).astype('float64')
+
+
+def _reals(rng, shape):
+    return rng.uniform(-1, 1, shape)
+
+
+def _language_model(ids, labels):
+    """Cross-entropy of an LSTM, as gluon makes it."""
+    embedded = mx.sym.Embedding(ids, input_dim=7, output_dim=6, name='embed')
+    normal = mx.sym.LayerNorm(embedded, axis=-1, name='norm')
+    series = mx.sym.SwapAxis(normal, dim1=0, dim2=1)
+    states = [mx.sym.zeros(shape=(2, 0, 4), dtype='float64') for _ in range(2)]
+    made = mx.sym.RNN(series, mx.sym.var('params', shape=(2 * 4 * 4 * 2 + 4 * 4 * (6 + 4 + 4 + 4),)), *states,
+                      state_size=4, num_layers=2, mode='lstm', state_outputs=True, name='lstm')
+    outputs = mx.sym.SwapAxis(made[0], dim1=0, dim2=1)
+    logits = mx.sym.FullyConnected(outputs, num_hidden=7, flatten=False, name='out')
+    loss = -mx.sym.pick(mx.sym.log_softmax(logits, axis=-1), labels, axis=-1, keepdims=True)
+    return mx.sym.mean(loss, axis=0, exclude=True)
+
+
+IDS, REALS = _ids, _reals
+#: What is built, of inputs of which kind and shape.
+OPERATORS = {
+    'language model': (_language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
+    'softmax along any axis': (lambda x: mx.sym.softmax(x * 3, axis=1, temperature=2.0), [(REALS, (3, 5, 4))]),
+    'embedding': (lambda x: mx.sym.Embedding(x, input_dim=7, output_dim=5, name='embed'), [(IDS, (5, 3))]),
+    'pick': (lambda x, at: mx.sym.pick(x, at, axis=1), [(REALS, (5, 4, 3)), (IDS, (5, 3))]),
+    'one hot': (lambda at: mx.sym.one_hot(at, depth=7, dtype='float64') * mx.sym.var('scale', shape=(1,)).reshape(
+        (1, 1, 1)).broadcast_to((5, 3, 7)), [(IDS, (5, 3))]),
+    'shapes': (lambda x: mx.sym.reshape(mx.sym.expand_dims(mx.sym.reshape(mx.sym.tanh(x), shape=(-1, 6)), axis=1),
+                                        shape=(4, 2, 2, 6)) * 2, [(REALS, (4, 4, 3, 2))]),
+    'squeeze and flatten': (lambda x: mx.sym.Flatten(mx.sym.squeeze(mx.sym.tanh(x), axis=1)), [(REALS, (5, 1, 3, 2))]),
+    'slices': (lambda x: mx.sym.concat(*[part * weight for weight, part in enumerate(mx.sym.SliceChannel(
+        mx.sym.slice_axis(mx.sym.tanh(x), axis=1, begin=1, end=5), num_outputs=2, axis=1))], dim=2),
+        [(REALS, (4, 6, 3))]),
+    'squeezed slices': (lambda x: mx.sym.stack(*reversed(list(mx.sym.SliceChannel(
+        mx.sym.sin(x), num_outputs=3, axis=1, squeeze_axis=True))), axis=-1), [(REALS, (4, 3, 5))]),
+    'transpose': (lambda x: mx.sym.transpose(mx.sym.transpose(mx.sym.sin(x), axes=(0, 2, 1)) * 2, axes=(0, 2, 1)),
+                  [(REALS, (4, 3, 5))]),
+    'sums': (lambda x: mx.sym.broadcast_add(mx.sym.sum(x, axis=1, keepdims=True), mx.sym.max(x, axis=2, keepdims=True)),
+             [(REALS, (4, 3, 5))]),
+    'learned slopes': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(REALS, (4, 3, 2, 2))]),
+    'no rule': (lambda x: mx.sym.L2Normalization(mx.sym.Convolution(
+        x, num_filter=4, kernel=(3, 3), name='conv'), mode='channel'), [(REALS, (4, 2, 5, 5))]),
+    'samples only': (lambda x: mx.sym.UpSampling(mx.sym.Deconvolution(
+        mx.sym.tanh(x), num_filter=3, kernel=(2, 2), stride=(2, 2), name='up'), scale=2, sample_type='nearest'),
+        [(REALS, (4, 2, 3, 3))]),
+    'weights by way of operators': (lambda x: mx.sym.FullyConnected(
+        x, mx.sym.var('a', shape=(4, 6)) * mx.sym.var('b', shape=(4, 6)), num_hidden=4, no_bias=True), [(REALS, (5, 6))]),
+    'a weight twice': (lambda x: mx.sym.FullyConnected(mx.sym.FullyConnected(
+        x, mx.sym.var('w', shape=(6, 6)), num_hidden=6, no_bias=True), mx.sym.var('w', shape=(6, 6)), num_hidden=6,
+        no_bias=True), [(REALS, (5, 6))]),
+    'several outputs': (lambda x: mx.sym.Group([mx.sym.sin(x), mx.sym.sum(x, axis=1), mx.sym.sum(x)]),
+                        [(REALS, (5, 6))]),
+    'images in one dimension': (lambda x: mx.sym.Pooling(mx.sym.Convolution(
+        x, num_filter=4, kernel=(3,), pad=(1,), dilate=(2,), name='conv'), kernel=(2,), stride=(2,)),
+        [(REALS, (4, 3, 9))]),
+    'images in three dimensions': (lambda x: mx.sym.Convolution(
+        x, num_filter=2, kernel=(2, 3, 2), stride=(2, 1, 1), pad=(1, 1, 0), name='conv'), [(REALS, (3, 2, 4, 5, 4))]),
+    'no more samples than one': (lambda x: mx.sym.FullyConnected(mx.sym.Convolution(
+        x, num_filter=3, kernel=(3, 3), pad=(1, 1), name='conv'), num_hidden=5, name='dense'), [(REALS, (1, 2, 6, 6))]),
+}
+
+
+@pytest.mark.parametrize('name', sorted(OPERATORS))
+def test_operators(four, name):
+    build, inputs = OPERATORS[name]
+    names = ['data%d' % at for at in range(len(inputs))]
+    rng = np.random.RandomState(0)
+    data = {one: make(rng, shape) for one, (make, shape) in zip(names, inputs)}
+    symbol = build(*[mx.sym.var(one) for one in names])
+    weights = weights_of(symbol, data, 1)
+
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck), database=None)
+    @given(drawn=st.data())
+    def look(drawn):
+        compare(four, symbol, data, weights, drawn.draw)
+    look()

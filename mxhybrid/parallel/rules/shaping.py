@@ -43,7 +43,14 @@ class LeakyReLU(Pointwise):
     def part(self, graph: Graph, one: Operator, place: Place) -> Part:
         """As :meth:`Rule.part`."""
         slopes: List[Box] = [(place.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
-        return Part([place.box, *slopes], [place.box])
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            # MXNet's own may write the gradient of the data over that of the output before it has used that for the
+            # slopes (leaky_relu-inl.h, backward of prelu).
+            slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(place.box) - 2))
+            return mx.sym.elemwise_add(mx.sym.relu(inputs[0]), mx.sym.broadcast_mul(
+                slope, -mx.sym.relu(-inputs[0])), name=name)
+        return Part([place.box, *slopes], [place.box], build=build if slopes else None)
 
 
 class Concat(Rule):

@@ -31,6 +31,11 @@ def fail(error):
     os._exit(1)
 
 
+def floats(data):
+    """Data that has a gradient: not ids."""
+    return {name for name, values in data.items() if not np.array_equal(values, np.floor(values))}
+
+
 def weigh(output):
     """A gradient of an output that depends on its value only: so that every split gives the same."""
     return mx.nd.sin(output.detach() * 3 + 1)
@@ -42,7 +47,7 @@ def compute(courier, text, data, weights, splits, training, first):
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     axes = {name: 0 for name in data}
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
-    shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, set(data))
+    shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
     program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
                       lambda exchange, flows: Node(exchange, courier, flows, fail), first, shares.flows)
     arrays = {}
@@ -54,7 +59,7 @@ def compute(courier, text, data, weights, splits, training, first):
                 weights[name], parts.weights.boxes(name)[RANK])
             values = np.ascontiguousarray(whole[within(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
-        if name not in graph.auxiliary:
+        if name not in graph.auxiliary and (name in shares.flows or name not in data):
             arrays[name].attach_grad()
     operator = mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
     with mx.autograd.record(train_mode=training):
