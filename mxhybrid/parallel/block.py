@@ -59,6 +59,11 @@ class Parallel(gluon.Block):
         """
         return self._shares.samples
 
+    @property
+    def exchanges(self) -> int:
+        """How many exchanges there are in a step of training, on all workers together."""
+        return len(self._programs[True].exchanges)
+
     def forward(self, *args: Any) -> Any:
         """This worker's samples of the network's outputs (on all workers).
 

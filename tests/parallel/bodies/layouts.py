@@ -1,0 +1,119 @@
+"""Trains a network under several plans, and compares all weights with training in one process; args: JSON.
+
+``net`` (a function below), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``, ``optimizer``,
+``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the largest
+weight, how many exchanges there are, and what each worker holds.
+"""
+import json
+import os
+import signal
+import sys
+
+import mxnet as mx
+import nets
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.kvstore.parts import part_of
+from mxhybrid.parallel.plan import from_json
+from mxhybrid.parallel.rules.table import rule_of
+from mxhybrid.parallel.split import Split
+
+OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
+           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None}
+GIVEN = {**OPTIONS, **json.loads(sys.argv[1])}
+
+
+def drawn(seed):
+    """A plan in which every operator is split at random, on ranks at random."""
+    class Drawn(mxhybrid.parallel.Plan):
+        def settle(self, graph, dimensions, ranks):
+            settled = super().settle(graph, dimensions, ranks)
+            draw = np.random.RandomState(seed)
+            for one in graph.computing:
+                limits = rule_of(one).limits(graph, one)
+                left, degrees, addends = draw.randint(1, ranks + 1), [1] * len(limits), 1
+                for dimension in draw.permutation(len(limits) + 1):
+                    if dimension == len(limits):
+                        addends = min(left, rule_of(one).addends(graph, one)) if draw.rand() < 0.5 else 1
+                        left //= addends
+                    else:
+                        degrees[dimension] = min(left, limits[dimension])
+                        left //= degrees[dimension]
+                count = int(np.prod(degrees)) * addends
+                settled.splits[one.number] = Split(degrees, draw.permutation(ranks)[:count], addends)
+            return settled
+    return Drawn()
+
+
+def train(net, store, samples, data):
+    """All steps; gives the losses of this worker's samples."""
+    for param in net.collect_params().values():
+        if param.grad_req != 'null':
+            param.grad_req = GIVEN['grad_req']
+    trainer = gluon.Trainer(net.collect_params(), GIVEN['optimizer'], dict(GIVEN['settings']), kvstore=store)
+    loss_of, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
+    for step in range(GIVEN['steps']):
+        for _ in range(GIVEN['accumulate']):
+            arrays = [mx.nd.array(one[step][samples], dtype=GIVEN['dtype']) for one in data]
+            with autograd.record():
+                loss = net(*arrays) if nets.HAS_LOSS[GIVEN['net']] else loss_of(net(arrays[0]), arrays[1])
+            if GIVEN['kill'] == [step, getattr(store, 'rank', None)]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+        trainer.step(GIVEN['batch'] * GIVEN['accumulate'])
+        if GIVEN['grad_req'] == 'add':
+            net.collect_params().zero_grad()
+        losses.append(loss.asnumpy())
+    return losses
+
+
+def build(seed, data):
+    """The network with values, which differ with the seed."""
+    mx.random.seed(seed)
+    net = getattr(nets, GIVEN['net'])()
+    net.cast(GIVEN['dtype'])
+    net.initialize(mx.init.Xavier())
+    if nets.HAS_LOSS[GIVEN['net']]:
+        net(*[mx.nd.array(one[0], dtype=GIVEN['dtype']) for one in data])
+    else:
+        net(mx.nd.array(data[0][0], dtype=GIVEN['dtype']))
+    return net
+
+
+def compare(net, expected):
+    """The worst error of what this worker holds, relative to the largest weight of all."""
+    largest = max(np.abs(value).max() for value in expected.values())
+    worst = 0.0
+    for name, param in net.collect_params().items():
+        part, value = part_of(param), param.data().asnumpy()
+        if part is None or part.box is not None:
+            whole = expected[name]
+            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
+            assert mine.shape == value.shape, name
+            worst = max(worst, float(np.abs(mine - value).max() / largest))
+    return worst
+
+
+def main():
+    data = nets.data_of(GIVEN['net'], GIVEN['steps'], GIVEN['batch'])
+    alone = build(1, data)
+    losses = train(alone, None, slice(None), data)
+    expected = {name: param.data().asnumpy() for name, param in alone.collect_params().items()}
+    store = mxhybrid.create()
+    found = []
+    for plan in GIVEN['plans']:
+        net = build(1 + store.rank, data)
+        shapes = [one.shape[1:] for one in data] if nets.HAS_LOSS[GIVEN['net']] else data[0].shape[1:]
+        chosen = drawn(plan) if isinstance(plan, int) else from_json(plan) if 'plan' in plan else plan
+        net = mxhybrid.parallelize(net, chosen, shapes, dtype=GIVEN['dtype'])
+        mine = train(net, store if len(found) == 0 else mxhybrid.create(), net.samples, data)
+        apart = max(float(np.abs(one - other[net.samples]).max()) for one, other in zip(mine, losses))
+        held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
+        found.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held})
+    report(store.rank, found=found, wires=store._job.wires)
+
+
+main()

@@ -1,0 +1,98 @@
+"""Networks of tests of layouts, and data for them."""
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+from mxnet.gluon.model_zoo import vision
+
+#: Whether the network takes labels, too, and gives losses.
+HAS_LOSS = {'cnn': False, 'plain': False, 'language_model': True, 'cells': True, 'alexnet': False, 'resnet': False,
+            'inception': False, 'densenet': False}
+WORDS, TIMES = 41, 5
+
+
+def cnn():
+    """Convolutions, joint statistics, pooling, dense layers."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1), nn.BatchNorm(), nn.Activation('relu'), nn.MaxPool2D(3, 2, 1),
+                nn.Conv2D(16, 5, padding=2, activation='relu'), nn.AvgPool2D(3, 2, 1), nn.Flatten(),
+                nn.Dense(32, activation='relu'), nn.Dense(24, activation='relu'), nn.Dense(10))
+    return net
+
+
+def plain():
+    """A small one without joint statistics."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1, activation='relu'), nn.MaxPool2D(2, 2), nn.Dense(32, activation='tanh'),
+                nn.Dense(10))
+    return net
+
+
+class _LanguageModel(gluon.HybridBlock):
+    def __init__(self, fused):
+        super().__init__(prefix='lm_')
+        with self.name_scope():
+            self.embed, self.norm = nn.Embedding(WORDS, 16), nn.LayerNorm()
+            self.lstm = rnn.LSTM(16, 2, layout='NTC', input_size=16) if fused else rnn.LSTMCell(16, input_size=16)
+            self.out = nn.Dense(WORDS, flatten=False)
+            self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        self._fused = fused
+
+    def hybrid_forward(self, F, words, labels):
+        inputs = self.norm(self.embed(words))
+        if self._fused:
+            outputs = self.lstm(inputs)
+        else:  # whose first states gluon makes as float32
+            first = F.zeros_like(F.slice_axis(inputs, axis=1, begin=0, end=1).reshape((0, -1)))
+            outputs, _ = self.lstm.unroll(TIMES, inputs, begin_state=[first, first], layout='NTC', merge_outputs=True)
+        return self.loss(self.out(outputs), labels)
+
+
+def language_model():
+    """With the fused layer."""
+    return _LanguageModel(True)
+
+
+def cells():
+    """Cell by cell."""
+    return _LanguageModel(False)
+
+
+def _of_the_zoo(name):
+    net = vision.get_model(name, classes=10, prefix='zoo_')
+
+    def no_dropout(block):
+        if isinstance(block, nn.Dropout):
+            block._rate = 0
+        for child in block._children.values():
+            no_dropout(child)
+    no_dropout(net)
+    return net
+
+
+def alexnet():
+    return _of_the_zoo('alexnet')
+
+
+def resnet():
+    return _of_the_zoo('resnet18_v1')
+
+
+def inception():
+    return _of_the_zoo('inceptionv3')
+
+
+def densenet():
+    return _of_the_zoo('densenet121')
+
+
+_SIDES = {'cnn': 16, 'plain': 12, 'alexnet': 67, 'resnet': 32, 'inception': 299, 'densenet': 224}
+
+
+def data_of(net, steps, batch):
+    """Inputs and labels, of all steps."""
+    rng = np.random.RandomState(0)
+    if net in _SIDES:
+        return rng.uniform(-1, 1, (steps, batch, 3, _SIDES[net], _SIDES[net])), rng.randint(0, 10, (steps, batch))
+    return rng.randint(0, WORDS, (steps, batch, TIMES)), rng.randint(0, WORDS, (steps, batch, TIMES))

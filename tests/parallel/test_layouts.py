@@ -1,0 +1,111 @@
+"""Layers split over workers: weights and losses are those of one process, in real jobs, under both launchers."""
+import json
+
+import pytest
+from lab.jobs import run_job
+
+from . import BODIES
+
+BODY = BODIES / 'layouts.py'
+
+DATA = {'plan': 'data_parallel'}
+TRICK = {'plan': 'one_weird_trick'}
+
+
+def grid(model=1, batch=1, domain=()):
+    return {'plan': 'grid', 'model': model, 'batch': batch, 'domain': list(domain)}
+
+
+CHANNELS = {'conv*_fwd': {'channels': 4}, 'dense0_fwd': {'addends': 4}}
+VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_softmax*': {'channels': 4},
+              '*pick*': {'addends': 4}}
+PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
+
+
+def trained(net, plans, launcher='horovodrun', workers=4, timeout=200, env=None, **options):
+    """What every worker reports of every plan."""
+    result = run_job(BODY, launcher, workers=workers, args=[json.dumps({'net': net, 'plans': plans, **options})],
+                     timeout=timeout, env=env).ok()
+    assert sorted(result.results) == list(range(workers))
+    return [result.results[rank] for rank in range(workers)]
+
+
+def check(found, plans, error=1e-10):
+    for one in found:
+        assert len(one['found']) == len(plans)
+        for plan, outcome in zip(plans, one['found']):
+            assert outcome['error'] < error, (plan, outcome)
+            assert outcome['losses'] < error * 100, (plan, outcome)
+            assert plan == DATA or outcome['exchanges'] > 0, plan
+
+
+@pytest.mark.parametrize('launcher, env', [('horovodrun', {}), ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'}),
+                                           ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
+def test_convolutions_and_dense_layers(launcher, env):
+    plans = [DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)),
+             CHANNELS, 1, 2]
+    found = trained('cnn', plans, launcher, env=env)
+    check(found, plans)
+    # Of what dense layers hold, each worker has a part.
+    whole = found[0]['found'][0]['held']
+    assert all(one['found'][3]['held'] < 0.6 * whole for one in found)
+
+
+@pytest.mark.parametrize('net', ['language_model', 'cells'])
+def test_language_models(net):
+    plans = [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2]
+    check(trained(net, plans, optimizer='adam', settings={'learning_rate': 0.05}), plans)
+
+
+def test_two_workers():
+    plans = [TRICK, grid(2), grid(domain=(2,)), 3]
+    check(trained('cnn', plans, workers=2), plans)
+
+
+@pytest.mark.parametrize('net', ['alexnet', 'resnet'])
+def test_the_zoo(net):
+    plans = [TRICK, grid(domain=(4,)), 1]
+    check(trained(net, plans, steps=3, settings={'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}), plans)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize('net', ['inception', 'densenet'])
+def test_more_of_the_zoo(net):
+    """Statistics over few values make rounding grow: the rate is small."""
+    plans = [DATA, grid(domain=(4,)), 1]
+    check(trained(net, plans, steps=2, batch=8, timeout=1000,
+                  settings={'learning_rate': 1e-4, 'momentum': 0.9, 'wd': 1e-4}), plans)
+
+
+def test_fewer_samples_than_workers():
+    plans = [grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]
+    check(trained('cnn', plans, batch=2), plans)
+
+
+def test_a_number_of_samples_that_workers_do_not_share_evenly():
+    plans = [DATA, grid(2, 2), 1]
+    check(trained('cnn', plans, batch=7), plans)
+
+
+def test_gradients_that_add_up():
+    plans = [grid(2, 2), grid(domain=(4,))]
+    check(trained('plain', plans, grad_req='add', accumulate=2, steps=3), plans)
+
+
+def test_float32():
+    plans = [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1]
+    check(trained('plain', plans, dtype='float32'), plans, error=1e-5)
+
+
+def test_where_the_store_updates():
+    plans = [grid(2, 2), TRICK]
+    check(trained('plain', plans, env={'MXNET_UPDATE_ON_KVSTORE': '1'}), plans)
+
+
+def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
+    result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
+        {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]})]).failed()
+    causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
+    assert causes
+    assert all(cause.startswith('worker 2 ') for cause in causes), result.output
