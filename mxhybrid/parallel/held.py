@@ -24,7 +24,7 @@ class Part:
         self._boxes, self._number = boxes, number
         self.box: Optional[Box] = boxes.get(team.rank)
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
-        self._sums: Dict[int, Any] = {}
+        self._sum: Optional[_GroupSum] = None
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; returns before the sum is there.
@@ -32,34 +32,36 @@ class Part:
         Each of them sums a range of it, and gives that to the others.
         """
         if len(self.group) > 1 and self.box is not None:
-            known = self._sums.get(id(array))
-            if known is None or known.array is not array:
-                known = self._sums[id(array)] = _GroupSum(self._team, self.group, array, self._number)
-            known.make(priority)
+            if self._sum is None:
+                self._sum = _GroupSum(self._team, self.group, array, self._number)
+            self._sum.make(array, priority)
 
 
 class _GroupSum:
-    """A gradient that some workers sum."""
+    """Sums of gradients of a shape over some workers."""
 
     def __init__(self, team: Team, group: List[int], array: Any, number: int):
-        self.array, self._courier = array, team.courier
-        size = int(np.prod(array.shape))
+        self._courier = team.courier
+        size, dtype = int(np.prod(array.shape)), np.dtype(array.dtype)
         chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, cuts(size, len(group)))
                                   if chunk[0] < chunk[1]}
         whole = dict.fromkeys(group, full((size,)))
-        dtype = np.dtype(array.dtype)
         scattered = Exchange(number, team.rank, Layout((size,), whole, partial=True), chunks, dtype)
         gathered = Exchange(number + 1, team.rank, Layout((size,), chunks), whole, dtype)
         self._moves = scattered.forward, gathered.forward
         mine = chunks.get(team.rank)
+        # Gradients may be in a layout of oneDNN's; what MXNet copies them to is not.
+        self._buffer = mx.nd.empty(array.shape, dtype=dtype)
         self._chunk = None if mine is None else mx.nd.empty(shape_of(mine), dtype=dtype)
-        self._views = host_view(array).reshape(-1), None if self._chunk is None else host_view(self._chunk)
+        self._views = (host_view(self._buffer).reshape(-1), None if self._chunk is None else host_view(self._chunk))
 
-    def make(self, priority: int) -> None:
-        """Make it, as operations of the engine."""
-        arrays = [self.array] + ([] if self._chunk is None else [self._chunk])
+    def make(self, array: Any, priority: int) -> None:
+        """Sum a gradient in place, by operations of the engine."""
+        array.copyto(self._buffer)
+        arrays = [self._buffer] + ([] if self._chunk is None else [self._chunk])
         self._courier.push_views(self._moves[0], self._views[0], self._views[1], arrays, priority)
         self._courier.push_views(self._moves[1], self._views[1], self._views[0], arrays, priority)
+        self._buffer.copyto(array)
 
 
 class Held:
@@ -82,6 +84,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
             trainers.initialise_now(param)
         if not trainers.is_row_sparse(param):
             # A Trainer would do it after the first forward.
+            host_view(param.data())  # Horovod knows no layouts of oneDNN's, this takes them away
             team.broadcast_(param.data(), name)
         boxes = weights.boxes(name) if name in shapes else {}
         if name not in shapes or boxes == dict.fromkeys(range(team.size), full(shapes[name])):
