@@ -1,11 +1,12 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
 from ..base.errors import InputError
+from ..base.log import get_logger
 from ..job.join import join
 from ..kvstore.parts import agreed
 from ..native import trainers
@@ -16,9 +17,11 @@ from .graph import Graph
 from .held import Held, hold
 from .plan import Explicit, Plan, as_plan, save
 from .program import TOKEN, Parts, Program
-from .rules.table import rule_of
+from .report import plan_table
 from .shares import Shares
 from .team import Team, team_of
+
+logger = get_logger(__name__)
 
 #: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
 _NUMBERS = 1 << 20
@@ -33,19 +36,17 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, graph: Graph, plan: Plan, held: Held, names: List[str], shares: Shares,
-                 regroup: Any, parts: Parts, first: int):
+    def __init__(self, team: Team, network: 'Network', held: Held, first: int):
         super().__init__(prefix='', params=None)
-        self._team, self._graph, self.plan, self._held = team, graph, plan, held
-        self._names, self._shares, self._regroup, self._parts = names, shares, regroup, parts
-        composed = any(one.op == 'BatchNorm' for one in graph.computing)
+        self._team, self._network, self._held = team, network, held
+        self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
+        composed = any(one.op == 'BatchNorm' for one in self._graph.computing)
         self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
                           for training in ([True, False] if composed else [True])}
         self._calls: Dict[bool, Any] = {}
         self._token = mx.nd.zeros(1)
         self._token.attach_grad()
-        for name, param in held.params.items():
-            self._params._params[name] = param
+        self.params.update(_as_dict(held.params))
 
     def _program(self, training: bool, first: int) -> Program:
         frozen = {name for name, param in self._held.params.items() if agreed(param)[0] == 'null'}
@@ -79,7 +80,7 @@ class Parallel(gluon.Block):
             inputs = program.symbol.list_inputs()
             self._calls[training] = inputs, mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
         inputs, call = self._calls[training]
-        given = dict(zip(self._names, args))
+        given = dict(zip(self._network.names, args))
         given[TOKEN] = self._token
         params = self._held.params
         found = call(*[given[name] if name in given else params[name].data() for name in inputs])
@@ -89,13 +90,13 @@ class Parallel(gluon.Block):
                 average = params[name].data()
                 average *= float(momentum)
                 average += float(1 - momentum) * found[at].astype(average.dtype)
-        return self._regroup(found[:program.outputs])
+        return self._network.regroup(found[:program.outputs])
 
     def _check(self, args: Sequence[Any]) -> None:
-        if len(args) != len(self._names):
+        if len(args) != len(self._network.names):
             raise InputError('a parallelized network: %d inputs, but it was made for %d'
-                             % (len(args), len(self._names)))
-        for name, array in zip(self._names, args):
+                             % (len(args), len(self._network.names)))
+        for name, array in zip(self._network.names, args):
             wanted = shape_of(self._shares.box(name))
             if tuple(array.shape) != wanted:
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
@@ -108,6 +109,14 @@ class Parallel(gluon.Block):
         """
         save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
                             self._graph.digest(), self._team.size))
+
+    def report(self) -> str:
+        """A table of all operators: how they are split, on which workers, what that takes and moves."""
+        network = self._network
+        return plan_table(network.plan.name, network.graph, network.dimensions, network.parts,
+                          self._programs[True].exchanges, self._team.size, network.notes)
+
+    __repr__ = report
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """It is compiled anyway."""
@@ -145,23 +154,40 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     """
     job, _ = join({})
     team = team_of(job)
-    problem, made = '', None
+    problem = ''
     try:
         made = _prepare(net, as_plan(plan), data, batch_axis, dtype, input_grad, team)
     except InputError as error:
         problem = str(error)
         team.agree('', problem)
         raise
-    graph, chosen, names, shares, regroup, parts = made
-    seed = team.agree([graph.digest(), chosen.as_json()], problem)
-    if any(rule_of(one).alone or one.op == 'RNN' for one in graph.computing):
-        mx.random.seed((seed + team.rank) % 2 ** 31)
+    seed = team.agree([made.graph.digest(), made.plan.as_json()], problem)
+    if any(one.op in ('Dropout', 'RNN') for one in made.graph.computing):
+        mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
     first = team.reserve(_NUMBERS)
-    held = hold(net, parts, team, first + _NUMBERS // 2)
-    return Parallel(team, graph, chosen, held, names, shares, regroup, parts, first)
+    found = Parallel(team, made, hold(net, made.parts, team, first + _NUMBERS // 2), first)
+    if team.rank == 0:
+        logger.info('%s', found.report())
+    return found
 
 
-def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> Any:
+class Network(NamedTuple):
+    """A network and how it is split."""
+
+    graph: Graph
+    plan: Plan
+    dimensions: Dimensions
+    parts: Parts
+    #: What is otherwise than the plan wanted.
+    notes: Dict[int, str]
+    #: Of inputs, in their order.
+    names: List[str]
+    shares: Shares
+    #: Puts a list of outputs into the form that the network gives them.
+    regroup: Callable[[List[Any]], Any]
+
+
+def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> Network:
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
                          'keep its tables outside' % type(net).__name__)
@@ -193,7 +219,8 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
     settled = plan.settle(graph, dimensions, team.size)
     parts = Parts(graph, settled.splits)
     flows = set(names) if input_grad else set()
-    return graph, plan, names, Shares(graph, axes, dimensions, team.size, team.rank, flows), regroup, parts
+    shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
+    return Network(graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:
@@ -217,3 +244,10 @@ def _flatten(found: Any) -> Tuple[List[Any], Any]:
             at += len(symbols)
         return type(found)(made)
     return [symbol for symbols, _ in pieces for symbol in symbols], regroup
+
+
+def _as_dict(params: Dict[str, Any]) -> Any:
+    """Parameters as a ParameterDict, which a Block has."""
+    found = gluon.ParameterDict()
+    found.update(params)
+    return found

@@ -19,6 +19,8 @@ from mxhybrid.parallel.split import Split
 ROOT = Path(__file__).resolve().parents[2]
 BODY = ROOT / 'tests' / 'parallel' / 'bodies' / 'rank.py'
 
+LAYERS = ['_convolve', '_pool', '_normalise', '_activate', '_fork', '_repeat']
+
 #: Seconds that a rank may take for a network.
 ANSWER_S = 60.0
 
@@ -137,7 +139,7 @@ class Layers:
         self.first = self.shape = (samples, channels, side, side)
         self.symbol = mx.sym.var('data', dtype='float64')
         for _ in range(draw(st.integers(1, 5))):
-            getattr(self, draw(st.sampled_from(['_convolve', '_pool', '_normalise', '_activate', '_fork', '_repeat'])))()
+            getattr(self, draw(st.sampled_from(LAYERS)))()
         if draw(st.booleans()):
             self._flatten()
 
@@ -163,7 +165,8 @@ class Layers:
         kernel = tuple(draw(st.integers(1, min(3, side))) for side in self.shape[2:])
         self._set(mx.sym.Pooling(
             self.symbol, kernel=kernel, stride=tuple(draw(st.integers(1, 2)) for _ in kernel),
-            pad=tuple(draw(st.integers(0, one // 2)) for one in kernel), pool_type=draw(st.sampled_from(['max', 'avg'])),
+            pad=tuple(draw(st.integers(0, one // 2)) for one in kernel),
+            pool_type=draw(st.sampled_from(['max', 'avg'])),
             pooling_convention=draw(st.sampled_from(['valid', 'full'])), count_include_pad=draw(st.booleans()),
             global_pool=draw(st.sampled_from([False, False, True])), name=self._name('pool')))
 
@@ -198,5 +201,5 @@ def weights_of(symbol, data, seed):
     rng = np.random.RandomState(seed)
     shapes, _, auxiliary = symbol.infer_shape(**{name: array.shape for name, array in data.items()})
     named = list(zip(symbol.list_arguments(), shapes)) + list(zip(symbol.list_auxiliary_states(), auxiliary))
-    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape).astype('float32').astype('float64')
+    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape).astype('f').astype('d')
             for name, shape in named if name not in data}

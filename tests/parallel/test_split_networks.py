@@ -94,7 +94,8 @@ OPERATORS = {
         mx.sym.tanh(x), num_filter=3, kernel=(2, 2), stride=(2, 2), name='up'), scale=2, sample_type='nearest'),
         [(REALS, (4, 2, 3, 3))]),
     'weights by way of operators': (lambda x: mx.sym.FullyConnected(
-        x, mx.sym.var('a', shape=(4, 6)) * mx.sym.var('b', shape=(4, 6)), num_hidden=4, no_bias=True), [(REALS, (5, 6))]),
+        x, mx.sym.var('a', shape=(4, 6)) * mx.sym.var('b', shape=(4, 6)), num_hidden=4, no_bias=True),
+        [(REALS, (5, 6))]),
     'a weight twice': (lambda x: mx.sym.FullyConnected(mx.sym.FullyConnected(
         x, mx.sym.var('w', shape=(6, 6)), num_hidden=6, no_bias=True), mx.sym.var('w', shape=(6, 6)), num_hidden=6,
         no_bias=True), [(REALS, (5, 6))]),

@@ -45,7 +45,7 @@ def compute(courier, text, data, weights, splits, training, first):
     """This rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
-    axes = {name: 0 for name in data}
+    axes = dict.fromkeys(data, 0)
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
     program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
