@@ -83,7 +83,7 @@ class Agreement:
         self._compare_what_some_were_given()
         on_store = trainers.updates_on_store(self._trainer)
         scaled = on_store and trainers.loss_scaler_of(self._trainer) is not None
-        overflows = scaled and _overflows(self._params, self._store.backend.largest_gradient)
+        overflows = scaled and any_overflows(self._params, self._store.backend.largest_gradient)
         stale = self._silence(whole=not on_store)
         if batch_size is not None:
             self.divide_by(batch_size)
@@ -263,7 +263,7 @@ def _fingerprint(array: Any) -> str:
     return hashlib.blake2b(np.ascontiguousarray(array.asnumpy()).data, digest_size=8).hexdigest()
 
 
-def _overflows(params: List[Any], largest: float) -> bool:
+def any_overflows(params: List[Any], largest: float) -> bool:
     """Whether any gradient on any device of this worker is not finite, or above `largest` for all devices."""
     gradients = [grad for param in params for grad in trainers.gradients_of(param)]
     dense = [grad.as_nd_ndarray() for grad in gradients if grad.stype == 'default']

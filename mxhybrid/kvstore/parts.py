@@ -5,6 +5,8 @@ parameter, if only as a placeholder.
 """
 from typing import Any, List, Optional, Protocol
 
+from ..base.errors import InputError
+
 _ATTRIBUTE = 'mxhybrid_part'
 
 
@@ -17,6 +19,19 @@ class WeightPart(Protocol):
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; returns before the sum is there."""
+
+
+#: Optimizers of MXNet's whose update of an element depends on others, of the weight or of other weights, or is drawn.
+_NOT_BY_ELEMENT = ('LARS', 'LAMB', 'LANS', 'LBSGD', 'SGLD', 'Nadam', 'GroupAdaGrad')
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """InputError for one that would update parts otherwise than the whole."""
+    name = type(optimizer).__name__
+    if name in _NOT_BY_ELEMENT:
+        raise InputError('%s updates elements by norms of whole weights, or by other weights, of which workers hold '
+                         'parts: take an optimizer that updates element by element, as sgd or adam, or a plan that '
+                         'splits no weights' % name)
 
 
 def set_part(param: Any, part: WeightPart) -> None:

@@ -34,11 +34,11 @@ import numpy as np
 
 from ..native.trainers import arrays_of, loss_scaler_of, start, trained_params
 from . import states_file
-from .agreement import Agreement
+from .agreement import Agreement, any_overflows
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
-from .parts import agreed, part_of, whole
+from .parts import agreed, check_optimizer, part_of, whole
 
 _STEPS = '_mxhybrid_steps'
 
@@ -55,6 +55,8 @@ class Steps:
         self._call: Optional[Tuple[float, bool]] = None
         # Since the last update: whether workers agreed on an exchange, and whether a gradient overflowed instead.
         self._exchanged = self._overflow = False
+        # Whether there are weights of which this worker holds a part only.
+        self._has_parts = False
         # Whether the worker's arrays still have the memory of whole tables.
         self._holds_tables = False
         # The store that was given up, from which the next takes over, and parameters that were given values since.
@@ -140,7 +142,12 @@ class Steps:
                 self.agreement.before_update(ignore_stale_grad)
             elif switch is not None and not trainer._update_on_kvstore:
                 switch.before_local_update()
-            if trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
+            if loss_scaler_of(trainer) is not None and self._has_parts and not trainer._update_on_kvstore:
+                # Workers have other gradients, and must draw one conclusion.
+                overflow, = trainer._kvstore.backend.votes([any_overflows(trainer._params, float('inf'))],
+                                                           'the loss scaler')
+                _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
+            elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             elif switch is not None and switch.copies and not trainer._update_on_kvstore:
                 with switch.updating():
@@ -158,7 +165,9 @@ class Steps:
     def make_store(self, original: Callable[[], None]) -> None:
         """Around ``Trainer._init_kvstore``: the store learns names, and takes over what was given up (collective)."""
         trainer = self._trainer
-        if len(whole(trainer._params)) < len(trainer._params):
+        self._has_parts = len(whole(trainer._params)) < len(trainer._params)
+        if self._has_parts:
+            check_optimizer(trainer.optimizer)
             trainer._params_to_init = whole(trainer._params_to_init)
         with uncounted_reads(trainer):
             original()

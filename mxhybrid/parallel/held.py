@@ -10,6 +10,7 @@ from ..kvstore.parts import set_part
 from ..native import trainers
 from ..native.arrays import host_view
 from .boxes import Box, cuts, full, shape_of, within
+from .clipping import clip_by_whole_norms
 from .exchange import Exchange
 from .layout import Layout
 from .program import Parts
@@ -24,6 +25,8 @@ class Part:
         self._boxes, self._number = boxes, number
         self.box: Optional[Box] = boxes.get(team.rank)
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
+        #: Whether this worker is the first of those.
+        self.speaks = self.group[:1] == [team.rank]
         self._sum: Optional[_GroupSum] = None
 
     def allreduce_(self, array: Any, priority: int) -> None:
@@ -99,6 +102,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
         part = found[name] = Part(team, shapes[name], param.grad_req, boxes, first + 4 * number)
         params[name] = _own(name, param, whole, part)
         trainers.drop_values(param)
+    clip_by_whole_norms(team, [params[name] for name in found])
     return Held(params, found)
 
 

@@ -10,7 +10,7 @@ from .graph import Entry, Graph, Operator
 from .layout import Layout
 from .node import Node, symbol_of
 from .rules.rule import Part
-from .rules.table import indices, rule_of
+from .rules.table import indices, is_elementwise, rule_of
 from .split import Place, Split
 from .weights import Weights
 
@@ -51,12 +51,13 @@ class Parts:
                     self._need(source, rank, full(graph.shapes[source, 0]))
 
     def _need(self, number: int, rank: int, box: Box) -> None:
-        """Operators on parameters alone are computed whole wherever they are used."""
+        """Operators on parameters alone are computed whole wherever they are used, but for those of one element each.
+        """
         one = self.graph.operators[number]
         if one.op == 'null':
             self.weights.need(one.name, rank, box)
         for source, _ in one.inputs:
-            self._need(source, rank, full(self.graph.shapes[source, 0]))
+            self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
 
     def part(self, one: Operator, rank: int) -> Part:
         """The part of an operator that a rank has."""
@@ -277,6 +278,9 @@ class Program:
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
             return _function(one.op)(**attrs)
+        if is_elementwise(one):
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            return _function(one.op)(self._constant(one.inputs[0], box), **attrs)
         if entry[0] not in self._fixed:
             given = [self._constant(source, full(self.graph.shapes[source])) for source in one.inputs]
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}

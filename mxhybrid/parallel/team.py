@@ -71,6 +71,13 @@ class Team:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return found
 
+    def add_up(self, value: float) -> float:
+        """The sum of a number of each worker (collective)."""
+        array = mx.nd.array([value], dtype='float64')
+        if self.size > 1:
+            self._collective.allreduce_(array, _NAME + 'add_up')
+        return float(array.asscalar())
+
     def broadcast_(self, array: Any, name: str) -> None:
         """Overwrite a dense array with worker 0's (collective)."""
         if self.size > 1:

@@ -103,6 +103,20 @@ def test_where_the_store_updates():
     check(trained('plain', plans, env={'MXNET_UPDATE_ON_KVSTORE': '1'}), plans)
 
 
+def test_gradients_clipped_by_their_norm():
+    plans = [DATA, TRICK, grid(2, 2)]
+    check(trained('plain', plans, clip=0.5, steps=3), plans)
+
+
+@pytest.mark.parametrize('optimizer', ['lamb', 'nadam'])
+def test_optimizers_that_need_whole_weights_are_refused(optimizer):
+    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
+        {'net': 'plain', 'plans': [TRICK], 'optimizer': optimizer, 'settings': {}, 'dtype': 'float32'})]).failed()
+    for rank in range(2):
+        assert 'take an optimizer that updates element by element' in result.output, result.output
+        assert '[%d]' % rank in result.output
+
+
 def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
     result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
         {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]})]).failed()

@@ -33,6 +33,20 @@ class Drawn(Pointwise):
     alone = True
 
 
+class Multicast(Rule):
+    """Several inputs, brought to one type: where they have one shape, too, all dimensions."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """As said."""
+        return [len(set(graph.inputs(one))) == 1] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+        """As :meth:`Rule.part`."""
+        if len(set(graph.inputs(one))) > 1:
+            return super().part(graph, one, place)
+        return Part([place.box] * len(one.inputs), [place.box] * one.outputs)
+
+
 class LeakyReLU(Pointwise):
     """Pointwise, with slopes by channel that may be learned."""
 

@@ -7,6 +7,7 @@ from .shaping import (
     Concat,
     Drawn,
     LeakyReLU,
+    Multicast,
     OneHot,
     Permute,
     Pick,
@@ -43,7 +44,7 @@ _RULES: Dict[str, Rule] = {
     'Reshape': Reshape(), 'reshape': Reshape(), 'Flatten': Reshape(), 'flatten': Reshape(), 'expand_dims': Reshape(),
     'squeeze': Reshape(),
     'sum': Reduction(), 'mean': Reduction(), 'max': Reduction(), 'min': Reduction(), 'prod': Reduction(),
-    'softmax': Softmax(), 'log_softmax': Softmax(), 'pick': Pick(), 'one_hot': OneHot(),
+    'amp_multicast': Multicast(), 'softmax': Softmax(), 'log_softmax': Softmax(), 'pick': Pick(), 'one_hot': OneHot(),
     **{name: Pointwise() for name in _POINTWISE}}
 
 _WHOLE = Rule()
@@ -57,6 +58,11 @@ def rule_of(one: Operator) -> Rule:
 def is_known(one: Operator) -> bool:
     """Whether an operator has a rule of its own."""
     return one.op in _RULES
+
+
+def is_elementwise(one: Operator) -> bool:
+    """Whether each element that an operator makes comes of one of its only input."""
+    return isinstance(rule_of(one), Pointwise) and not rule_of(one).alone and len(one.inputs) == 1
 
 
 def indices(one: Operator) -> Optional[int]:

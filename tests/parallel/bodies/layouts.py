@@ -22,7 +22,7 @@ from mxhybrid.parallel.rules.table import rule_of
 from mxhybrid.parallel.split import Split
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
-           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None}
+           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'clip': None}
 GIVEN = {**OPTIONS, **json.loads(sys.argv[1])}
 
 
@@ -63,7 +63,14 @@ def train(net, store, samples, data):
             if GIVEN['kill'] == [step, getattr(store, 'rank', None)]:
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
-        trainer.step(GIVEN['batch'] * GIVEN['accumulate'])
+        if GIVEN['clip'] is None:
+            trainer.step(GIVEN['batch'] * GIVEN['accumulate'])
+        else:
+            trainer.allreduce_grads()
+            gradients = [param.grad() for param in net.collect_params().values() if param.grad_req != 'null']
+            norm = gluon.utils.clip_global_norm(gradients, GIVEN['clip'])
+            assert norm > GIVEN['clip']
+            trainer.update(GIVEN['batch'])
         if GIVEN['grad_req'] == 'add':
             net.collect_params().zero_grad()
         losses.append(loss.asnumpy())
