@@ -7,6 +7,8 @@ Each module imports only modules below it.
 ``exchange``       workloads that exchange gradients and compute nothing
 ``overhead``       what a step of the store costs one process, beside MXNet's own way
 ``training``       the real training run, examples/word_lm.py
+``layers``         training steps with layers split by several plans
+``layers_training``  one worker of those
 ``interruption``   signals that end the benchmark, and with it its jobs
 ``launching``      which processes and variables each contender's job needs
 ``rendezvous``     where Horovod's workers find each other

@@ -19,6 +19,7 @@ from lab.processes import JobFailed
 from . import launching, report
 from .exchange import Exchange
 from .interruption import Interrupted, Signals
+from .layers import CASES, Layers
 from .places import Emulated, Loopback
 from .training import NAME, Training
 from .workloads import WORKLOADS
@@ -84,8 +85,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD], default='lm1b',
-        help='tensors and access patterns; word_lm is a real training run, overhead its step in one process')
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD] + list(CASES), default='lm1b',
+        help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
+             'are training steps with layers split by several plans, which are the contenders then')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
@@ -166,7 +168,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     runs: List[Dict[str, Any]] = []
     try:
         with Signals() as signals:
-            kind = Training(args) if args.workload == NAME else Exchange(args)
+            kind: Any = (Training(args) if args.workload == NAME else
+                         Layers(args) if args.workload in CASES else Exchange(args))
             for hosts, mbit in itertools.product(args.hosts, args.mbit):
                 runs.append(run_hosts(args, kind, hosts, mbit, signals))
                 _print_run(args, runs[-1], settings)

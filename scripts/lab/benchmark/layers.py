@@ -1,0 +1,79 @@
+"""Real training steps of networks whose layers are split by one plan or another: the plans are the contenders.
+
+Each job trains the same network on the same data; the losses that they end with must be the same.
+"""
+import argparse
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from lab.processes import JobFailed
+
+from . import launching, report
+from .contender_job import ContenderJob
+
+#: Between the losses of two plans, which round differently.
+_TOLERANCE = 1e-3
+
+
+class Case(NamedTuple):
+    """A network and the plans that it is trained with."""
+
+    text: str
+    #: Samples of the joint batch; a number a worker if negative.
+    batch: int
+    plans: Tuple[str, ...]
+
+
+CASES = {
+    'layers_dense': Case('convolutions, then dense layers of 16.8 and 4.1 million weights', -4,
+                         ('data', 'grid', 'trick')),
+    'layers_softmax': Case('a softmax over 30,000 words of width 512', -16, ('data', 'vocabulary')),
+    'layers_images': Case('resnet18 on images of 224 x 224', -1, ('data', 'height')),
+    'layers_plain': Case('resnet18 on images of 64 x 64', -4, ('plain', 'data')),
+}
+
+
+class Layers:
+    """What `cli` runs; the methods are those of `exchange.Exchange`."""
+
+    unit = 'samples'
+
+    def __init__(self, args: argparse.Namespace):
+        self._args, self._case = args, CASES[args.workload]
+        args.contenders = list(self._case.plans)
+        self._losses: Dict[int, float] = {}
+
+    def units(self, hosts: int) -> int:
+        """Samples of all workers in a step."""
+        batch = self._case.batch
+        return batch if batch > 0 else -batch * hosts * self._args.workers
+
+    def describe(self) -> str:
+        """What is trained."""
+        return self._case.text + ', forward and backward passes included'
+
+    def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
+        """None: here the workers compute, too."""
+
+    def skipped(self, hosts: int) -> Dict[str, str]:
+        """Every plan takes part."""
+        return {}
+
+    def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
+        """Train with a plan, and return its figures; JobFailed where it learns something else than the plan before."""
+        args = self._args
+        with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+            spec = {'workload': args.workload, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
+                    'warmup': args.warmup, 'steps': args.steps, 'interface': place.counted, 'batch': self.units(hosts),
+                    'directory': str(job.directory)}
+            launching.start(job, 'hybrid', launching.WORKER, launching.worker_environment(spec))
+            job.wait()
+            readings = job.readings()
+            job.wait_for_helpers()
+        self._check(hosts, contender, readings)
+        return report.one_round(readings, args.steps)
+
+    def _check(self, hosts: int, plan: str, readings: List[Dict[str, Any]]) -> None:
+        loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
+        first = self._losses.setdefault(hosts, loss)
+        if abs(loss / first - 1) > _TOLERANCE:
+            raise JobFailed('%s ends with a loss of %r, a plan before it with %r' % (plan, loss, first))

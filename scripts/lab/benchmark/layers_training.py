@@ -1,0 +1,113 @@
+"""One worker's part in the training of a network whose layers are split by a plan."""
+from typing import Any, Dict
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+
+import mxhybrid
+from mxhybrid import parallel
+
+WORDS, WIDTH = 30000, 512
+
+
+class _Softmax(gluon.HybridBlock):
+    """A layer of words with its loss."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.words = nn.Dense(WORDS, in_units=WIDTH)
+            self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F: Any, hidden: Any, labels: Any) -> Any:
+        """The loss of each sample."""
+        return self.loss(self.words(hidden), labels)
+
+
+class _WithLoss(gluon.HybridBlock):
+    def __init__(self, body: Any):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.body, self.loss = body, gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F: Any, images: Any, labels: Any) -> Any:
+        """The loss of each sample."""
+        return self.loss(self.body(images), labels)
+
+
+def _dense() -> Any:
+    body = nn.HybridSequential()
+    with body.name_scope():
+        body.add(nn.Conv2D(32, 5, strides=2, padding=2, in_channels=3, activation='relu'), nn.MaxPool2D(2, 2),
+                 nn.Conv2D(64, 3, padding=1, in_channels=32, activation='relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
+                 nn.Dense(4096, in_units=4096, activation='relu'), nn.Dense(1000, in_units=4096))
+    return _WithLoss(body)
+
+
+def network(workload: str) -> Any:
+    """The network of a case, and the shape of a sample."""
+    if workload == 'layers_softmax':
+        return _Softmax(), (WIDTH,), WORDS
+    if workload == 'layers_dense':
+        return _dense(), (3, 64, 64), 1000
+    side = 224 if workload == 'layers_images' else 64
+    return _WithLoss(vision.resnet18_v1(classes=100)), (3, side, side), 100
+
+
+def plan_of(name: str, size: int) -> Any:
+    """The plan of a name, for so many workers."""
+    return {'data': parallel.data_parallel, 'trick': parallel.one_weird_trick,
+            'grid': lambda: parallel.grid(model=size), 'height': lambda: parallel.grid(domain=(size,)),
+            'vocabulary': lambda: parallel.layers({'*dense*': {'channels': size}, '*log_softmax*': {'channels': size},
+                                                   '*pick*': {'addends': size}})}[name]()
+
+
+class Trained:
+    """The methods are those of `contenders.Contender`."""
+
+    def __init__(self, spec: Dict[str, Any], rank: int, size: int):
+        self._spec, self._rank, self._size = spec, rank, size
+        self.phases: Dict[str, float] = {}
+
+    def start(self) -> None:
+        """Join the others, and split the network."""
+        self._store = mxhybrid.create()
+        batch = self._spec['batch']
+        net, sample, classes = network(self._spec['workload'])
+        mx.random.seed(1)
+        net.initialize(mx.init.Xavier())
+        draw = np.random.RandomState(0)
+        shapes = (batch,) + sample, (batch,)
+        data, labels = draw.uniform(-1, 1, shapes[0]).astype('float32'), draw.randint(0, classes, batch)
+        if self._spec['contender'] == 'plain':
+            net.hybridize(static_alloc=True)
+            mine = slice(self._rank * batch // self._size, (self._rank + 1) * batch // self._size)
+        else:
+            net = mxhybrid.parallelize(net, plan_of(self._spec['contender'], self._size), list(shapes))
+            mine = net.samples
+        self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in (data, labels)]
+        self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01}, kvstore=self._store)
+
+    def step(self, batch: int) -> None:
+        """Forward, backward and update."""
+        with autograd.record():
+            self._loss = self._net(*self._given)
+        self._loss.backward()
+        self._trainer.step(self._spec['batch'])
+        self._loss.wait_to_read()
+
+    def flush(self) -> None:
+        """Wait until all is computed."""
+        mx.nd.waitall()
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        self._store.backend.barrier()
+
+    def verify(self, batch: int) -> Dict[str, float]:
+        """The loss of this worker's samples."""
+        self.step(batch)
+        return {'loss': float(self._loss.mean().asscalar())}
