@@ -1,19 +1,28 @@
 """Files that are whole whenever anybody reads them."""
+import contextlib
 import errno
 import os
 import stat
-from typing import Optional
+from typing import BinaryIO, Iterator, Optional
 
 
 def write_atomically(fname: str, data: bytes) -> None:
-    """Write a file aside and move it into place, so that nobody ever reads half of it, nor finds it after a kill.
+    """Write a file as :func:`written_aside` does."""
+    with written_aside(fname) as handle:
+        handle.write(data)
+
+
+@contextlib.contextmanager
+def written_aside(fname: str) -> Iterator[BinaryIO]:
+    """Write a file aside and move it into place after the block, so that nobody ever reads half of it, nor finds it
+    after a kill.
 
     A symbolic link stays: the file that it leads to is written, or made.  What is no file, a pipe or ``/dev/null``, is
     written to as it is.  An OSError has the number of its cause, ELOOP for links that lead nowhere but to each other.
     """
     if _is_stream(fname):
-        with open(fname, 'wb') as handle:
-            handle.write(data)
+        with open(fname, 'wb') as stream:
+            yield stream
         return
     fname = os.path.realpath(fname)
     if os.path.islink(fname):  # what realpath leaves of a loop
@@ -22,7 +31,7 @@ def write_atomically(fname: str, data: bytes) -> None:
     try:
         descriptor = _nameless(os.path.dirname(aside) or '.')
         with open(aside, 'wb') if descriptor is None else os.fdopen(descriptor, 'wb') as handle:
-            handle.write(data)
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
             if descriptor is not None:

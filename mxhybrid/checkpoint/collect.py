@@ -7,6 +7,7 @@ dense weights                             every worker, alike                   
 row_sparse weights, and their state       servers, or every worker                MXNet's store
 dense weights that servers hold           servers (:mod:`mxhybrid.routes.own_rows`)
 optimizer state of dense weights          every worker, alike                     the worker, or MXNet's store
+weights that are split, and their state   parts on workers (:mod:`mxhybrid.checkpoint.split_weights`)
 counters, rates, schedule                 the Trainer's optimizer, on every worker
 ========================================  ======================================  ==============================
 
@@ -24,6 +25,7 @@ from ..native import trainers
 from ..native.arrays import host_view, row_reader, row_sparse_parts
 from ..native.optimizer_state import BOOKKEEPING, counts_of, state_arrays, was_updated
 from ..native.optimizers import name_of
+from .split_weights import Gathering
 
 logger = get_logger(__name__)
 
@@ -87,9 +89,14 @@ def row_width(shape: Tuple[int, ...]) -> int:
     return int(np.prod(shape[1:]))
 
 
-def arrays(trainer: Any, items: List[Item]) -> Iterator[Array]:
-    """All weights and all optimizer state (worker 0 only, not collective)."""
+def arrays(trainer: Any, items: List[Item], gathering: Gathering) -> Iterator[Array]:
+    """All weights and all optimizer state (worker 0 only, while the others take part in `gathering`)."""
     for item in items:
+        if item.name in gathering.weights:
+            for slot, whole in enumerate([gathering.weights[item.name]] + (gathering.states[item.name] or [])):
+                yield Array('%s/%s' % (item.name, 'state%d' % (slot - 1) if slot else 'weight'), whole.shape,
+                            whole.dtype, _later(gathering.pieces, item.name, slot))
+            continue
         yield _weight(trainer, item)
         for slot, array in enumerate(_state(trainer, item) or []):
             yield array._replace(name='%s/state%d' % (item.name, slot))
@@ -169,7 +176,7 @@ def _table_state(route: Any, slot: int, shape: Tuple[int, ...]) -> Iterator[np.n
         yield route.read_state(slot, row_width(shape), first, last)
 
 
-def describe(trainer: Any, items: List[Item]) -> Dict[str, Any]:
+def describe(trainer: Any, items: List[Item], gathering: Gathering) -> Dict[str, Any]:
     """Everything besides arrays, as JSON values (not collective).
 
     That is 'optimizer' and 'scheduler': class name and scalars; 'num_update'; 'loss_scaler': AMP's, if there is one;
@@ -179,8 +186,12 @@ def describe(trainer: Any, items: List[Item]) -> Dict[str, Any]:
     optimizer = trainer.optimizer
     counts, parameters = counts_of(optimizer), {}
     for item in items:
-        found = _state(trainer, item)
-        parameters[item.name] = {'count': counts.get(item.key), 'state': None if found is None else len(found),
+        found: Optional[List[Any]]
+        if item.name in gathering.weights:
+            count, found = gathering.counts[item.name], gathering.states[item.name]
+        else:
+            count, found = counts.get(item.key), _state(trainer, item)
+        parameters[item.name] = {'count': count, 'state': None if found is None else len(found),
                                  'lr_mult': float(item.param.lr_mult), 'wd_mult': float(item.param.wd_mult)}
     left_out = sorted(name for name, value in vars(optimizer).items()
                       if name not in _NOT_STORED and not is_scalar(value)
@@ -190,7 +201,7 @@ def describe(trainer: Any, items: List[Item]) -> Dict[str, Any]:
                        name_of(optimizer), ', '.join(left_out))
     scheduler, scaler = optimizer.lr_scheduler, trainers.loss_scaler_of(trainer)
     return {'optimizer': [name_of(optimizer), _plain_attributes(optimizer)],
-            'num_update': int(optimizer.num_update), 'begin_num_update': int(optimizer.begin_num_update),
+            'num_update': gathering.num_update, 'begin_num_update': int(optimizer.begin_num_update),
             'scheduler': None if scheduler is None else [type(scheduler).__name__, _plain_attributes(scheduler)],
             'loss_scaler': None if scaler is None else _plain_attributes(scaler), 'parameters': parameters}
 

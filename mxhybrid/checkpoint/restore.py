@@ -11,6 +11,7 @@ import numpy as np
 from ..base.errors import CheckpointError
 from ..base.log import get_logger, speaks_for_all
 from ..kvstore.own_rows_copy import uncounted_reads
+from ..kvstore.parts import part_of
 from ..kvstore.trainer_step import steps_of
 from ..native import trainers
 from ..native.arrays import allocate_rows, host_view
@@ -24,6 +25,7 @@ from ..native.optimizer_state import (
 from ..native.optimizers import name_of
 from . import collect
 from .collect import Item, holding_route, is_scalar, row_width
+from .split_weights import WholeArray, put_states, put_weight
 
 logger = get_logger(__name__)
 
@@ -70,7 +72,7 @@ def misfit(trainer: Any, items: List[Item], about: Any, stored: Dict[str, Any]) 
     if there != here:
         return 'it has parameters %s, the net has %s instead' % (_some(there - here), _some(here - there))
     for item in items:
-        found, shape, dtype = stored.get(item.name + '/weight'), item.param.shape, np.dtype(item.param.dtype).name
+        found, shape, dtype = stored.get(item.name + '/weight'), _shape(item.param), np.dtype(item.param.dtype).name
         if found is None:
             return 'it has no values of %s' % item.name
         if found['dtype'] != dtype:
@@ -87,6 +89,12 @@ def misfit(trainer: Any, items: List[Item], about: Any, stored: Dict[str, Any]) 
         return 'it was written with optimizer %r, the Trainer has %r' % (about['optimizer'][0],
                                                                           name_of(trainer.optimizer))
     return ''
+
+
+def _shape(param: Any) -> Any:
+    """Of the whole weight; zeros stand for what is not known yet."""
+    part = part_of(param)
+    return param.shape if part is None else part.whole_shape
 
 
 def _is_sound(about: Any) -> bool:
@@ -110,27 +118,51 @@ def _some(names: Any) -> str:
 
 
 def put(trainer: Any, items: List[Item], about: Dict[str, Any], stored: Dict[str, Any], source: Source,
-        spread: Callable[[Any, str], None], together: bool) -> None:
+        workers: Any) -> None:
     """Put weights, optimizer state and counters back (collective), all workers with the same arguments but `source`.
 
-    That of worker 0 is asked; ``spread(array, what)`` overwrites a dense array with worker 0's; `together` where there
-    are several workers.  CheckpointError on all of them if stored state is not what the optimizer keeps.
+    That of worker 0 is asked.  ``workers.spread(array, what)`` overwrites a dense array with worker 0's;
+    ``workers.exchange(value, what)`` gives the JSON values of all; `workers.together` is whether there are several.
+    CheckpointError on all of them if stored state is not what the optimizer keeps.
     """
     steps = steps_of(trainer)
     if steps is not None:
         steps.take_back_weights()
     for item in items:
-        _put_weight(item, stored, source, spread, together)
+        if part_of(item.param) is None:
+            _put_weight(item, stored, source, workers.spread, workers.together)
+        else:
+            shape = tuple(stored[item.name + '/weight']['shape'])
+            put_weight(item, shape, _adjacent(source, item.name + '/weight', shape, item.param.dtype))
     trainers.start(trainer)
     _put_scalars(trainer, items, about)
+    split: List[Tuple[Item, Optional[List[WholeArray]]]] = []
     for item in items:
         if item.key is not None:
-            count = about['parameters'][item.name]['state']
-            names = None if count is None else ['%s/state%d' % (item.name, slot) for slot in range(count)]
-            if holding_route(trainer, item) is None:
-                _put_state(trainer, item, names, stored, source, spread)
+            names = _state_names(item, about)
+            if part_of(item.param) is not None:
+                split.append((item, None if names is None else [
+                    WholeArray(tuple(stored[name]['shape']), np.dtype(stored[name]['dtype']), None)
+                    for name in names]))
+            elif holding_route(trainer, item) is None:
+                _put_state(trainer, item, names, stored, source, workers.spread)
             else:
                 _put_table(trainer, item, names, stored, source)
+    put_states(trainer, split, lambda item, slot, whole: _adjacent(
+        source, '%s/state%d' % (item.name, slot), whole.shape, whole.dtype), workers.exchange)
+
+
+def _state_names(item: Item, about: Dict[str, Any]) -> Optional[List[str]]:
+    """Of the arrays of an item's state; None for no state."""
+    count = about['parameters'][item.name]['state']
+    return None if count is None else ['%s/state%d' % (item.name, slot) for slot in range(count)]
+
+
+def _adjacent(source: Source, name: str, shape: Tuple[int, ...], dtype: Any) -> Callable[[int, int], np.ndarray]:
+    """Gives rows of a stored array, from the first to before the last."""
+    width = row_width(shape)
+    return lambda first, last: source.read(name, first * width, last * width, dtype).reshape(
+        (last - first,) + tuple(shape[1:]))
 
 
 def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Callable[[Any, str], None],

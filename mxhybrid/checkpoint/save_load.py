@@ -31,6 +31,7 @@ from ..kvstore.own_rows_copy import uncounted_reads
 from ..kvstore.trainer_step import is_ours, steps_of
 from ..native.trainers import has_values, set_wanted_store, start, store_of, wanted_store
 from . import collect, files, folder, manifest, restore
+from .split_weights import Gathering
 
 logger = get_logger(__name__)
 
@@ -90,8 +91,11 @@ def _workers_of(trainer: Any) -> Any:
     return _Alone()
 
 
-def _on_worker_0(workers: Any, what: str, work: Callable[[], Any]) -> Any:
-    """Have worker 0 do something; the JSON value that it returns, or the error that it raises, on all workers."""
+def _on_worker_0(workers: Any, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
+    """Have worker 0 do something; the JSON value that it returns, or the error that it raises, on all workers.
+
+    All call ``finish()`` after it, the others at once.
+    """
     outcome: Dict[str, Any] = {}
     if workers.rank == 0:
         try:
@@ -103,6 +107,7 @@ def _on_worker_0(workers: Any, what: str, work: Callable[[], Any]) -> Any:
             outcome['problem'] = str(error) if isinstance(error, CheckpointError) else '%s: %s' % (
                 type(error).__name__, error)
             logger.debug('%s failed', what, exc_info=True)
+    finish()
     outcome = workers.exchange(outcome, 'checkpoint.' + what)[0]
     if 'refused' in outcome:
         raise InputError('checkpoint.%s: %s' % (what, outcome['refused']))
@@ -156,6 +161,7 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
     steps = steps_of(trainer)
     if steps is not None:
         steps.agreement.look_back()
+    gathering = Gathering(trainer, items, workers.exchange)
     directory = os.path.abspath(os.fspath(directory))
 
     def write() -> str:
@@ -166,13 +172,13 @@ def save(directory: Any, net: Any, trainer: Any, step: int, extra: Any = None, *
             folder.sync_directory(os.path.dirname(directory))
         with folder.locked(directory), files.Writer(directory) as writer:
             content = {'mxhybrid': sys.modules['mxhybrid'].__version__, 'extra': more,
-                       'trainer': collect.describe(trainer, items)}
-            for array in collect.arrays(trainer, items):
+                       'trainer': collect.describe(trainer, items, gathering)}
+            for array in collect.arrays(trainer, items, gathering):
                 writer.add(array.name, array.shape, array.dtype, array.pieces())
             return writer.commit(int(step), content, keep)
 
     with mx.autograd.pause(), uncounted_reads(trainer):
-        path = _on_worker_0(workers, 'save', write)
+        path = _on_worker_0(workers, 'save', write, gathering.finish)
     if workers.rank == 0:
         logger.info('checkpoint of step %d: %s', step, path)
     return path
@@ -233,7 +239,7 @@ def load(directory: Any, net: Any, trainer: Any) -> Optional[Checkpoint]:
         if outcome is None:
             return None
         step, extra, path, about, stored = outcome
-        restore.put(trainer, items, about, stored, source, workers.spread, workers.together)
+        restore.put(trainer, items, about, stored, source, workers)
         _on_worker_0(workers, 'load', end)
     if workers.rank == 0:
         logger.info('resumed from step %d: %s', step, path)

@@ -24,7 +24,8 @@ hooked                            why
 ``Parameter._load_init``,
 ``ParameterDict.zero_grad``
 ``Parameter._set_trainer``        values that servers hold for another Trainer come home
-``Parameter._reduce``             what is saved: whole weights that servers hold, tables with their own dtype
+``Parameter._reduce``             what is saved: whole weights that servers hold, tables with their own dtype; refused,
+                                  as is ``_load_init``, for parts of weights
 ``sys.excepthook``                a worker whose script fails ends the job
 ================================  ============================================================================
 """
@@ -44,6 +45,7 @@ from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
+from .parts import refuse_parts
 from .trainer_step import Steps, is_ours, steps_of
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
@@ -68,7 +70,7 @@ def install() -> None:
                        ('data', _value_read), ('list_data', _value_read),
                        ('grad', _around(own_rows_copy.gradient_read)),
                        ('list_grad', _around(own_rows_copy.gradient_read)),
-                       ('list_ctx', _around(own_rows_copy.unread)), ('_load_init', _around(own_rows_copy.unread)),
+                       ('list_ctx', _around(own_rows_copy.unread)), ('_load_init', _load_init),
                        ('_reduce', _reduce), ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
@@ -141,6 +143,7 @@ def _reset_kvstore(original: Any) -> Any:
 
 def _reduce(original: Any) -> Any:
     def reduce(self: Any) -> Any:
+        refuse_parts([self], 'save_parameters')
         steps = None if self._trainer is None else steps_of(self._trainer)
         if steps is not None:
             steps.agreement.look_back()
@@ -153,6 +156,14 @@ def _reduce(original: Any) -> Any:
         self._trainer._row_sparse_pull(self, whole, everything, full_idx=True)
         return whole
     return reduce
+
+
+def _load_init(original: Any) -> Any:
+    def load_init(self: Any, *args: Any, **keywords: Any) -> None:
+        refuse_parts([self], 'load_parameters')
+        with own_rows_copy.unread(self):
+            original(self, *args, **keywords)
+    return load_init
 
 
 def _set_data(original: Any) -> Any:

@@ -3,7 +3,11 @@
 :mod:`mxhybrid.parallel` marks the parameters.  A Trainer's keys stay the same on all workers, for each has every
 parameter, if only as a placeholder.
 """
-from typing import Any, List, Optional, Protocol
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+
+import numpy as np
+
+from ..base.errors import InputError
 
 from ..base.errors import InputError
 
@@ -16,9 +20,28 @@ class WeightPart(Protocol):
     #: Of the weight that it is a part of.
     whole_shape: Any
     grad_req: str
+    #: Whether this worker has any of it.
+    holds: bool
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; returns before the sum is there."""
+
+    def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Any]:
+        """Shape of the whole of an array that this worker keeps beside its box, as optimizers do, and the range of each
+        dimension that it has of that.  It has an element for each of the box, or for each of its rows; any other array
+        is whole already, and the same on all workers.  InputError where that is not to be told.
+        """
+
+    def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
+        """Rows of a whole array, piece by piece, on worker 0 alone, of what workers have of it, None for nothing.
+
+        All workers iterate over it until it ends, and change nothing of their arrays until worker 0 is done.
+        """
+
+    def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
+        """Overwrite what workers have of a whole array, None for nothing, with worker 0's, which asks for it as
+        ``rows(first, last)`` (collective).
+        """
 
 
 #: Optimizers of MXNet's whose update of an element depends on others, of the weight or of other weights, or is drawn.
@@ -53,3 +76,12 @@ def agreed(param: Any) -> List[Any]:
     """What all workers agree on of a parameter's whole: how gradients are requested, and the shape."""
     part = part_of(param)
     return [param.grad_req, list(param.shape or ())] if part is None else [part.grad_req, list(part.whole_shape)]
+
+
+def refuse_parts(params: List[Any], call: str) -> None:
+    """InputError where a worker by itself would take its part of a weight for the whole."""
+    part = next((param for param in params if part_of(param) is not None), None)
+    if part is not None:
+        raise InputError('%s: the workers hold parts of %s: use save_parameters, load_parameters or export of what '
+                         'parallelize returned, or mxhybrid.checkpoint.save and load, which all workers call'
+                         % (call, part.name))

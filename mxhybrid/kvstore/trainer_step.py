@@ -38,7 +38,7 @@ from .agreement import Agreement, any_overflows
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
-from .parts import agreed, check_optimizer, part_of, whole
+from .parts import agreed, check_optimizer, part_of, refuse_parts, whole
 
 _STEPS = '_mxhybrid_steps'
 
@@ -234,6 +234,7 @@ class Steps:
     def save_states(self, original: Callable[[str], None], fname: str) -> None:
         """In place of ``Trainer.save_states``: one file on worker 0, not one racing another on every worker."""
         trainer = self._trainer
+        refuse_parts(trainer._params, 'save_states')
         start(trainer)
         self.agreement.look_back()
         if not self._keeps_state():
@@ -243,6 +244,7 @@ class Steps:
 
     def load_states(self, original: Callable[[str], None], fname: str) -> None:
         """Around ``Trainer.load_states``: every worker reads the file that worker 0 has (collective)."""
+        refuse_parts(self._trainer._params, 'load_states')
         start(self._trainer)
         self.take_back_weights()
         if not self._keeps_state():

@@ -1,6 +1,8 @@
 """What a gluon Trainer and its Parameters keep to themselves: one function for each thing that others need of them."""
 from typing import Any, Dict, List, Tuple
 
+from mxnet import initializer, nd
+
 
 def start(trainer: Any) -> None:
     """Make the Trainer's store and initialise its parameters there, as the first step would."""
@@ -93,6 +95,25 @@ def awaits_shape(param: Any) -> bool:
 def initialise_now(param: Any) -> None:
     """Initialise a parameter that has waited for its shape, which is known now."""
     param._finish_deferred_init()
+
+
+def initial_values(param: Any) -> Any:
+    """What a parameter that has waited for its shape, which is known now, would begin with; it stays without."""
+    init, _, default_init, data = param._deferred_init
+    if data is None:
+        data = nd.zeros(param.shape, dtype=param.dtype)
+        initializer.create(default_init)(initializer.InitDesc(param.name, {'__init__': init}), data)
+    return data
+
+
+def whole_values(param: Any) -> Any:
+    """A copy of all values, as files get it, wherever they are."""
+    return param._reduce()
+
+
+def load_values(param: Any, values: Any, ctx: Any, cast_dtype: bool, dtype_source: str) -> None:
+    """Give a parameter values of a file, as ``load_parameters`` does."""
+    param._load_init(values, ctx, cast_dtype=cast_dtype, dtype_source=dtype_source)
 
 
 def drop_values(param: Any) -> None:

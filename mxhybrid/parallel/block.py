@@ -15,6 +15,7 @@ from .composed import COMPOSED
 from .dimensions import Dimensions
 from .graph import Graph
 from .held import Held, hold
+from .model_files import ModelFiles
 from .plan import Explicit, Plan, as_plan, save
 from .program import TOKEN, Parts, Program
 from .report import plan_table
@@ -36,9 +37,9 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, network: 'Network', held: Held, first: int):
+    def __init__(self, team: Team, network: 'Network', held: Held, files: ModelFiles, first: int):
         super().__init__(prefix='', params=None)
-        self._team, self._network, self._held = team, network, held
+        self._team, self._network, self._held, self._files = team, network, held, files
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
         composed = any(one.op == 'BatchNorm' for one in self._graph.computing)
         self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
@@ -118,6 +119,73 @@ class Parallel(gluon.Block):
 
     __repr__ = report
 
+    # -- whole models ----------------------------------------------------------------------------------------------
+
+    def save_parameters(self, filename: Any, deduplicate: bool = False) -> None:
+        """Write what ``save_parameters`` of the network writes: whole weights, by their places in it (collective: all
+        workers call it, worker 0 writes).
+
+        Parameters
+        ----------
+        filename : str or path
+            On worker 0's host.
+        deduplicate : bool, optional
+            Whether a weight that several layers share is written once only.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, when worker 0 cannot write; a file of that name is as it was then.
+        """
+        self._files.save(filename, deduplicate)
+
+    def load_parameters(self, filename: Any, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False,
+                        cast_dtype: bool = False, dtype_source: str = 'current') -> None:
+        """Read what ``save_parameters`` of the network has written, split by any plan or not at all (collective: all
+        workers call it, worker 0 reads).
+
+        Parameters
+        ----------
+        filename : str or path
+            On worker 0's host.
+        ctx, allow_missing, ignore_extra, cast_dtype, dtype_source
+            As for ``load_parameters`` of gluon; types of weights that are split stay.
+
+        Raises
+        ------
+        InputError
+            On all workers: the file lacks a parameter, has one more, or one of another shape or type; nothing was
+            changed then.  It is an AssertionError and a ValueError, too, which gluon raises.
+        CheckpointError
+            On all workers, when worker 0 cannot read.
+        """
+        self._files.load(filename, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+
+    def export(self, path: Any, epoch: int = 0, remove_amp_cast: bool = True) -> None:
+        """Write the network for ``gluon.SymbolBlock.imports``, as ``export`` of the network does (collective: all
+        workers call it, worker 0 writes).
+
+        Parameters
+        ----------
+        path : str or path
+            On worker 0's host; ``-symbol.json`` and ``-0000.params`` come behind it.
+        epoch : int, optional
+            The number in the second name.
+        remove_amp_cast : bool, optional
+            Whether casts of AMP are left out.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, when worker 0 cannot write.
+        """
+        self._files.export(path, epoch, remove_amp_cast)
+
+    def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
+        """As of the network, also where that is part of another Block."""
+        return {'%s.%s' % (prefix, place) if prefix else place: self._held.params[name]
+                for place, name in self._files.places.items()}
+
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """It is compiled anyway."""
 
@@ -162,10 +230,15 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         team.agree('', problem)
         raise
     seed = team.agree([made.graph.digest(), made.plan.as_json()], problem)
+    first = team.reserve(_NUMBERS)
+    drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
+    held = hold(net, made.parts, team, first + _NUMBERS // 2)
     if any(one.op in ('Dropout', 'RNN') for one in made.graph.computing):
         mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
-    first = team.reserve(_NUMBERS)
-    found = Parallel(team, made, hold(net, made.parts, team, first + _NUMBERS // 2), first)
+    elif drawn:
+        mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
+    places = {place: param.name for place, param in trainers.params_by_place(net).items()}
+    found = Parallel(team, made, held, ModelFiles(team, held, places, made.symbol, net.prefix), first)
     if team.rank == 0:
         logger.info('%s', found.report())
     return found
@@ -174,6 +247,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
 class Network(NamedTuple):
     """A network and how it is split."""
 
+    symbol: Any
     graph: Graph
     plan: Plan
     dimensions: Dimensions
@@ -220,7 +294,7 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
     parts = Parts(graph, settled.splits)
     flows = set(names) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return Network(graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
+    return Network(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:

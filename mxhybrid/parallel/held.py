@@ -1,5 +1,5 @@
 """The parameters of a network that is split: what this worker holds of each."""
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -9,21 +9,28 @@ from ..base.errors import InputError
 from ..kvstore.parts import set_part
 from ..native import trainers
 from ..native.arrays import host_view
-from .boxes import Box, cuts, full, shape_of, within
+from .boxes import Box, cuts, full, meet, shape_of, within
 from .clipping import clip_by_whole_norms
 from .exchange import Exchange
 from .layout import Layout
 from .program import Parts
 from .team import Team
 
+#: Bytes of a whole weight that are brought together, or given out, at a time.
+SLAB_BYTES = 8 << 20
+
 
 class Part:
-    """A box of a weight, or a placeholder for one of which this worker holds nothing."""
+    """A box of a weight, or a placeholder for one of which this worker holds nothing.
+
+    Of the four numbers from `number` on, exchanges of gradients have two, those of whole values the others.
+    """
 
     def __init__(self, team: Team, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int):
         self._team, self.whole_shape, self.grad_req = team, whole_shape, grad_req
         self._boxes, self._number = boxes, number
         self.box: Optional[Box] = boxes.get(team.rank)
+        self.holds = self.box is not None
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
         #: Whether this worker is the first of those.
         self.speaks = self.group[:1] == [team.rank]
@@ -38,6 +45,63 @@ class Part:
             if self._sum is None:
                 self._sum = _GroupSum(self._team, self.group, array, self._number)
             self._sum.make(array, priority)
+
+    # -- whole values ----------------------------------------------------------------------------------------------
+
+    def whole_of(self, shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], Box]:
+        """As :meth:`mxhybrid.kvstore.parts.WeightPart.whole_of`; of a worker that holds something."""
+        assert self.box is not None
+        lengths = list(zip(shape, shape_of(self.box), self.whole_shape))
+        found = tuple(shape)
+        if len(shape) == len(self.box) and all(count == length or count == 1 and length == whole
+                                               for count, length, whole in lengths):
+            found = tuple(whole if count == length else 1 for count, length, whole in lengths)
+        box = self._boxes_of(found)[self._team.rank]
+        if shape_of(box) != tuple(shape):
+            raise InputError('of what shape the whole is of an array of shape %s beside %s of %s cannot be told'
+                             % (tuple(shape), shape_of(self.box), self.whole_shape))
+        return found, box
+
+    def _boxes_of(self, shape: Tuple[int, ...]) -> Dict[int, Box]:
+        """What each worker has of an array whose whole has a shape that :meth:`whole_of` gave."""
+        whole = self.whole_shape
+        if len(shape) != len(whole) or any(count not in (1, length) for count, length in zip(shape, whole)):
+            return dict.fromkeys(self._boxes, full(shape))
+        return {rank: tuple(one if count == length else (0, 1) for one, count, length in zip(box, shape, whole))
+                for rank, box in self._boxes.items()}
+
+    def gather(self, array: Any, shape: Tuple[int, ...], dtype: Any) -> Iterator[np.ndarray]:
+        """As :meth:`mxhybrid.kvstore.parts.WeightPart.gather`."""
+        have = Layout(shape, self._boxes_of(shape))
+        mine = None if array is None else host_view(array)
+        for slab in _slabs(shape, dtype):
+            self._team.meet()  # so that nobody sends what worker 0 has no memory for yet
+            exchange = Exchange(self._number + 2, self._team.rank, have, {0: slab}, np.dtype(dtype))
+            taken = np.empty(shape_of(slab), dtype) if self._team.rank == 0 else None
+            self._team.move(exchange.forward, mine, taken, array)
+            if taken is not None:
+                yield taken
+
+    def scatter(self, rows: Callable[[int, int], np.ndarray], array: Any, shape: Tuple[int, ...], dtype: Any) -> None:
+        """As :meth:`mxhybrid.kvstore.parts.WeightPart.scatter`."""
+        boxes = self._boxes_of(shape)
+        mine = None if array is None else host_view(array)
+        for slab in _slabs(shape, dtype):
+            self._team.meet()
+            wanted = {rank: common for rank, box in boxes.items() for common in [meet(box, slab)] if common is not None}
+            exchange = Exchange(self._number + 3, self._team.rank, Layout(shape, {0: slab}), wanted, np.dtype(dtype))
+            given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
+            taken = None if exchange.target is None or mine is None else mine[
+                within(exchange.target, boxes[self._team.rank])]
+            self._team.move(exchange.forward, given, taken, array)
+
+
+def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:
+    """A tensor cut into ranges of rows; a box of rows is one piece of memory in any array that has it."""
+    rest = full(shape[1:])
+    step = max(1, SLAB_BYTES // (int(np.prod(shape[1:])) * np.dtype(dtype).itemsize))
+    for first in range(0, shape[0], step):
+        yield ((first, min(first + step, shape[0])),) + rest
 
 
 class _GroupSum:
@@ -77,20 +141,24 @@ class Held:
 def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
     """Cut a network's weights: what every worker holds whole stays as it is, everything else becomes parts, with worker
     0's values (collective).
+
+    One parameter after the other, so that a weight that has waited for its shape exists whole for a moment, on worker
+    0; the others get their boxes of it.
     """
     shapes, weights = parts.weights.shapes, parts.weights
     params: Dict[str, Any] = {}
     found: Dict[str, Part] = {}
+    drawn = np.random.get_state()
     for number, (name, param) in enumerate(net.collect_params().items()):
         if name in shapes and trainers.awaits_shape(param):
             param.shape = shapes[name]
-            trainers.initialise_now(param)
-        if not trainers.is_row_sparse(param):
-            # A Trainer would do it after the first forward.
-            host_view(param.data())  # Horovod knows no layouts of oneDNN's, this takes them away
-            team.broadcast_(param.data(), name)
-        boxes = weights.boxes(name) if name in shapes else {}
-        if name not in shapes or boxes == dict.fromkeys(range(team.size), full(shapes[name])):
+        if name not in shapes or not weights.boxes(name) or weights.is_whole_everywhere(name, team.size):
+            if name in shapes:
+                trainers.initialise_now(param)
+            if trainers.has_values(param) and not trainers.is_row_sparse(param):
+                # A Trainer would do it after the first forward.
+                host_view(param.data())  # Horovod knows no layouts of oneDNN's, this takes them away
+                team.broadcast_(param.data(), name)
             params[name] = param
             continue
         if len(param.list_ctx()) > 1 or param.list_ctx()[0].device_type != 'cpu':
@@ -98,25 +166,32 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        whole = param.data()
-        part = found[name] = Part(team, shapes[name], param.grad_req, boxes, first + 4 * number)
-        params[name] = _own(name, param, whole, part)
-        trainers.drop_values(param)
+        part = found[name] = Part(team, shapes[name], param.grad_req, weights.boxes(name), first + 4 * number)
+        params[name] = _own(name, param, part, team.rank == 0)
+    # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
+    np.random.set_state(drawn)
     clip_by_whole_norms(team, [params[name] for name in found])
     return Held(params, found)
 
 
-def _own(name: str, param: Any, whole: Any, part: Part) -> Any:
-    """The parameter of what this worker holds."""
+def _own(name: str, param: Any, part: Part, first: bool) -> Any:
+    """The parameter of what this worker holds, with values of the whole that the `first` worker has; the whole one
+    loses its values.
+    """
+    values = None
+    if first:
+        values = trainers.initial_values(param) if trainers.awaits_shape(param) else param.data()
+    trainers.drop_values(param)
     if part.box is None:
-        own = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, init='zeros')
-        own.initialize(ctx=mx.cpu())
+        own = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
+                              wd_mult=param.wd_mult, init='zeros')
     else:
         own = gluon.Parameter(name, grad_req=param.grad_req, shape=shape_of(part.box), dtype=param.dtype,
                               lr_mult=param.lr_mult, wd_mult=param.wd_mult, init='zeros',
                               differentiable=param.grad_req != 'null')
-        own.initialize(ctx=mx.cpu())
-        box = host_view(whole)[within(part.box, full(part.whole_shape))]
-        own.set_data(mx.nd.array(np.ascontiguousarray(box), dtype=param.dtype))
+    own.initialize(ctx=mx.cpu())
+    whole: Any = None if values is None else host_view(values)
+    part.scatter(lambda low, high: whole[low:high], None if part.box is None else own.data(), part.whole_shape,
+                 param.dtype)
     set_part(own, part)
     return own

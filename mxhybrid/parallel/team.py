@@ -1,6 +1,7 @@
 """All workers of the job, as networks that are split over them see it: connections, agreements, who fails."""
+import contextlib
 import socket
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, ContextManager, Dict, List, Optional
 
 import mxnet as mx
 
@@ -8,7 +9,7 @@ from ..base.errors import InputError
 from ..base.peers import connect_peers
 from ..base.sealed import new_secret
 from ..job.job import Job
-from .exchange import Exchange
+from .exchange import Exchange, Move
 from .mail import Mail
 from .node import Courier, Node
 
@@ -42,6 +43,20 @@ class Team:
                                  'same on all' % (rank, self.rank))
         return int(everyone[0][2])
 
+    def exchange(self, value: Any, what: str) -> List[Any]:
+        """The JSON `value` of every worker, in rank order (collective)."""
+        return [value] if self.size == 1 else self._collective.exchange(value, _NAME + what)
+
+    def meet(self) -> None:
+        """Wait for all workers (collective)."""
+        if self.size > 1:
+            self._collective.any(False, _NAME + 'pieces')
+
+    def busy(self) -> ContextManager[None]:
+        """Around what may take this worker long while the others wait."""
+        lifeline = self._job.guard.lifeline
+        return contextlib.nullcontext() if lifeline is None else lifeline.busy()
+
     def reserve(self, count: int) -> int:
         """Numbers for exchanges, the same on all ranks; the first of them."""
         first, self._reserved = self._reserved, self._reserved + count
@@ -58,6 +73,14 @@ class Team:
             self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
             self._courier = Courier(self._mail)
         return self._courier
+
+    def move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
+        """Make a move of an exchange between NumPy arrays, and wait for it; one of them may be the memory of `array`.
+        """
+        if move.sends or move.receives or move.own:
+            after = mx.nd.zeros(1)
+            self.courier.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
+            after.wait_to_read()
 
     def _connect(self) -> Dict[int, socket.socket]:
         address = self._job.topology.addresses[self.rank]

@@ -1,0 +1,180 @@
+"""Networks that are split: their files are those of the whole network, from any plan into any other and into none.
+
+``--part alone`` trains in one process, and saves what it begins with and a checkpoint on the way; ``--part save`` begins
+with that under each plan, saves everything on the way, and goes on; ``--part resume`` goes on from what any wrote.
+"""
+import argparse
+import os
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid import checkpoint, parallel
+
+BATCH, SHAPE, BEFORE, AFTER = 8, (3, 8, 8), 3, 3
+
+OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3}, 'adam': {'learning_rate': 0.01},
+              'rmsprop': {'learning_rate': 0.003, 'centered': True}}
+
+#: Optimizer, options of the Trainer.
+CASES = {'sgd': {}, 'adam': {}, 'rmsprop': {}, 'sgd/on-store': {'update_on_kvstore': True}}
+
+
+class Net(gluon.HybridBlock):
+    """Layers of layers, with shapes that are found later, and a weight that two layers share."""
+
+    def __init__(self):
+        super().__init__(prefix='model_')
+        with self.name_scope():
+            self.features = nn.HybridSequential(prefix='features_')
+            with self.features.name_scope():
+                self.features.add(nn.Conv2D(8, 3, padding=1), nn.BatchNorm(), nn.Activation('relu'),
+                                  nn.MaxPool2D(2, 2), nn.Flatten(), nn.Dense(12, activation='relu'),
+                                  nn.Dense(12, in_units=12, activation='relu'))
+            twin = self.features[-1]
+            self.twin = nn.Dense(12, in_units=12, activation='tanh', params=twin.params, prefix=twin.prefix)
+            self.output = nn.Dense(10, prefix='output_')
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.twin(self.features(x)))
+
+
+def plans(ranks):
+    """By name."""
+    return {
+        'data': parallel.data_parallel(),
+        'trick': parallel.one_weird_trick(),
+        'grid': parallel.grid(model=2, batch=ranks // 2),
+        'domain': parallel.grid(domain=(ranks,)),
+        'layers': parallel.layers({'*conv0*': {'channels': ranks}, '*batchnorm0*': {'channels': 2},
+                                   '*features_dense0*': {'addends': ranks}, '*output*': {'ranks': [1], 'samples': 1}})}
+
+
+def make(dtype, bias_rate=2.0):
+    """The network, not yet split, and nothing of it known but by its values' seed."""
+    net = Net()
+    net.cast(dtype)
+    net.initialize(mx.init.Xavier())
+    net.collect_params('.*bias').setattr('lr_mult', bias_rate)
+    return net
+
+
+def split(plan, dtype):
+    """The network, split by a plan, or not at all for None."""
+    net = make(dtype)
+    return net if plan is None else mxhybrid.parallelize(net, plan, (BATCH,) + SHAPE, dtype=dtype)
+
+
+def trainer_of(net, case):
+    name = case.split('/')[0]
+    return gluon.Trainer(net.collect_params(), name, OPTIMIZERS[name], kvstore='hybrid', **CASES[case])
+
+
+def samples_of(net):
+    return net.samples if hasattr(net, 'samples') else slice(None)
+
+
+def batch(step, dtype):
+    random = np.random.RandomState(step)
+    return (mx.nd.array(random.uniform(-1, 1, (BATCH,) + SHAPE), dtype=dtype),
+            mx.nd.array(random.randint(0, 10, BATCH), dtype=dtype))
+
+
+def fit(net, trainer, steps, dtype):
+    """Train through some steps of the joint batches."""
+    loss_of, mine = gluon.loss.SoftmaxCrossEntropyLoss(), samples_of(net)
+    for step in steps:
+        data, labels = (array[mine] for array in batch(step, dtype))
+        with autograd.record():
+            loss = loss_of(net(data), labels)
+        loss.backward()
+        trainer.step(BATCH)
+
+
+def infer(net, dtype):
+    """Outputs for this worker's samples of a batch."""
+    return net(batch(99, dtype)[0][samples_of(net)])
+
+
+def alone(directory, case, dtype):
+    net = make(dtype)
+    infer(net, dtype)
+    net.save_parameters(os.path.join(directory, 'start.params'))
+    trainer = trainer_of(net, case)
+    fit(net, trainer, range(BEFORE), dtype)
+    net.save_parameters(os.path.join(directory, 'alone.params'))
+    net.hybridize()
+    outputs = infer(net, dtype)
+    net.export(os.path.join(directory, 'alone'), epoch=2)
+    checkpoint.save(os.path.join(directory, 'alone'), net, trainer, BEFORE)
+    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
+    net.save_parameters(os.path.join(directory, 'end.params'))
+    return {'outputs': outputs}
+
+
+def save(directory, case, dtype, name, plan):
+    net = split(plan, dtype)
+    net.load_parameters(os.path.join(directory, 'start.params'))
+    trainer = trainer_of(net, case)
+    fit(net, trainer, range(BEFORE), dtype)
+    net.save_parameters(os.path.join(directory, name + '.params'))
+    net.export(os.path.join(directory, name), epoch=2)
+    checkpoint.save(os.path.join(directory, name), net, trainer, BEFORE)
+    outputs = infer(net, dtype)
+    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
+    net.save_parameters(os.path.join(directory, name + '-end.params'))
+    # And back again, into the same objects.
+    assert checkpoint.load(os.path.join(directory, name), net, trainer).step == BEFORE
+    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
+    net.save_parameters(os.path.join(directory, name + '-again.params'))
+    return {'outputs': outputs, 'samples': [net.samples.start, net.samples.stop]}
+
+
+def resume(directory, case, dtype, source, plan, label):
+    """Into a network of other values."""
+    net = split(plan, dtype)
+    trainer = trainer_of(net, case)
+    found = checkpoint.load(os.path.join(directory, source), net, trainer)
+    assert found.step == BEFORE, found
+    fit(net, trainer, range(BEFORE, BEFORE + AFTER), dtype)
+    net.save_parameters(os.path.join(directory, '%s-%s.params' % (source, label)))
+    # What is loaded counts, whatever was there.
+    net.load_parameters(os.path.join(directory, source + '.params'))
+    mine = samples_of(net)
+    return {'outputs': infer(net, dtype), 'samples': [mine.start, mine.stop]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--part', required=True)
+    parser.add_argument('--directory', required=True)
+    parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--plans', default='')
+    parser.add_argument('--label', default='')
+    parser.add_argument('--sources', default='')
+    arguments = parser.parse_args()
+    dtype, found = 'float64', {}
+    store = mxhybrid.create()
+    known = dict(plans(store.num_workers)) if store.num_workers > 1 else {'': None}
+    for case in arguments.cases.split(','):
+        directory = os.path.join(arguments.directory, case.replace('/', '-'))
+        os.makedirs(directory, exist_ok=True)
+        if arguments.part == 'alone':
+            found[case] = alone(directory, case, dtype)
+            continue
+        for at, name in enumerate(arguments.plans.split(',')):
+            mx.random.seed(100 + store.rank)
+            if arguments.part == 'save':
+                found['%s/%s' % (case, name)] = save(directory, case, dtype, name, known[name])
+            else:
+                source = arguments.sources.split(',')[at]
+                found['%s/%s' % (case, source)] = resume(directory, case, dtype, source, known[name], arguments.label)
+    report(store.rank, found=found)
+
+
+if __name__ == '__main__':
+    main()
