@@ -141,16 +141,17 @@ def put_states(trainer: Any, work: List[Tuple[Any, Optional[List[WholeArray]]]],
     """
     if not work:
         return
+    updater = trainers.updaters_of(trainer)[0]
+    for item, _ in work:
+        drop_state(updater, item.key)
     made = {item.name: _template(trainer, item, wholes) for item, wholes in work if wholes is not None}
     problems = [problem for problem in exchange(next((one for one, _ in made.values() if one), ''), 'checkpoint.fits')
                 if problem]
     if problems:
         raise CheckpointError(problems[0])
     for item, wholes in work:
-        updater, part = trainers.updaters_of(trainer)[0], part_of(item.param)
-        assert part is not None
-        drop_state(updater, item.key)
-        if wholes is None:
+        part = part_of(item.param)
+        if part is None or wholes is None:
             continue
         _, template = made[item.name]
         arrays = [None] * len(wholes) if not part.holds else state_arrays(template)

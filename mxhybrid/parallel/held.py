@@ -11,7 +11,7 @@ from ..native import trainers
 from ..native.arrays import host_view
 from .boxes import Box, cuts, full, meet, shape_of, within
 from .clipping import clip_by_whole_norms
-from .exchange import Exchange
+from .exchange import Exchange, Move
 from .layout import Layout
 from .program import Parts
 from .team import Team
@@ -34,6 +34,7 @@ class Part:
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
         #: Whether this worker is the first of those.
         self.speaks = self.group[:1] == [team.rank]
+        self._courier = team.courier  # which all have to make here
         self._sum: Optional[_GroupSum] = None
 
     def allreduce_(self, array: Any, priority: int) -> None:
@@ -78,7 +79,7 @@ class Part:
             self._team.meet()  # so that nobody sends what worker 0 has no memory for yet
             exchange = Exchange(self._number + 2, self._team.rank, have, {0: slab}, np.dtype(dtype))
             taken = np.empty(shape_of(slab), dtype) if self._team.rank == 0 else None
-            self._team.move(exchange.forward, mine, taken, array)
+            self._move(exchange.forward, mine, taken, array)
             if taken is not None:
                 yield taken
 
@@ -93,7 +94,14 @@ class Part:
             given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
             taken = None if exchange.target is None or mine is None else mine[
                 within(exchange.target, boxes[self._team.rank])]
-            self._team.move(exchange.forward, given, taken, array)
+            self._move(exchange.forward, given, taken, array)
+
+    def _move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
+        """Make a move between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
+        if move.sends or move.receives or move.own:
+            after = mx.nd.zeros(1)
+            self._courier.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
+            after.wait_to_read()
 
 
 def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:

@@ -95,14 +95,18 @@ class Mail:
                         self._receive(key.data)
                     if events & selectors.EVENT_WRITE and not key.data.gone:
                         self._send(key.data)
-                with self._lock:
-                    new, self._new = self._new, []
-                for one in new:
-                    self._start(*one)
+                self._start_new()
         except BaseException as error:
             self._on_failure(error)
 
     # -- moves -----------------------------------------------------------------------------------------------------
+
+    def _start_new(self) -> None:
+        """By itself, so that nobody keeps their arrays until the next ones come."""
+        with self._lock:
+            new, self._new = self._new, []
+        for one in new:
+            self._start(*one)
 
     def _start(self, move: Move, source: Any, target: Any, done: Callable[[], None]) -> None:
         for to, where in move.sends:

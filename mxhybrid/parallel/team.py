@@ -9,7 +9,7 @@ from ..base.errors import InputError
 from ..base.peers import connect_peers
 from ..base.sealed import new_secret
 from ..job.job import Job
-from .exchange import Exchange, Move
+from .exchange import Exchange
 from .mail import Mail
 from .node import Courier, Node
 
@@ -73,14 +73,6 @@ class Team:
             self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
             self._courier = Courier(self._mail)
         return self._courier
-
-    def move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
-        """Make a move of an exchange between NumPy arrays, and wait for it; one of them may be the memory of `array`.
-        """
-        if move.sends or move.receives or move.own:
-            after = mx.nd.zeros(1)
-            self.courier.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
-            after.wait_to_read()
 
     def _connect(self) -> Dict[int, socket.socket]:
         address = self._job.topology.addresses[self.rank]

@@ -1,10 +1,12 @@
 """Networks that are split: their files are those of the whole network, from any plan into any other and into none.
 
-``--part alone`` trains in one process, and saves what it begins with and a checkpoint on the way; ``--part save`` begins
-with that under each plan, saves everything on the way, and goes on; ``--part resume`` goes on from what any wrote.
+``--part alone`` trains in one process, and saves what it begins with, and a checkpoint; ``--part save`` begins
+with that under each plan, saves everything on the way, and goes on; ``--part resume`` goes on from what any wrote;
+``--part faults`` tells errors.
 """
 import argparse
 import os
+import resource
 
 import mxnet as mx
 import numpy as np
@@ -13,15 +15,15 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid import checkpoint, parallel
+from mxhybrid import CheckpointError, checkpoint, parallel
 
 BATCH, SHAPE, BEFORE, AFTER = 8, (3, 8, 8), 3, 3
 
-OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3}, 'adam': {'learning_rate': 0.01},
-              'rmsprop': {'learning_rate': 0.003, 'centered': True}}
+OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3}, 'adam': {'learning_rate': 0.01, 'epsilon': 1e-3},
+              'ftml': {'learning_rate': 0.01, 'epsilon': 1e-3}}
 
 #: Optimizer, options of the Trainer.
-CASES = {'sgd': {}, 'adam': {}, 'rmsprop': {}, 'sgd/on-store': {'update_on_kvstore': True}}
+CASES = {'sgd': {}, 'adam': {}, 'ftml': {}, 'sgd/on-store': {'update_on_kvstore': True}}
 
 
 class Net(gluon.HybridBlock):
@@ -32,7 +34,7 @@ class Net(gluon.HybridBlock):
         with self.name_scope():
             self.features = nn.HybridSequential(prefix='features_')
             with self.features.name_scope():
-                self.features.add(nn.Conv2D(8, 3, padding=1), nn.BatchNorm(), nn.Activation('relu'),
+                self.features.add(nn.Conv2D(8, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Activation('relu'),
                                   nn.MaxPool2D(2, 2), nn.Flatten(), nn.Dense(12, activation='relu'),
                                   nn.Dense(12, in_units=12, activation='relu'))
             twin = self.features[-1]
@@ -50,8 +52,9 @@ def plans(ranks):
         'trick': parallel.one_weird_trick(),
         'grid': parallel.grid(model=2, batch=ranks // 2),
         'domain': parallel.grid(domain=(ranks,)),
-        'layers': parallel.layers({'*conv0*': {'channels': ranks}, '*batchnorm0*': {'channels': 2},
-                                   '*features_dense0*': {'addends': ranks}, '*output*': {'ranks': [1], 'samples': 1}})}
+        'layers': parallel.layers({'*conv0_fwd': {'channels': ranks}, '*batchnorm0_fwd': {'channels': 2},
+                                   '*features_dense0_fwd': {'addends': ranks},
+                                   '*output_fwd': {'ranks': [1], 'samples': 1}})}
 
 
 def make(dtype, bias_rate=2.0):
@@ -148,6 +151,59 @@ def resume(directory, case, dtype, source, plan, label):
     return {'outputs': infer(net, dtype), 'samples': [mine.start, mine.stop]}
 
 
+def faults(directory, dtype, store):
+    """What each worker is told, and that nothing changes meanwhile."""
+    net, path = split(plans(store.num_workers)['layers'], dtype), os.path.join(directory, 'faults')
+    net.save_parameters(path + '.params')
+    kept = mx.nd.load(path + '.params')
+    files = {
+        'missing': {name: array for name, array in kept.items() if name != 'output.bias'},
+        'extra': dict(kept, **{'output.more': mx.nd.zeros(2)}),
+        'shape': dict(kept, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
+        'dtype': {name: array.astype('float32') for name, array in kept.items()}}
+    trainer, errors = trainer_of(net, 'sgd'), {}
+    outer = nn.HybridSequential()
+    outer.add(net)
+
+    def attempt(what, call, *args, **keywords):
+        try:
+            call(*args, **keywords)
+            errors[what] = ''
+        except Exception as error:
+            errors[what] = [isinstance(error, kind) for kind in (AssertionError, ValueError, CheckpointError)] + [
+                str(error)]
+    for what, arrays in files.items():
+        if store.rank == 0:
+            mx.nd.save('%s-%s.params' % (path, what), arrays)
+        attempt(what, net.load_parameters, '%s-%s.params' % (path, what))
+    attempt('none', net.load_parameters, path + '-none.params')
+    attempt('no file', net.load_parameters, os.path.abspath(__file__))
+    attempt('folder', net.save_parameters, os.path.join(path, 'none', 'x.params'))
+    attempt('exported folder', net.export, os.path.join(path, 'none', 'x'))
+    attempt('states', trainer.save_states, path + '.states')
+    attempt('states back', trainer.load_states, path + '.states')
+    attempt('around', outer.save_parameters, path + '-around.params')
+    attempt('around back', outer.load_parameters, path + '.params')
+    whole = resource.getrlimit(resource.RLIMIT_FSIZE)
+    fit(net, trainer, range(1), dtype)
+    if store.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, whole[1]))
+    attempt('full', net.save_parameters, path + '.params')
+    attempt('full checkpoint', checkpoint.save, path, net, trainer, 1)
+    if store.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, whole)
+    # They are all still in step.
+    attempt('allowed', net.load_parameters, path + '-missing.params', allow_missing=True)
+    attempt('ignored', net.load_parameters, path + '-extra.params', ignore_extra=True)
+    attempt('cast', net.load_parameters, path + '-dtype.params', cast_dtype=True)
+    net.load_parameters(path + '.params')
+    net.save_parameters(path + '-again.params', deduplicate=True)
+    again = mx.nd.load(path + '-again.params')
+    return {'errors': errors, 'kept': sorted(kept), 'again': sorted(again), 'files': sorted(os.listdir(directory)),
+            'same': all(np.array_equal(kept[name].asnumpy(), array.asnumpy()) for name, array in again.items()),
+            'checkpoints': os.listdir(path)}, net
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--part', required=True)
@@ -159,6 +215,12 @@ def main():
     arguments = parser.parse_args()
     dtype, found = 'float64', {}
     store = mxhybrid.create()
+    if arguments.part == 'faults':
+        found, net = faults(arguments.directory, dtype, store)
+        report(store.rank, found=found)
+        if store.rank == 0:
+            net.save_parameters(os.path.join(arguments.directory, 'alone.params'))  # the other one has ended
+        return
     known = dict(plans(store.num_workers)) if store.num_workers > 1 else {'': None}
     for case in arguments.cases.split(','):
         directory = os.path.join(arguments.directory, case.replace('/', '-'))
