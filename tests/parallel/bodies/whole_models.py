@@ -19,7 +19,8 @@ from mxhybrid import CheckpointError, checkpoint, parallel
 
 BATCH, SHAPE, BEFORE, AFTER = 8, (3, 8, 8), 3, 3
 
-OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3}, 'adam': {'learning_rate': 0.01, 'epsilon': 1e-3},
+OPTIMIZERS = {'sgd': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
+              'adam': {'learning_rate': 0.01, 'epsilon': 1e-3},
               'ftml': {'learning_rate': 0.01, 'epsilon': 1e-3}}
 
 #: Optimizer, options of the Trainer.
@@ -57,12 +58,12 @@ def plans(ranks):
                                    '*output_fwd': {'ranks': [1], 'samples': 1}})}
 
 
-def make(dtype, bias_rate=2.0):
-    """The network, not yet split, and nothing of it known but by its values' seed."""
+def make(dtype):
+    """The network, not yet split."""
     net = Net()
     net.cast(dtype)
     net.initialize(mx.init.Xavier())
-    net.collect_params('.*bias').setattr('lr_mult', bias_rate)
+    net.collect_params('.*bias').setattr('lr_mult', 2.0)
     return net
 
 
@@ -162,7 +163,7 @@ def faults(directory, dtype, store):
         'shape': dict(kept, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
         'dtype': {name: array.astype('float32') for name, array in kept.items()}}
     trainer, errors = trainer_of(net, 'sgd'), {}
-    outer = nn.HybridSequential()
+    outer = nn.Sequential()
     outer.add(net)
 
     def attempt(what, call, *args, **keywords):
