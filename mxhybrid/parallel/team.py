@@ -94,9 +94,10 @@ class Team:
         return float(array.asscalar())
 
     def broadcast_(self, array: Any, name: str) -> None:
-        """Overwrite a dense array with worker 0's (collective)."""
+        """Overwrite a dense array with worker 0's, and wait for it: no name may be under way twice (collective)."""
         if self.size > 1:
             self._collective.broadcast_(array, _NAME + name)
+            array.wait_to_read()
 
 
 _teams: Dict[int, Team] = {}

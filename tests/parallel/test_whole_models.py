@@ -1,4 +1,5 @@
 """Whole models go in and out of networks that are split: files of gluon, exports, checkpoints, and memory."""
+import json
 import sys
 
 import mxnet as mx
@@ -74,7 +75,11 @@ def test_files_are_those_of_the_unsplit_network(alone, split, directory, case, p
 def test_an_export_is_the_unsplit_network(alone, split, directory, plan):
     folder = directory / 'sgd'
     near(directory, 'sgd', 'alone-0002', plan + '-0002')
-    symbols = [(folder / ('%s-symbol.json' % name)).read_text() for name in ('alone', plan)]
+    symbols = [json.loads((folder / ('%s-symbol.json' % name)).read_text()) for name in ('alone', plan)]
+    for symbol in symbols:
+        for node in symbol['nodes']:
+            # The third number counts how often a symbol of a running average was used.
+            node['inputs'] = [entry[:2] for entry in node['inputs']]
     assert symbols[0] == symbols[1]
     net = gluon.SymbolBlock.imports(str(folder / (plan + '-symbol.json')), ['data'],
                                     str(folder / (plan + '-0002.params')))
@@ -131,8 +136,8 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
     assert errors['allowed'] == errors['ignored'] == errors['cast'] == ''
     assert set(first['kept']) - set(first['again']) == {'features.6.weight', 'features.6.bias'} or \
         set(first['kept']) - set(first['again']) == {'twin.weight', 'twin.bias'}
-    assert first['same'] and first['checkpoints'] == []
-    assert not [name for name in first['files'] if 'part' in name or name in ('alone.params', 'faults-around.params')]
+    assert first['same'] and first['checkpoints'] == ['00000001-step-1']
+    assert not [name for name in first['files'] if 'part' in name or name in ('alone.params', 'faults-never.params')]
 
 
 def test_memory_shrinks(tmp_path):

@@ -161,7 +161,8 @@ def faults(directory, dtype, store):
         'missing': {name: array for name, array in kept.items() if name != 'output.bias'},
         'extra': dict(kept, **{'output.more': mx.nd.zeros(2)}),
         'shape': dict(kept, **{'features.0.weight': mx.nd.zeros((4, 3, 3, 3), dtype=dtype)}),
-        'dtype': {name: array.astype('float32') for name, array in kept.items()}}
+        'dtype': {name: array.astype('float32') for name, array in kept.items()},
+        'around': {'0.' + name: array for name, array in kept.items()}}
     trainer, errors = trainer_of(net, 'sgd'), {}
     outer = nn.Sequential()
     outer.add(net)
@@ -176,6 +177,7 @@ def faults(directory, dtype, store):
     for what, arrays in files.items():
         if store.rank == 0:
             mx.nd.save('%s-%s.params' % (path, what), arrays)
+    for what in ('missing', 'extra', 'shape', 'dtype'):
         attempt(what, net.load_parameters, '%s-%s.params' % (path, what))
     attempt('none', net.load_parameters, path + '-none.params')
     attempt('no file', net.load_parameters, os.path.abspath(__file__))
@@ -183,14 +185,15 @@ def faults(directory, dtype, store):
     attempt('exported folder', net.export, os.path.join(path, 'none', 'x'))
     attempt('states', trainer.save_states, path + '.states')
     attempt('states back', trainer.load_states, path + '.states')
-    attempt('around', outer.save_parameters, path + '-around.params')
-    attempt('around back', outer.load_parameters, path + '.params')
+    attempt('around', outer.save_parameters, path + '-never.params')
+    attempt('around back', outer.load_parameters, path + '-around.params')
     whole = resource.getrlimit(resource.RLIMIT_FSIZE)
     fit(net, trainer, range(1), dtype)
-    if store.rank == 0:
+    checkpoint.save(path, net, trainer, 1)
+    if store.rank == 0:  # for the memory that workers share, too: they have made it by now
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, whole[1]))
     attempt('full', net.save_parameters, path + '.params')
-    attempt('full checkpoint', checkpoint.save, path, net, trainer, 1)
+    attempt('full checkpoint', checkpoint.save, path, net, trainer, 2)
     if store.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, whole)
     # They are all still in step.
