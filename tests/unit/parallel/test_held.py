@@ -1,0 +1,113 @@
+"""A part of a weight knows of what whole it, and what an optimizer keeps beside it, is a part."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+import mxhybrid
+from mxhybrid import InputError
+from mxhybrid.kvstore.parts import part_of, refuse_parts, set_part
+from mxhybrid.parallel import held
+from mxhybrid.parallel.held import Part
+from mxhybrid.parallel.mail import Mail
+from mxhybrid.parallel.node import Courier
+
+ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
+BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
+COLUMNS = {0: ((0, 4), (0, 3)), 1: ((0, 4), (3, 6))}
+
+
+class Alone:
+    """A team of which this process has one rank, and whose others do nothing."""
+
+    size = 4
+
+    def __init__(self, rank=0):
+        self.rank, self.courier = rank, Courier(Mail(rank, {}, print))
+
+    def meet(self):
+        pass
+
+
+def part(boxes, shape=(4, 6), rank=0):
+    return Part(Alone(rank), shape, 'write', boxes, 0)
+
+
+@pytest.mark.parametrize('boxes, shape, whole', [
+    (ROWS, (2, 6), (4, 6)), (BLOCKS, (2, 3), (4, 6)), (COLUMNS, (4, 3), (4, 6)),  # momentum
+    (ROWS, (2, 1), (4, 1)),  # a row's
+    (ROWS, (1,), (1,)), (BLOCKS, (5,), (5,)),  # an optimizer's own
+    (COLUMNS, (4, 1), (4, 1)), (BLOCKS, (2, 1), (2, 1))])  # of parts of rows: the same on all, or refused
+def test_the_whole_of_what_an_optimizer_keeps(boxes, shape, whole):
+    found, box = part(boxes).whole_of(shape)
+    assert found == whole
+    assert tuple(high - low for low, high in box) == shape
+
+
+def test_what_cannot_be_told_is_refused():
+    with pytest.raises(InputError, match='cannot be told'):
+        part(ROWS).whole_of((4, 6))
+
+
+def test_values_pass_through_in_slabs(monkeypatch):
+    """Here of one worker, which has it all."""
+    monkeypatch.setattr(held, 'SLAB_BYTES', 60)
+    one, asked = part({0: ((0, 4), (0, 6))}), []
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+    def rows(first, last):
+        asked.append((first, last))
+        return values[first:last]
+    array = mx.nd.zeros((4, 6))
+    one.scatter(rows, array, (4, 6), np.float32)
+    assert asked == [(0, 2), (2, 4)]
+    np.testing.assert_array_equal(array.asnumpy(), values)
+    pieces = list(one.gather(array, (4, 6), np.float32))
+    assert [piece.shape for piece in pieces] == [(2, 6), (2, 6)]
+    np.testing.assert_array_equal(np.concatenate(pieces), values)
+
+
+def test_gluon_by_itself_refuses_parts(tmp_path):
+    """It would take a part for the whole."""
+    param = mx.gluon.Parameter('weight', shape=(2, 6))
+    param.initialize()
+    refuse_parts([param], 'save_states')
+    set_part(param, part(ROWS))
+    assert part_of(param).holds
+    params = mx.gluon.ParameterDict()
+    params.update({'weight': param})
+    mx.nd.save(str(tmp_path / 'file'), {'weight': mx.nd.zeros((2, 6))})
+    for call in (params.save, params.load):
+        with pytest.raises(InputError, match='the workers hold parts of weight: use save_parameters'):
+            call(str(tmp_path / 'file'))
+
+
+@pytest.mark.parametrize('layers', [1, 2])
+def test_one_process_reads_and_writes_what_gluon_does(tmp_path, layers):
+    """Of a network of one layer names have no places."""
+    def make():
+        net = mx.gluon.nn.HybridSequential() if layers > 1 else mx.gluon.nn.Dense(3, in_units=4)
+        if layers > 1:
+            net.add(mx.gluon.nn.Dense(5, in_units=4), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dense(3))
+        net.initialize(mx.init.Normal(1))
+        net(data)
+        return net
+    data = mx.nd.array(np.random.RandomState(1).rand(2, 4))
+    net, other = make(), make()
+    split = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), (2, 4))
+    files = [str(tmp_path / name) for name in ('split', 'gluon')]
+    split.save_parameters(files[0])
+    net.save_parameters(files[1])
+    assert mx.nd.load(files[0]).keys() == mx.nd.load(files[1]).keys()
+    other.load_parameters(files[0])
+    np.testing.assert_array_equal(other(data).asnumpy(), split(data).asnumpy())
+    make().save_parameters(files[1])
+    split.load_parameters(files[1])
+    other.load_parameters(files[1])
+    np.testing.assert_array_equal(other(data).asnumpy(), split(data).asnumpy())
+    split.export(str(tmp_path / 'model'), epoch=7)
+    found = mx.gluon.SymbolBlock.imports(str(tmp_path / 'model-symbol.json'), ['data'],
+                                         str(tmp_path / 'model-0007.params'))
+    np.testing.assert_allclose(found(data).asnumpy(), split(data).asnumpy(), rtol=1e-6)
+    mx.nd.save(files[1], {name: mx.nd.zeros(2) for name in mx.nd.load(files[0])})
+    with pytest.raises(AssertionError, match='shape incompatible'):
+        split.load_parameters(files[1])
