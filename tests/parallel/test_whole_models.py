@@ -1,5 +1,6 @@
 """Whole models go in and out of networks that are split: files of gluon, exports, checkpoints, and memory."""
 import json
+import shutil
 import sys
 
 import mxnet as mx
@@ -142,7 +143,10 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
 
 def test_memory_shrinks(tmp_path):
     """A dense layer of 400 MB on four workers, each of which has 100 MB of it, of its gradient and of its momentum."""
-    result = run_job(BODIES / 'whole_memory.py', 'horovodrun', workers=4, timeout=200, args=[tmp_path]).ok()
+    try:
+        result = run_job(BODIES / 'whole_memory.py', 'horovodrun', workers=4, timeout=200, args=[tmp_path]).ok()
+    finally:
+        shutil.rmtree(str(tmp_path))  # 1.2 GB
     for rank, values in result.results.items():
         layer, peak, stays = values['layer'], values['peak'], values['stays']
         print(rank, peak, stays, values['activations'], values['whole'])
