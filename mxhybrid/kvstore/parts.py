@@ -9,8 +9,6 @@ import numpy as np
 
 from ..base.errors import InputError
 
-from ..base.errors import InputError
-
 _ATTRIBUTE = 'mxhybrid_part'
 
 
