@@ -23,6 +23,7 @@ _U32, _I64, _U64, _POINTER, _INT = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_ui
 _NUMBERS = ctypes.POINTER(_U32)
 _SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
 _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
+_COUNTS = ctypes.POINTER(_U64)
 _ROSTER = [_U32, _NUMBERS, _U32, _NUMBERS]
 
 #: Result and parameters by name, without ``lane_``.
@@ -68,6 +69,22 @@ _FUNCTIONS = {
     'sum_total': (_POINTER, [_POINTER]),
     'sum_set_priority': (None, [_POINTER, ctypes.c_int32]),
     'sum_begin': (None, [_POINTER, _POINTER, _POINTER]),
+    'node_open_way': (_INT, [_POINTER, _U32, _INT, _U32, _U32, _U32, _INT]),
+    'worker_open_inbox': (_INT, [_POINTER, _U32, _U64]),
+    'worker_open_outbox': (_INT, [_POINTER, _U32, _U64]),
+    'worker_link': (_INT, [_POINTER, _U32, _INT, _INT]),
+    'worker_ways_node': (_INT, [_POINTER, _U32, _U32]),
+    'worker_link_by_nodes': (_INT, [_POINTER, _U32, _U32]),
+    'move_new': (_POINTER, [_POINTER, _U32, _U64, _U32, _INT, _U64]),
+    'move_send': (_INT, [_POINTER, _U32, _U32, _COUNTS, _U64, _COUNTS]),
+    'move_receive': (_INT, [_POINTER, _U32, _U32, _COUNTS, _U64, _COUNTS]),
+    'move_keep': (_INT, [_POINTER, _U32, _COUNTS, _U64, _COUNTS, _U64, _COUNTS]),
+    'move_fill': (_INT, [_POINTER, _U32, _COUNTS, _U64, _COUNTS, _U64]),
+    'move_open': (_INT, [_POINTER]),
+    'move_close': (None, [_POINTER]),
+    'move_use': (_POINTER, [_POINTER, _POINTER, _POINTER]),
+    'move_use_close': (None, [_POINTER]),
+    'move_begin': (None, [_POINTER, _POINTER, _POINTER]),
     'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
     'bundle_share': (_POINTER, [_POINTER]),
     'bundle_close': (None, [_POINTER]),
@@ -110,6 +127,11 @@ class Library:
 def numbers(values: Sequence[int]) -> Any:
     """An array of uint32 for the library."""
     return (_U32 * max(1, len(values)))(*values)
+
+
+def counts(values: Sequence[int]) -> Any:
+    """An array of uint64 for the library."""
+    return (_U64 * max(1, len(values)))(*values)
 
 
 def _candidates() -> List[str]:

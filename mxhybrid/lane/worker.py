@@ -35,11 +35,14 @@ class Lane:
     def __init__(self, roster: Roster, rank: int, trace: AnyRecorder = OFF):
         self._library = library.load()
         self._trace: Any = trace
+        self.roster, self.rank = roster, rank
         self._local = roster.local(rank)
         hosts, workers = roster.node_hosts, roster.workers
         host = roster.hosts.index(roster.places[rank])
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
+        #: What the compiled functions know it by.
+        self.pointer = self._handle
         self._nodes: Dict[int, Connection] = {}
         #: Held while a node is asked and answers.
         self._asking = threading.Lock()
@@ -96,6 +99,13 @@ class Lane:
         node = self._library.checked(self._library.worker_sums_node(self._handle, number))
         self._nodes[node].send(['no sum', number])
         self._library.checked(self._library.worker_drop_sum(self._handle, number))
+
+    def open_way(self, node: int, outgoing: bool, source: int, target: int, way: int) -> None:
+        """Have a node map a way to, or from, a worker of another host; `way` is its descriptor."""
+        other = self.roster.hosts.index(self.roster.places[target if outgoing else source])
+        with self._asking:
+            self._nodes[node].send(['way', self._local, int(outgoing), source, target, other], way)
+            self._nodes[node].receive(_ANSWER_S)
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns once they are copied."""

@@ -29,17 +29,27 @@ class Carrier(Protocol):
         """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
 
 
-class Courier:
-    """Moves arrays by a carrier, as operations of MXNet's engine that nobody waits for."""
-
-    def __init__(self, carrier: Carrier):
-        self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
+class Courier(Protocol):
+    """Moves arrays, as operations of MXNet's engine that nobody waits for."""
 
     def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
         """Have the engine make a move; `source` is there already, `others` are held back, too, until it is made.
 
         `source` and `target` may be None; with `adds`, the target keeps what it has, and more is added.
         """
+
+    def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
+        """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
+
+
+class CarrierCourier:
+    """Has a carrier make them."""
+
+    def __init__(self, carrier: Carrier):
+        self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
+
+    def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
+        """See :class:`Courier`."""
         arrays = others if target is None else others + [target]
         given = None if source is None else host_view(source)
         taken = None if target is None else host_view(target)
@@ -52,9 +62,8 @@ class Courier:
         for other in others:
             other[:] = 0
 
-
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
+        """See :class:`Courier`."""
         self._deferred.push(arrays, (move, source, target), priority)
 
 

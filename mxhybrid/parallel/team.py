@@ -1,5 +1,6 @@
 """All workers of the job, as networks that are split over them see it: connections, agreements, who fails."""
 import contextlib
+import functools
 import socket
 from typing import Any, Callable, ContextManager, Dict, List, Optional
 
@@ -9,9 +10,11 @@ from ..base.errors import InputError
 from ..base.peers import connect_peers
 from ..base.sealed import new_secret
 from ..job.job import Job
+from ..lane.moves import Ways
 from .exchange import Exchange
+from .lane_courier import LaneCourier
 from .mail import Mail
-from .node import Courier, Node
+from .node import CarrierCourier, Courier, Node
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -70,8 +73,13 @@ class Team:
     def courier(self) -> Courier:
         """What moves arrays between ranks (collective at first)."""
         if self._courier is None:
-            self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
-            self._courier = Courier(self._mail)
+            lane = None if self._job.servers is None else self._job.servers.lane
+            if lane is not None:
+                exchange = functools.partial(self._collective.exchange, name=_NAME + 'ways')
+                self._courier = LaneCourier(Ways(lane, exchange, self._job.settings.timeout))
+            else:
+                self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
+                self._courier = CarrierCourier(self._mail)
         return self._courier
 
     def _connect(self) -> Dict[int, socket.socket]:

@@ -130,7 +130,12 @@ class ParameterServers:
     @property
     def on_lane(self) -> bool:
         """Whether rows travel by the lane."""
-        return isinstance(self.link, Lane)
+        return self.lane is not None
+
+    @property
+    def lane(self) -> Optional[Lane]:
+        """The lane, if rows travel by it."""
+        return self.link if isinstance(self.link, Lane) else None
 
     def network(self) -> Optional[Network]:
         """Bytes between this host and others so far; None where nobody counts them, as with ps-lite."""

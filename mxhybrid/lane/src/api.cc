@@ -13,7 +13,9 @@
 #include "bundle.h"
 #include "worker.h"
 
+using lane::Box;
 using lane::Bundle;
+using lane::Move;
 using lane::Node;
 using lane::Roster;
 using lane::Rule;
@@ -80,6 +82,19 @@ struct BundleUpdate {
   std::vector<Bundle::Target> targets;
 };
 
+/// One use of a move.
+struct MoveUse {
+  std::shared_ptr<Move> move;
+  const char* source;
+  char* target;
+};
+
+Move& move_of(void* share) { return **static_cast<std::shared_ptr<Move>*>(share); }
+
+Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
+  return {offset, std::vector<size_t>(strides, strides + dimensions)};
+}
+
 }  // namespace
 
 extern "C" {
@@ -134,6 +149,13 @@ int lane_node_drop_table(void* node, uint32_t number) {
 int lane_node_open_sum(void* node, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count, int descriptor) {
   return guarded([&] {
     return static_cast<Node*>(node)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
+  }, -1);
+}
+int lane_node_open_way(void* node, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
+                       int descriptor) {
+  return guarded([&] {
+    static_cast<Node*>(node)->open_way(worker, outgoing != 0, from, to, other, descriptor);
+    return 0;
   }, -1);
 }
 int lane_node_drop_sum(void* node, uint64_t number) {
@@ -275,6 +297,93 @@ void lane_sum_set_priority(void* sum, int32_t priority) { static_cast<WorkerSums
 /// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
 void lane_sum_begin(void*, void* on_complete, void* sum) {
   static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
+}
+
+// ------------------------------------------------------------------------------------------------------------ moves
+
+/// Returns the descriptor of the way from a worker to this one.
+int lane_worker_open_inbox(void* worker, uint32_t rank, uint64_t room) {
+  return guarded([&] { return static_cast<Worker*>(worker)->moves().open_inbox(rank, room); }, -1);
+}
+/// Returns the descriptor of the way to a worker of another host.
+int lane_worker_open_outbox(void* worker, uint32_t rank, uint64_t room) {
+  return guarded([&] { return static_cast<Worker*>(worker)->moves().open_outbox(rank, room); }, -1);
+}
+int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
+  return guarded([&] { static_cast<Worker*>(worker)->moves().link(rank, inbox, block); return 0; }, -1);
+}
+/// The node of the worker's host that takes care of ways between two ranks.
+int lane_worker_ways_node(void* worker, uint32_t from, uint32_t to) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->ways_node(from, to)); }, -1);
+}
+/// Both ways to and from a worker of another host, which nodes have mapped.
+int lane_worker_link_by_nodes(void* worker, uint32_t rank, uint32_t node) {
+  return guarded([&] {
+    Worker& found = *static_cast<Worker*>(worker);
+    found.moves().link_by_node(rank, found.position(node));
+    return 0;
+  }, -1);
+}
+/// A share of a new move, to be described by the functions below and then opened.
+void* lane_move_new(void* worker, uint32_t rank, uint64_t tag, uint32_t element, int adds, uint64_t target_bytes) {
+  return guarded([&]() -> void* {
+    if (element >= lane::kElements) throw std::runtime_error("elements of no known type");
+    return new std::shared_ptr<Move>(std::make_shared<Move>(static_cast<Worker*>(worker)->moves(), rank, tag,
+                                                            static_cast<lane::Element>(element), adds != 0,
+                                                            target_bytes));
+  }, nullptr);
+}
+int lane_move_send(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
+                   const uint64_t* strides) {
+  return guarded([&] {
+    move_of(share).send(rank, Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+                                  side_of(dimensions, offset, strides)));
+    return 0;
+  }, -1);
+}
+int lane_move_receive(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
+                      const uint64_t* strides) {
+  return guarded([&] {
+    move_of(share).receive(rank, Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+                                     side_of(dimensions, offset, strides)));
+    return 0;
+  }, -1);
+}
+int lane_move_keep(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from, const uint64_t* from_strides,
+                   uint64_t to, const uint64_t* to_strides) {
+  return guarded([&] {
+    move_of(share).keep(Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+                            side_of(dimensions, from, from_strides), side_of(dimensions, to, to_strides)));
+    return 0;
+  }, -1);
+}
+/// `value` is that of an element, in the first bytes.
+int lane_move_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset, const uint64_t* strides,
+                   uint64_t value) {
+  return guarded([&] {
+    move_of(share).fill(Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+                            side_of(dimensions, offset, strides)), value);
+    return 0;
+  }, -1);
+}
+int lane_move_open(void* share) {
+  return guarded([&] { move_of(share).open(); return 0; }, -1);
+}
+/// Give up a share.
+void lane_move_close(void* share) { delete static_cast<std::shared_ptr<Move>*>(share); }
+/// What lane_move_begin takes.
+void* lane_move_use(void* share, const void* source, void* target) {
+  return guarded([&]() -> void* {
+    return new MoveUse{*static_cast<std::shared_ptr<Move>*>(share), static_cast<const char*>(source),
+                       static_cast<char*>(target)};
+  }, nullptr);
+}
+/// EngineFuncParamDeleter.
+void lane_move_use_close(void* use) { delete static_cast<MoveUse*>(use); }
+/// EngineAsyncFunc.
+void lane_move_begin(void*, void* on_complete, void* use) {
+  const MoveUse& found = *static_cast<MoveUse*>(use);
+  found.move->begin(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
 }
 
 // ---------------------------------------------------------------------------------------------------------- bundles

@@ -30,17 +30,22 @@ enum class Message : uint8_t {
   /// What a host gives of a piece of a dense sum, and the result.
   kPart = 5,
   kTotal = 6,
+  /// Bytes of a ring between two workers, and how many of them were taken.
+  kMove = 7,
+  kTaken = 8,
 };
 static_assert(static_cast<int>(Message::kTotal) + 1 == kMessages, "each kind is counted");
 
 enum Priority : uint32_t {
+  /// Moves between workers: forward and backward wait for them.
+  kMoves = 0,
   /// Dense sums.
-  kUrgent = 0,
-  kQuestions = 1,
+  kUrgent = 1,
+  kQuestions = 2,
   /// Pushes, and answers behind them: a host that answers first and pushes later has all others wait, since their
   /// answers need its pushes.
-  kRowsInOrder = 2,
-  kPriorities = 3
+  kRowsInOrder = 3,
+  kPriorities = 4
 };
 
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.

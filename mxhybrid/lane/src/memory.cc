@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -55,6 +56,12 @@ Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size))
 }
 
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
+
+size_t size_of_file(int descriptor) {
+  struct stat found;
+  if (fstat(descriptor, &found) != 0) fail_with_errno("fstat");
+  return static_cast<size_t>(found.st_size);
+}
 
 Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
   // The system call, since older C libraries have no function for it; 1 is MFD_CLOEXEC.

@@ -70,6 +70,9 @@ class Layout {
   size_t size_ = 0;
 };
 
+/// Bytes of what a descriptor stands for; throws std::runtime_error.
+size_t size_of_file(int descriptor);
+
 /// std::runtime_error with the text of errno.
 [[noreturn]] void fail_with_errno(const std::string& what);
 

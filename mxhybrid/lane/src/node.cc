@@ -161,7 +161,8 @@ Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
       failed_(std::move(failed)),
       block_(sizeof(NodeBlock)),
       workers_(roster_.workers.at(host_)),
-      sums_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
+      sums_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
+      moves_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalNodes) throw std::runtime_error("too many servers on one host, at most 16");
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
@@ -246,6 +247,11 @@ int Node::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count
 void Node::drop_sum(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   sums_.drop(number);
+}
+
+void Node::open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  moves_.open(worker, outgoing, from, to, other, descriptor);
 }
 
 const std::shared_ptr<Node::Table>& Node::shared_table(uint32_t number) {
@@ -418,7 +424,7 @@ void Node::hear(Peer& peer) {
 }
 
 bool Node::has_work() {
-  if (sums_.has_work(workers_)) return true;
+  if (sums_.has_work(workers_) || moves_.has_work(workers_)) return true;
   for (auto& each : tables_) {
     for (Side& side : each.second->sides) {
       if (side.shared != nullptr && side.shared->activity.load() != side.activity) return true;
@@ -437,6 +443,7 @@ void Node::notify() {
 }
 
 bool Node::progress() {
+  moves_.progress(workers_);
   bool news = sums_.progress(workers_);
   for (auto& each : tables_) news = progress(*each.second) || news;
   return news;
@@ -848,6 +855,7 @@ void Node::answer(Table& table) {
 void Node::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.begin(header, number, pieces);
+  if (header.kind == Message::kMove || header.kind == Message::kTaken) return node.moves_.begin(header, number, pieces);
   auto& stays = about[priority_of(header.kind)];
   stays = node.shared_table(header.table);
   Table& table = *stays;
@@ -907,6 +915,9 @@ void Node::Peer::end(const Header& header) {
     return;
   }
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.end(header, number);
+  if (header.kind == Message::kMove || header.kind == Message::kTaken) {
+    return node.moves_.end(header, number, node.workers_);
+  }
   const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
   Table& table = *stayed;
   const TableShape& shape = table.shape;

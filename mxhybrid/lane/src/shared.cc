@@ -55,4 +55,9 @@ void sleep_while(Counter& counter, uint32_t seen, int milliseconds) {
 
 void wake(Counter& counter) { syscall(SYS_futex, word(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
+void ring_bell(WorkerBlock& worker) {
+  worker.bell.fetch_add(1);
+  if (worker.sleepers.load() > 0) wake(worker.bell);
+}
+
 }  // namespace lane

@@ -113,6 +113,8 @@ struct WorkerBlock {
   alignas(64) Counter sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
   alignas(64) Counter given;
+  /// The worker adds 1 whenever nodes have to look at its ways to and from other hosts, see rings.h.
+  alignas(64) Counter moved;
 };
 
 enum TicketFlags : uint32_t {
@@ -180,5 +182,7 @@ static_assert(sizeof(SumGiven) <= kSumData && sizeof(SumTotal) <= kSumData, "val
 void sleep_while(Counter& counter, uint32_t seen, int milliseconds);
 /// Wake all that sleep on a counter.
 void wake(Counter& counter);
+/// Tell a worker that something has happened.
+void ring_bell(WorkerBlock& worker);
 
 }  // namespace lane

@@ -14,31 +14,34 @@ constexpr int kSleepMs = 1000;
 void Waiter::add(std::function<bool()> ready, std::function<void()> finish) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    under_way_.push_back({std::move(ready), std::move(finish)});
+    added_.push_back({std::move(ready), std::move(finish)});
     if (!thread_.joinable()) thread_ = std::thread(&Waiter::serve, this);
   }
   changed_.notify_one();
-  // It may sleep, and what is added may be ready.
-  block_.bell.fetch_add(1);
-  if (block_.sleepers.load() > 0) wake(block_.bell);
+  ring_bell(block_);  // it may sleep, and what is added may be ready
 }
 
 void Waiter::serve() {
-  std::vector<Item> done;
+  std::vector<Item> under_way, done;
   for (;;) {
     uint32_t seen;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return closing_ || !under_way_.empty(); });
+      changed_.wait(lock, [&] { return closing_ || !added_.empty() || !under_way.empty(); });
       if (closing_) return;
       seen = block_.bell.load();
-      const auto first = std::stable_partition(under_way_.begin(), under_way_.end(),
-                                               [](const Item& item) { return !item.ready(); });
-      done.assign(std::make_move_iterator(first), std::make_move_iterator(under_way_.end()));
-      under_way_.erase(first, under_way_.end());
+      under_way.insert(under_way.end(), std::make_move_iterator(added_.begin()),
+                       std::make_move_iterator(added_.end()));
+      added_.clear();
     }
+    const auto first = std::stable_partition(under_way.begin(), under_way.end(),
+                                             [](const Item& item) { return !item.ready(); });
+    done.assign(std::make_move_iterator(first), std::make_move_iterator(under_way.end()));
+    under_way.erase(first, under_way.end());
     for (Item& item : done) item.finish();
-    if (!done.empty()) continue;
+    const bool any = !done.empty();
+    done.clear();
+    if (any) continue;
     block_.sleepers.fetch_add(1);
     sleep_while(block_.bell, seen, kSleepMs);
     block_.sleepers.fetch_sub(1);
@@ -55,6 +58,7 @@ void Waiter::close() {
   block_.bell.fetch_add(1);
   wake(block_.bell);
   thread_.join();
+  added_.clear();
 }
 
 }  // namespace lane

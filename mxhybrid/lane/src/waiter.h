@@ -28,7 +28,7 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  /// Call `finish`, in the thread, once `ready` is true.
+  /// Call `finish`, in the thread, once `ready` is true, which only the thread calls.
   void add(std::function<bool()> ready, std::function<void()> finish);
   /// End the thread; nothing is under way, or nobody waits for it any more.
   void close();
@@ -44,7 +44,7 @@ class Waiter {
   WorkerBlock& block_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Item> under_way_;
+  std::vector<Item> added_;  // that the thread has not seen yet
   bool closing_ = false;
   std::thread thread_;
 };

@@ -58,7 +58,8 @@ Worker::Worker(Roster roster, uint32_t host)
     : roster_(std::move(roster)), host_(host), nodes_(roster_.nodes_of(host)), block_(sizeof(WorkerBlock)),
       blocks_(nodes_.size()), bells_(nodes_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t node) { ring(node); }) {}
+      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t node) { ring(node); }),
+      moves_(*block_.at<WorkerBlock>(0), waiter_, [this](uint32_t node) { ring(node); }) {}
 
 Worker::~Worker() {
   waiter_.close();
@@ -309,9 +310,7 @@ void Worker::write(Table& table, int ticket, char* out) {
     pull.used = pull.delivered = false;
   }
   if (!was_delivered) return;
-  WorkerBlock& block = *block_.at<WorkerBlock>(0);  // somebody may wait in `settle`
-  block.bell.fetch_add(1);
-  if (block.sleepers.load() > 0) wake(block.bell);
+  ring_bell(*block_.at<WorkerBlock>(0));  // somebody may wait in `settle`
 }
 
 }  // namespace lane

@@ -11,6 +11,7 @@
 
 #include "node.h"
 #include "rows.h"
+#include "worker_moves.h"
 #include "worker_sums.h"
 
 namespace lane {
@@ -52,6 +53,10 @@ class Worker {
   /// The node of this host that takes care of one, and its position among those of this host.
   uint32_t sums_node(uint64_t number) const { return roster_.sums_node(host_, number); }
   uint32_t position(uint32_t node) const;
+  /// Moves between workers.
+  WorkerMoves& moves() { return moves_; }
+  /// The node of this host that takes care of ways to and from other hosts.
+  uint32_t ways_node(uint32_t from, uint32_t to) const { return Moves::node_of(roster_, host_, from, to); }
 
  private:
   struct Pull;
@@ -76,6 +81,7 @@ class Worker {
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Waiter waiter_;
   WorkerSums sums_;
+  WorkerMoves moves_;
 };
 
 }  // namespace lane

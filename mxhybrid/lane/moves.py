@@ -1,0 +1,167 @@
+"""Moves of pieces of arrays between workers, compiled, ``src/worker_moves.h``: the ways on which they go, and what is
+moved.
+"""
+import os
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..base.errors import JobError
+from ..base.local_sockets import Connection, Listener, connect
+from ..native.engine import handles_of, push_native
+from . import library
+from .worker import Lane
+
+#: Numbers of ``Element`` in ``src/box.h`` by kind and size; integers are the same with and without a sign.
+_FLOATS, _INTEGERS = {2: 0, 4: 1, 8: 2}, {1: 3, 2: 4, 4: 5, 8: 6}
+
+_NO_ARRAYS = handles_of([])
+_VALUE = np.dtype(np.uint64)
+
+#: Where a piece is in an array.
+Slices = Sequence[slice]
+#: Gives every worker the JSON values of all, by rank.
+Exchange = Callable[[Any], List[Any]]
+
+
+class Ways:
+    """The ways between this worker and all others (collective).
+
+    Workers of a host share memory, for which they meet; the nodes of two hosts carry what goes from one to the other.
+    `exchange` gives every worker the values of all; whoever does not come within `timeout` seconds has failed.
+    """
+
+    def __init__(self, lane: Lane, exchange: Exchange, timeout: float):
+        self._library = library.load()
+        self._lane, self.rank, self._timeout = lane, lane.rank, timeout
+        self._others = [rank for rank in range(len(lane.roster.places)) if rank != lane.rank]
+        here = [rank for rank in self._others if lane.roster.places[rank] == lane.roster.places[lane.rank]]
+        listener = Listener()
+        try:
+            self._meet(here, listener, exchange(listener.name))
+        finally:
+            listener.close()
+        for rank in self._others:
+            if rank not in here:
+                self._open_by_node(rank)
+        exchange(None)  # nodes know no ways that nobody has opened
+
+    def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
+        connections = []
+        try:
+            for rank in here:
+                if rank < self.rank:
+                    connections.append(connect(names[rank]))
+                    self._introduce(rank, connections[-1])
+            for rank in here:
+                if rank > self.rank:
+                    connections.append(listener.accept(self._timeout))
+            for connection in connections:
+                self._link(connection)
+        finally:
+            for connection in connections:
+                connection.close()
+
+    def _introduce(self, rank: int, connection: Connection) -> None:
+        """Give what another worker needs of this one."""
+        inbox = self._library.checked(self._library.worker_open_inbox(self._lane.pointer, rank, 0))
+        connection.send(['inbox', self.rank], inbox)
+        connection.send(['block', self.rank], self._library.worker_block(self._lane.pointer))
+
+    def _link(self, connection: Connection) -> None:
+        found: List[int] = []
+        try:
+            for _ in range(2):
+                (_, rank), descriptor = connection.receive(self._timeout)
+                if descriptor is None:
+                    raise JobError('worker %d shares no memory with this worker' % rank)
+                found.append(descriptor)
+            if rank > self.rank:
+                self._introduce(rank, connection)
+            self._library.checked(self._library.worker_link(self._lane.pointer, rank, *found))
+        finally:
+            for descriptor in found:
+                os.close(descriptor)
+
+    def _open_by_node(self, rank: int) -> None:
+        pointer, own = self._lane.pointer, self.rank
+        node = self._library.checked(self._library.worker_ways_node(pointer, own, rank))
+        self._lane.open_way(node, True, own, rank,
+                            self._library.checked(self._library.worker_open_outbox(pointer, rank, 0)))
+        self._lane.open_way(node, False, rank, own,
+                            self._library.checked(self._library.worker_open_inbox(pointer, rank, 0)))
+        self._library.checked(self._library.worker_link_by_nodes(pointer, rank, node))
+
+    def passage(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
+                adds: bool) -> 'Passage':
+        """A new move, see there."""
+        return Passage(self._lane.pointer, self.rank, tag, dtype, source, target, adds)
+
+
+class Passage:
+    """A move that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on the
+    CPU and contiguous, either of which may be None.
+
+    No other move has the same tag; all workers describe the same pieces, those between two of them in the same order.
+    With `adds`, what comes is added up in the order of ranks; else each element comes once.
+    """
+
+    def __init__(self, worker: int, rank: int, tag: int, dtype: Any, source: Optional[Tuple[int, ...]],
+                 target: Optional[Tuple[int, ...]], adds: bool):
+        self._library = library.load()
+        self._dtype = np.dtype(dtype)
+        element = (_FLOATS if self._dtype.kind == 'f' else _INTEGERS).get(self._dtype.itemsize)
+        if element is None or self._dtype.kind not in 'fiub':
+            raise JobError('arrays of type %s cannot be moved between workers' % self._dtype)
+        self._source, self._target = self._strides(source), self._strides(target)
+        size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
+        self._share = self._library.checked(self._library.move_new(worker, rank, tag, element, int(adds), size))
+        weakref.finalize(self, self._library.move_close, self._share).atexit = False
+
+    def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:
+        return () if shape is None else tuple(int(np.prod(shape[at + 1:], dtype=np.int64)) * self._dtype.itemsize
+                                              for at in range(len(shape)))
+
+    @staticmethod
+    def _shape(where: Slices) -> Any:
+        return library.counts([one.stop - one.start for one in where])
+
+    @staticmethod
+    def _place(where: Slices, strides: Tuple[int, ...]) -> Tuple[int, Any]:
+        return sum(one.start * stride for one, stride in zip(where, strides)), library.counts(strides)
+
+    def send(self, rank: int, where: Slices) -> None:
+        """Of the source, to another worker."""
+        self._library.checked(self._library.move_send(self._share, rank, len(where), self._shape(where),
+                                                      *self._place(where, self._source)))
+
+    def receive(self, rank: int, where: Slices) -> None:
+        """From another worker."""
+        self._library.checked(self._library.move_receive(self._share, rank, len(where), self._shape(where),
+                                                         *self._place(where, self._target)))
+
+    def keep(self, here: Slices, there: Slices) -> None:
+        """From the source to the target."""
+        self._library.checked(self._library.move_keep(self._share, len(here), self._shape(here),
+                                                      *self._place(here, self._source),
+                                                      *self._place(there, self._target)))
+
+    def fill(self, where: Slices, value: float) -> None:
+        """What has one value."""
+        raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
+        self._library.checked(self._library.move_fill(self._share, len(where), self._shape(where),
+                                                      *self._place(where, self._target),
+                                                      int(np.frombuffer(raw, _VALUE)[0])))
+
+    def open(self) -> None:
+        """All is described."""
+        self._library.checked(self._library.move_open(self._share))
+
+    def push(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
+        """Have the engine make the move from one address to the other, once it gets to `writes`, given as
+        :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile.
+        """
+        use = self._library.checked(self._library.move_use(self._share, source, target))
+        push_native(self._library.move_begin, use, _NO_ARRAYS, writes, priority, b'mxhybrid_move',
+                    self._library.move_use_close)

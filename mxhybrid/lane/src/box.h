@@ -1,0 +1,83 @@
+// Boxes of arrays, and what is done with their elements: copied, or added.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lane {
+
+/// Types of elements; integers are added modulo their size.
+enum class Element : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2, kInt8 = 3, kInt16 = 4, kInt32 = 5, kInt64 = 6 };
+constexpr uint32_t kElements = 7;
+size_t size_of(Element element);
+
+/// Does something with `bytes`, whole elements, at `from`, and leaves it at `to`.
+using Apply = void (*)(char* to, const char* from, size_t bytes);
+void copy(char* to, const char* from, size_t bytes);
+/// Adds them; each sum is rounded.
+Apply adding(Element element);
+/// Adds them to zeros: as `copy`, but for -0.0, which becomes 0.0.
+Apply adding_to_zero(Element element);
+
+/// Elements that two arrays have in common, in their order.  Offsets and strides are in bytes; elements of the last
+/// dimension are neighbours in both.
+class Box {
+ public:
+  struct Side {
+    size_t offset;
+    std::vector<size_t> strides;
+  };
+
+  Box(size_t element, const std::vector<uint64_t>& shape, const Side& one, const Side& other);
+  /// Of one array, the other being the box alone.
+  Box(size_t element, const std::vector<uint64_t>& shape, const Side& one);
+
+  size_t bytes() const { return bytes_; }
+  /// Call `function(offset in one, offset in the other, bytes)` for stretches of `count` bytes from `position` on.
+  template <typename Function>
+  void each(size_t position, size_t count, Function function) const;
+
+ private:
+  struct Dimension {
+    size_t count, one, other;
+  };
+
+  size_t one_, other_;                 // offsets
+  size_t run_;                         // bytes that are neighbours in both
+  size_t bytes_;
+  std::vector<Dimension> dimensions_;  // the others, the last one fastest
+};
+
+constexpr size_t kMostDimensions = 32;
+
+template <typename Function>
+void Box::each(size_t position, size_t count, Function function) const {
+  size_t index[kMostDimensions];
+  size_t one = one_, other = other_, run = position / run_, within = position % run_;
+  for (size_t d = dimensions_.size(); d-- > 0;) {
+    const Dimension& dimension = dimensions_[d];
+    index[d] = run % dimension.count;
+    run /= dimension.count;
+    one += index[d] * dimension.one;
+    other += index[d] * dimension.other;
+  }
+  while (count > 0) {
+    const size_t size = std::min(count, run_ - within);
+    function(one + within, other + within, size);
+    count -= size;
+    within = 0;
+    for (size_t d = dimensions_.size(); d-- > 0;) {
+      const Dimension& dimension = dimensions_[d];
+      one += dimension.one;
+      other += dimension.other;
+      if (++index[d] < dimension.count) break;
+      index[d] = 0;
+      one -= dimension.one * dimension.count;
+      other -= dimension.other * dimension.count;
+    }
+  }
+}
+
+}  // namespace lane

@@ -1,0 +1,195 @@
+#include "moves.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace lane {
+namespace {
+
+/// Bytes of a message at most, so that who reads can begin before all is there.
+constexpr size_t kLargestMessage = 256 << 10;
+
+uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz(capacity)); }
+
+}  // namespace
+
+/// What a node itself knows of a ring, so that it never reads a length twice.
+struct Moves::Ring {
+  uint32_t capacity = 0;  // 0 if it is not known
+  uint64_t tag = 0;
+  char* data = nullptr;
+  uint32_t sent = 0;   // of an outgoing way: bytes that were sent; of the other: that are there
+  uint32_t taken = 0;  // that the reader is known to have taken, or was told to
+  uint32_t arriving = 0;
+};
+
+/// A way's end on this host.
+struct Moves::End {
+  End(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Way way)
+      : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), way(std::move(way)) {}
+
+  const uint32_t from, to;  // ranks
+  const uint32_t worker;    // of this host, by its number there
+  const bool outgoing;
+  const uint32_t peer;  // node
+  Way way;
+  uint32_t changed = 0;
+  std::vector<Ring> rings;
+
+  Ring& known(uint32_t number) {
+    if (number >= rings.size()) rings.resize(number + 1);
+    return rings[number];
+  }
+};
+
+Moves::Moves(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
+    : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
+      seen_(roster.workers.at(host_)) {}
+
+Moves::~Moves() = default;
+
+void Moves::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
+  if (worker >= seen_.size() || other >= roster_.workers.size() || other == host_ ||
+      node_of(roster_, host_, from, to) != node_) {
+    throw std::runtime_error("a way that is not this node's");
+  }
+  const uint32_t peer = node_of(roster_, other, from, to);
+  if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Way::of(descriptor)).second) {
+    throw std::runtime_error("a way is opened twice");
+  }
+}
+
+bool Moves::has_work(const std::vector<Memory>& workers) const {
+  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->moved.load() != seen_[worker]) return true;
+  }
+  return false;
+}
+
+void Moves::progress(const std::vector<Memory>& workers) {
+  if (!has_work(workers)) return;
+  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+    if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->moved.load();
+  }
+  for (auto& [ranks, end] : ends_) {
+    WayHead& head = end.way.head();
+    const uint32_t changed = head.changed.load();
+    if (changed == end.changed) continue;
+    end.changed = changed;
+    const uint32_t rings = std::min(head.rings.load(), kMostRings);
+    for (uint32_t first = 0; first < rings; first += 64) {
+      if (head.dirty[first / 64].load() == 0) continue;
+      for (uint64_t bits = head.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
+        const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
+        if (number >= rings) throw std::runtime_error("a worker of this host changed a ring that is not there");
+        end.outgoing ? send(end, number) : tell(end, number);
+      }
+    }
+  }
+}
+
+void Moves::send(End& end, uint32_t number) {
+  Ring& known = end.known(number);
+  RingHead& ring = end.way.ring(number);
+  const uint32_t written = ring.written.load();
+  if (known.capacity == 0) {
+    known.data = end.way.data(number);
+    known.capacity = ring.capacity;
+  }
+  if (written - known.taken > known.capacity) throw std::runtime_error("a worker of this host gave more than fits");
+  const uint64_t tag = ring.tag.load(std::memory_order_acquire);
+  while (known.sent != written) {
+    auto message = std::make_unique<Outgoing>();
+    const size_t size = std::min<size_t>(written - known.sent, kLargestMessage);
+    const size_t at = known.sent % known.capacity, first = std::min(size, known.capacity - at);
+    // The bytes stay where they are until the other node says that they were taken.
+    message->pieces[0] = {known.data + at, first};
+    message->pieces[1] = {known.data, size - first};
+    Header& header = message->header;
+    header.kind = Message::kMove;
+    header.flags = logarithm(known.capacity);
+    header.table = end.from;
+    header.part = end.to;
+    header.count = static_cast<uint32_t>(size);
+    header.want = number;
+    header.number = tag;
+    peer_(end.peer).send(kMoves, std::move(message));
+    known.sent += static_cast<uint32_t>(size);
+  }
+}
+
+void Moves::tell(End& end, uint32_t number) {
+  Ring& known = end.known(number);
+  const uint32_t taken = end.way.ring(number).taken.load();
+  if (taken - known.taken > known.sent - known.taken) throw std::runtime_error("a worker of this host took too much");
+  if (taken == known.taken) return;
+  auto message = std::make_unique<Outgoing>();
+  message->header.kind = Message::kTaken;
+  message->header.table = end.from;
+  message->header.part = end.to;
+  message->header.count = taken - known.taken;
+  message->header.want = number;
+  peer_(end.peer).send(kMoves, std::move(message));
+  known.taken = taken;
+}
+
+Moves::End& Moves::end_of(const Header& header, uint32_t node) {
+  const auto found = ends_.find({header.table, header.part});
+  if (found == ends_.end() || found->second.peer != node ||
+      found->second.outgoing != (header.kind == Message::kTaken)) {
+    throw std::runtime_error("a move between workers that have no such way");
+  }
+  return found->second;
+}
+
+void Moves::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+  End& end = end_of(header, from);
+  if (header.kind == Message::kTaken) {
+    if (header.want >= end.rings.size() || header.count > end.rings[header.want].sent - end.rings[header.want].taken) {
+      throw std::runtime_error("more of a move taken than was sent");
+    }
+    return;
+  }
+  if (header.want >= kMostRings || header.flags < kSmallestRing || header.flags > kLargestRing) {
+    throw std::runtime_error("a move by a malformed ring");
+  }
+  Ring& known = end.known(header.want);
+  const uint32_t capacity = 1U << header.flags;
+  if (known.capacity == 0 || known.tag != header.number) {
+    if (known.arriving > 0) throw std::runtime_error("two moves at once by one ring");
+    end.way.define(header.want, header.number, capacity);
+    known.capacity = capacity;
+    known.tag = header.number;
+    known.data = end.way.data(header.want);
+  }
+  const uint32_t used = known.sent - end.way.ring(header.want).taken.load();
+  if (known.capacity != capacity || known.arriving > 0 || used > capacity || header.count > capacity - used ||
+      header.count == 0) {
+    throw std::runtime_error("more of a move than there is room for");
+  }
+  known.arriving = header.count;
+  const size_t at = known.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
+  pieces[0] = {known.data + at, first};
+  pieces[1] = {known.data, header.count - first};
+}
+
+void Moves::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {
+  End& end = end_of(header, from);
+  Ring& known = end.known(header.want);
+  RingHead& ring = end.way.ring(header.want);
+  WayHead& head = end.way.head();
+  Counter* waits;
+  if (header.kind == Message::kTaken) {
+    known.taken += header.count;
+    ring.taken.store(known.taken);
+    waits = &head.crowded;
+  } else {
+    known.sent += known.arriving;
+    known.arriving = 0;
+    ring.written.store(known.sent);
+    waits = &head.hungry;
+  }
+  if (waits->exchange(0) && workers[end.worker].mapped()) ring_bell(*workers[end.worker].at<WorkerBlock>(0));
+}
+
+}  // namespace lane

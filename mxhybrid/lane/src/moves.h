@@ -1,0 +1,59 @@
+// A node's part in moves between hosts: it keeps two copies of a way alike, see rings.h.
+//
+// What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
+// (Message::kMove); how much the reader has taken comes back (kTaken), and makes room.  So the ring bounds what is under
+// way, and both nodes read and write nothing but the two rings.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "connection.h"
+#include "rings.h"
+#include "roster.h"
+
+namespace lane {
+
+class Moves {
+ public:
+  /// `peer` gives the connection with a node.
+  Moves(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer);
+  ~Moves();
+
+  /// The node on `host` that takes care of ways between two workers, one of which is there.
+  static uint32_t node_of(const Roster& roster, uint32_t host, uint32_t from, uint32_t to) {
+    return roster.sums_node(host, uint64_t(from) + to);
+  }
+  /// Map a way, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
+  /// host `other`.
+  void open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
+
+  /// Look at what workers of this host have changed.
+  void progress(const std::vector<Memory>& workers);
+  /// Whether they have changed anything that `progress` has not seen.
+  bool has_work(const std::vector<Memory>& workers) const;
+
+  /// Messages kMove and kTaken of a node, see Inbox.
+  void begin(const Header& header, uint32_t from, Piece pieces[2]);
+  /// With the workers of this host, for one of which there is news.
+  void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
+
+ private:
+  struct Ring;
+  struct End;
+
+  End& end_of(const Header& header, uint32_t node);
+  void send(End& end, uint32_t number);
+  void tell(End& end, uint32_t number);
+
+  const uint32_t node_, host_;
+  const Roster& roster_;
+  const std::function<Connection&(uint32_t)> peer_;
+  std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks
+  std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::moved
+};
+
+}  // namespace lane

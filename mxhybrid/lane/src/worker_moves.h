@@ -1,0 +1,144 @@
+// A worker's side of moves, in which workers give each other pieces of arrays.
+//
+// A move is described once, and then made again and again; each time is an operation of MXNet's engine, which calls
+// `begin` in one of its threads when the arrays are there, and is told when the move is made.  What can be done at once
+// is done in that thread; the rest in the worker's Waiter, whenever another worker has written, or taken, something.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "box.h"
+#include "rings.h"
+#include "waiter.h"
+
+namespace lane {
+
+class Move;
+
+/// Ways between this worker and others.
+class WorkerMoves {
+ public:
+  /// With the worker's block, and what rings a node of its host, by its position.
+  WorkerMoves(WorkerBlock& block, Waiter& waiter, std::function<void(uint32_t)> ring)
+      : block_(block), waiter_(waiter), ring_(std::move(ring)) {}
+
+  /// Make the way from a worker of any host to this one; its memory, which is kept until the way is linked.
+  int open_inbox(uint32_t rank, size_t room);
+  /// Make the way from this worker to one of another host; likewise.
+  int open_outbox(uint32_t rank, size_t room);
+  /// Link with a worker of this host: the memory of its inbox for this worker, and of its WorkerBlock.
+  void link(uint32_t rank, int inbox, int block);
+  /// Link with a worker of another host, both ways to and from which the node at that position has mapped.
+  void link_by_node(uint32_t rank, uint32_t node);
+
+ private:
+  friend class Move;
+
+  struct Link {
+    std::unique_ptr<Way> in, out;
+    Memory block;       // of a worker of this host
+    uint32_t node = 0;  // that leads to another host
+    bool linked = false;
+  };
+
+  Link& link(uint32_t rank);
+  void written(Link& link, uint32_t ring);
+  void taken(Link& link, uint32_t ring);
+
+  WorkerBlock& block_;
+  Waiter& waiter_;
+  const std::function<void(uint32_t)> ring_;
+  std::mutex mutex_;  // of links_, and of the rings of ways
+  std::map<uint32_t, Link> links_;
+};
+
+/// A move as this worker sees it.  Uses that are under way share it.
+class Move : public std::enable_shared_from_this<Move> {
+ public:
+  /// Under a tag that no other move has; the target has so many bytes.  With `adds`, what comes is added up in the order
+  /// of ranks, `rank` being this worker's; else each element comes once.
+  Move(WorkerMoves& all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
+      : all_(all), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
+  ~Move();
+  Move(const Move&) = delete;
+  Move& operator=(const Move&) = delete;
+
+  Element element() const { return element_; }
+  /// Describe it.  Several pieces between two workers travel in the order in which they were described, on both sides.
+  void send(uint32_t rank, const Box& from);
+  void receive(uint32_t rank, const Box& to);
+  /// From the source to the target of this worker.
+  void keep(const Box& from_to) { kept_.push_back(from_to); }
+  /// A box of the target in which all elements are `value`, the first bytes of it.
+  void fill(const Box& at, uint64_t value) { fillings_.push_back({at, value}); }
+  /// The description is complete; throws std::runtime_error if the move cannot be made.
+  void open();
+
+  /// Both arrays are there, and stay until `complete` is called.
+  void begin(const char* source, char* target, const OnComplete& complete);
+
+ private:
+  /// What goes to, or comes from, one worker.
+  struct Stream {
+    std::vector<Box> boxes;
+    size_t bytes = 0;
+    WorkerMoves::Link* link = nullptr;
+    uint32_t ring = kMostRings;
+    char* data = nullptr;
+    // Of the use at hand: bytes that were copied; the box at which that is, and where that begins.
+    size_t done = 0, box = 0, start = 0;
+    uint32_t told = 0;  // to the node: what was taken
+
+    bool ended() const { return done == bytes; }
+  };
+
+  struct Filling {
+    Box at;
+    uint64_t value;
+  };
+
+  struct Use {
+    const char* source;
+    char* target;
+    OnComplete complete;
+  };
+
+  void start();
+  bool advance();
+  bool step();
+  bool work();
+  void prepare();
+  bool give(Stream& to);
+  bool take(Stream& from, Apply apply);
+  bool ended() const;
+  void wait_for_others();
+  void keep_all(Apply apply);
+
+  WorkerMoves& all_;
+  const uint32_t rank_;
+  const uint64_t tag_;
+  const Element element_;
+  const bool adds_;
+  const size_t target_bytes_;
+  std::map<uint32_t, Stream> sends_, receives_;  // by rank
+  std::vector<Box> kept_;
+  std::vector<Filling> fillings_;
+  /// What is added up, in the order of ranks; null for what this worker keeps.
+  std::vector<Stream*> addends_;
+  /// Whether the first of them is all of the target.
+  bool first_covers_ = false;
+
+  std::mutex mutex_;      // of the next two
+  std::deque<Use> uses_;  // in the order in which they began
+  bool attended_ = false;  // a thread goes on with them: what follows is its own
+  Use use_ = {};           // at hand
+  bool started_ = false, prepared_ = false;
+  size_t added_ = 0;  // addends
+};
+
+}  // namespace lane
