@@ -116,8 +116,9 @@ class Passage:
             raise JobError('arrays of type %s cannot be moved between workers' % self._dtype)
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
-        self._share = self._library.checked(self._library.move_new(worker, rank, tag, element, int(adds), size))
-        weakref.finalize(self, self._library.move_close, self._share).atexit = False
+        #: What the compiled functions know it by.
+        self.share = self._library.checked(self._library.move_new(worker, rank, tag, element, int(adds), size))
+        weakref.finalize(self, self._library.move_close, self.share).atexit = False
 
     def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:
         return () if shape is None else tuple(int(np.prod(shape[at + 1:], dtype=np.int64)) * self._dtype.itemsize
@@ -133,35 +134,35 @@ class Passage:
 
     def send(self, rank: int, where: Slices) -> None:
         """Of the source, to another worker."""
-        self._library.checked(self._library.move_send(self._share, rank, len(where), self._shape(where),
+        self._library.checked(self._library.move_send(self.share, rank, len(where), self._shape(where),
                                                       *self._place(where, self._source)))
 
     def receive(self, rank: int, where: Slices) -> None:
         """From another worker."""
-        self._library.checked(self._library.move_receive(self._share, rank, len(where), self._shape(where),
+        self._library.checked(self._library.move_receive(self.share, rank, len(where), self._shape(where),
                                                          *self._place(where, self._target)))
 
     def keep(self, here: Slices, there: Slices) -> None:
         """From the source to the target."""
-        self._library.checked(self._library.move_keep(self._share, len(here), self._shape(here),
+        self._library.checked(self._library.move_keep(self.share, len(here), self._shape(here),
                                                       *self._place(here, self._source),
                                                       *self._place(there, self._target)))
 
     def fill(self, where: Slices, value: float) -> None:
         """What has one value."""
         raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
-        self._library.checked(self._library.move_fill(self._share, len(where), self._shape(where),
+        self._library.checked(self._library.move_fill(self.share, len(where), self._shape(where),
                                                       *self._place(where, self._target),
                                                       int(np.frombuffer(raw, _VALUE)[0])))
 
     def open(self) -> None:
         """All is described."""
-        self._library.checked(self._library.move_open(self._share))
+        self._library.checked(self._library.move_open(self.share))
 
     def push(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
         """Have the engine make the move from one address to the other, once it gets to `writes`, given as
         :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile.
         """
-        use = self._library.checked(self._library.move_use(self._share, source, target))
+        use = self._library.checked(self._library.move_use(self.share, source, target))
         push_native(self._library.move_begin, use, _NO_ARRAYS, writes, priority, b'mxhybrid_move',
                     self._library.move_use_close)

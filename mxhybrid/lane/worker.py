@@ -22,9 +22,9 @@ _SLICE_MS = 200
 _FENCE, _EXACT = 1, 2
 #: Kinds of messages between hosts, ``enum Message`` of ``src/connection.h``, by what they are for: the shares and the
 #: results of dense sums, rows that are pushed, questions for rows, and the rows that answer them.
-_MESSAGES = {'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
+_MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
 #: How many there are.
-_KINDS = 7
+_KINDS = 9
 #: Seconds in which a node of the host answers.
 _ANSWER_S = 60.0
 

@@ -34,7 +34,7 @@ enum class Message : uint8_t {
   kMove = 7,
   kTaken = 8,
 };
-static_assert(static_cast<int>(Message::kTotal) + 1 == kMessages, "each kind is counted");
+static_assert(static_cast<int>(Message::kTaken) + 1 == kMessages, "each kind is counted");
 
 enum Priority : uint32_t {
   /// Moves between workers: forward and backward wait for them.
@@ -50,6 +50,7 @@ enum Priority : uint32_t {
 
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
 inline Priority priority_of(Message kind) {
+  if (kind == Message::kMove || kind == Message::kTaken) return kMoves;
   if (kind == Message::kPart || kind == Message::kTotal) return kUrgent;
   return kind == Message::kPull ? kQuestions : kRowsInOrder;
 }

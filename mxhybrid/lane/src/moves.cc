@@ -97,7 +97,7 @@ void Moves::send(End& end, uint32_t number) {
     known.capacity = ring.capacity;
   }
   if (written - known.taken > known.capacity) throw std::runtime_error("a worker of this host gave more than fits");
-  const uint64_t tag = ring.tag.load(std::memory_order_acquire);
+  const uint64_t tag = ring.tag.load(std::memory_order_acquire) - 1;
   while (known.sent != written) {
     auto message = std::make_unique<Outgoing>();
     const size_t size = std::min<size_t>(written - known.sent, kLargestMessage);

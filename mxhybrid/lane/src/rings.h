@@ -40,7 +40,8 @@ struct WayHead {
 };
 
 /// Of each ring.  Both counters are bytes, modulo 2^32; `written` is stored after the bytes are in their place, `taken`
-/// after the reader has copied them, so that 0 <= written - taken <= capacity.  Byte number n lies at n % capacity.
+/// after the reader has copied them, so that 0 <= written - taken <= capacity.  Byte number n lies at n % capacity; each
+/// use of a move begins at a multiple of 8.
 struct RingHead {
   /// Whose it is, plus 1; stored after the two fields below, which never change afterwards.  The writer may give the
   /// ring another tag when everything in it was taken.

@@ -55,7 +55,7 @@ struct TableShape {
 // ------------------------------------------------------------------------------------------------ a node's memory
 
 /// Kinds of messages between hosts, by which their bytes are counted, and one more: enum Message, see connection.h.
-constexpr int kMessages = 7;
+constexpr int kMessages = 9;
 
 /// Bytes that went to other hosts and came from them so far, by kind of message, as the connections carried them: with
 /// all headers but those of TCP.  The node writes, anybody reads.

@@ -94,18 +94,6 @@ Move::~Move() {
   }
 }
 
-void Move::send(uint32_t rank, const Box& from) {
-  Stream& to = sends_[rank];
-  to.boxes.push_back(from);
-  to.bytes += from.bytes();
-}
-
-void Move::receive(uint32_t rank, const Box& to) {
-  Stream& from = receives_[rank];
-  from.boxes.push_back(to);
-  from.bytes += to.bytes();
-}
-
 void Move::open() {
   size_t kept = 0;
   for (const Box& box : kept_) kept += box.bytes();
@@ -121,7 +109,7 @@ void Move::open() {
   for (auto& [rank, to] : sends_) to.link = &all_.link(rank);
   std::lock_guard<std::mutex> lock(all_.mutex_);
   for (auto& [rank, to] : sends_) {
-    to.ring = to.link->out->open(tag_, to.bytes);
+    to.ring = to.link->out->open(tag_, to.padded);
     to.data = to.link->out->data(to.ring);
   }
 }
@@ -254,11 +242,11 @@ void Move::keep_all(Apply apply) {
   }
 }
 
-/// Call `apply(offset in the array, offset in the ring, bytes)` for the next bytes of a stream, of which `position` is
-/// the first in the ring.
-template <typename Stream, typename Function>
-static void each(Stream& stream, size_t count, size_t position, size_t capacity, Function apply) {
-  while (count > 0) {
+/// Call `apply(offset in the array, offset in the ring, bytes)` for the next `count` bytes of a stream, of which the
+/// first is number `position` in the ring.
+template <typename Function>
+void Move::each(Stream& stream, size_t count, size_t position, size_t capacity, Function apply) {
+  while (count > 0 && stream.done < stream.bytes) {
     const Box& box = stream.boxes[stream.box];
     const size_t first = stream.done - stream.start, at = position % capacity;
     const size_t size = std::min({count, box.bytes() - first, capacity - at});
@@ -273,6 +261,7 @@ static void each(Stream& stream, size_t count, size_t position, size_t capacity,
       stream.start = stream.done;
     }
   }
+  stream.done += count;  // padding
 }
 
 bool Move::give(Stream& to) {
@@ -281,7 +270,7 @@ bool Move::give(Stream& to) {
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
   const uint32_t used = written - ring.taken.load();
   if (used > capacity) throw std::runtime_error("more was taken than was given");
-  size_t size = std::min({to.bytes - to.done, static_cast<size_t>(capacity - used), kChunk});
+  size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kChunk});
   size -= size % size_of(element_);
   if (size == 0) return false;
   each(to, size, written, capacity, [&](size_t offset, size_t at, size_t bytes) {
@@ -305,7 +294,7 @@ bool Move::take(Stream& from, Apply apply) {
   const uint32_t capacity = ring.capacity, taken = ring.taken.load(std::memory_order_relaxed);
   const uint32_t there = ring.written.load() - taken;
   if (there > capacity) throw std::runtime_error("more was given than there is room for");
-  size_t size = std::min({from.bytes - from.done, static_cast<size_t>(there), kChunk});
+  size_t size = std::min({from.padded - from.done, static_cast<size_t>(there), kChunk});
   size -= size % size_of(element_);
   if (size == 0) return false;
   each(from, size, taken, capacity, [&](size_t offset, size_t at, size_t bytes) {

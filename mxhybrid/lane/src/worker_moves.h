@@ -70,8 +70,8 @@ class Move : public std::enable_shared_from_this<Move> {
 
   Element element() const { return element_; }
   /// Describe it.  Several pieces between two workers travel in the order in which they were described, on both sides.
-  void send(uint32_t rank, const Box& from);
-  void receive(uint32_t rank, const Box& to);
+  void send(uint32_t rank, const Box& from) { sends_[rank].add(from); }
+  void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
   /// From the source to the target of this worker.
   void keep(const Box& from_to) { kept_.push_back(from_to); }
   /// A box of the target in which all elements are `value`, the first bytes of it.
@@ -83,10 +83,14 @@ class Move : public std::enable_shared_from_this<Move> {
   void begin(const char* source, char* target, const OnComplete& complete);
 
  private:
+  /// Of the largest element.
+  static constexpr size_t kPadding = 8;
+
   /// What goes to, or comes from, one worker.
   struct Stream {
     std::vector<Box> boxes;
     size_t bytes = 0;
+    size_t padded = 0;  // those of a use in the ring, so that the next one, of any type, begins aligned
     WorkerMoves::Link* link = nullptr;
     uint32_t ring = kMostRings;
     char* data = nullptr;
@@ -94,7 +98,12 @@ class Move : public std::enable_shared_from_this<Move> {
     size_t done = 0, box = 0, start = 0;
     uint32_t told = 0;  // to the node: what was taken
 
-    bool ended() const { return done == bytes; }
+    void add(const Box& box) {
+      boxes.push_back(box);
+      bytes += box.bytes();
+      padded = (bytes + kPadding - 1) / kPadding * kPadding;
+    }
+    bool ended() const { return done == padded; }
   };
 
   struct Filling {
@@ -118,6 +127,8 @@ class Move : public std::enable_shared_from_this<Move> {
   bool ended() const;
   void wait_for_others();
   void keep_all(Apply apply);
+  template <typename Function>
+  static void each(Stream& stream, size_t count, size_t position, size_t capacity, Function apply);
 
   WorkerMoves& all_;
   const uint32_t rank_;

@@ -32,11 +32,26 @@ class OnComplete(ctypes.Structure):
 class Called:
     """`there` is set once `complete` is called."""
 
+    #: The compiled part may still be on its way out of them when `there` is set.
+    _callbacks = []
+
     def __init__(self):
         self.there = threading.Event()
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
             lambda *_: self.there.set())
+        self._callbacks.append(self._callback)
         self.complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
+
+
+def begin(passage, source, target):
+    """Make a move once more, as MXNet's engine does; its `there` is set when it is made."""
+    called = Called()
+    called.arrays = source, target
+    use = lib.checked(lib.move_use(passage.share, None if source is None else pointer(source),
+                                   None if target is None else pointer(target)))
+    lib.move_begin(None, ctypes.addressof(called.complete), use)
+    lib.move_use_close(use)
+    return called
 
 
 class Given:
@@ -88,6 +103,7 @@ class Hosts:
         for node in self.nodes:
             lib.checked(lib.node_start(node))
         self.tables = {}
+        self._inboxes = {}
 
     def join(self, one, other):
         for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):
@@ -176,9 +192,34 @@ class Hosts:
 
     def traffic(self, worker):
         """Bytes by kind of message that a worker's host has sent, and received."""
-        counts = (ctypes.c_uint64 * 14)()
-        lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 7))
-        return list(counts[:7]), list(counts[7:])
+        counts = (ctypes.c_uint64 * 18)()
+        lib.checked(lib.worker_traffic(self.workers[worker][2], counts, 9))
+        return list(counts[:9]), list(counts[9:])
+
+    def link(self, room=1 << 26):
+        """Open the ways between all workers, of whose rings each has `room` bytes."""
+        for rank, (host, local, worker) in enumerate(self.workers):
+            for other, (their_host, _, their_worker) in enumerate(self.workers):
+                if other == rank:
+                    continue
+                inbox = lib.checked(lib.worker_open_inbox(worker, other, room))
+                if their_host == host:
+                    self._inboxes[other, rank] = os.dup(inbox)
+                    continue
+                node = self.nodes[lib.checked(lib.worker_ways_node(worker, rank, other))]
+                lib.checked(lib.node_open_way(node, local, 0, other, rank, their_host, inbox))
+                outbox = lib.checked(lib.worker_open_outbox(worker, other, room))
+                lib.checked(lib.node_open_way(node, local, 1, rank, other, their_host, outbox))
+        for rank, (host, _, worker) in enumerate(self.workers):
+            for other, (their_host, _, their_worker) in enumerate(self.workers):
+                if other == rank:
+                    continue
+                if their_host != host:
+                    lib.checked(lib.worker_link_by_nodes(worker, other, lib.worker_ways_node(worker, rank, other)))
+                    continue
+                inbox = self._inboxes.pop((rank, other))
+                lib.checked(lib.worker_link(worker, other, inbox, lib.worker_block(their_worker)))
+                os.close(inbox)
 
     def everywhere(self, function):
         """Call a function of every worker's number, each in a thread of its own; the results."""

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -74,6 +75,36 @@ struct Job {
     }
   }
 
+  /// Ways between all workers.
+  void link() {
+    constexpr size_t kRoomOfTests = 1 << 25;
+    std::vector<std::vector<int>> inboxes(workers.size(), std::vector<int>(workers.size(), -1));
+    for (uint32_t me = 0; me < workers.size(); ++me) {
+      for (uint32_t other = 0; other < workers.size(); ++other) {
+        if (other == me) continue;
+        const int inbox = workers[me]->moves().open_inbox(other, kRoomOfTests);
+        if (hosts[other] == hosts[me]) {
+          inboxes[me][other] = dup(inbox);
+          continue;
+        }
+        Node& node = *nodes[workers[me]->ways_node(me, other)];
+        node.open_way(locals[me], false, other, me, hosts[other], inbox);
+        node.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves().open_outbox(other, kRoomOfTests));
+      }
+    }
+    for (uint32_t me = 0; me < workers.size(); ++me) {
+      for (uint32_t other = 0; other < workers.size(); ++other) {
+        if (other == me) continue;
+        if (hosts[other] != hosts[me]) {
+          workers[me]->moves().link_by_node(other, workers[me]->position(workers[me]->ways_node(me, other)));
+          continue;
+        }
+        workers[me]->moves().link(other, inboxes[other][me], workers[other]->block().descriptor());
+        close(inboxes[other][me]);
+      }
+    }
+  }
+
   void add_table(uint32_t number, const TableShape& shape) {
     for (auto& node : nodes) node->add_table(number, shape);
     for (size_t i = 0; i < workers.size(); ++i) {
@@ -131,6 +162,69 @@ void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t 
   }
 }
 
+/// What one worker does with moves: each gives all others all it has, of which every second row goes first, and adds up.
+void move_about(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
+  const uint32_t count = static_cast<uint32_t>(job.workers.size());
+  std::mt19937 random(me);
+  std::vector<std::shared_ptr<Move>> moves;
+  for (uint32_t which = 0; which < sizes.size(); ++which) {
+    const uint64_t half = sizes[which] / 2;
+    const Box first(sizeof(float), {half}, {0, {2 * sizeof(float)}}), all(sizeof(float), {2 * half},
+                                                                          {0, {sizeof(float)}});
+    moves.push_back(std::make_shared<Move>(job.workers[me]->moves(), me, which, Element::kFloat32, which % 2 == 0,
+                                           2 * half * sizeof(float)));
+    Move& move = *moves.back();
+    for (uint32_t other = 0; other < count; ++other) {
+      if (other == me) {
+        move.keep(Box(sizeof(float), {2 * half}, {0, {sizeof(float)}}, {0, {sizeof(float)}}));
+      } else {
+        move.send(other, first);
+        move.send(other, all);
+        move.receive(other, first);
+        move.receive(other, all);
+      }
+    }
+    move.open();
+  }
+  struct Use {
+    uint32_t which, step;
+    std::vector<float> source, target;
+    std::atomic<bool> there{false};
+  };
+  std::vector<std::unique_ptr<Use>> uses;
+  for (uint32_t step = 0; step < steps; ++step) {
+    std::vector<uint32_t> order(sizes.size());
+    for (uint32_t which = 0; which < order.size(); ++which) order[which] = which;
+    std::shuffle(order.begin(), order.end(), random);
+    for (uint32_t which : order) {
+      uses.push_back(std::make_unique<Use>());
+      Use& use = *uses.back();
+      use.which = which;
+      use.step = step;
+      use.source.assign(sizes[which] / 2 * 2, static_cast<float>(which % 2 ? step : me + step));
+      use.target.assign(sizes[which] / 2 * 2, -1);
+      moves[which]->begin(reinterpret_cast<const char*>(use.source.data()), reinterpret_cast<char*>(use.target.data()),
+                          {set, nullptr, &use.there});
+    }
+    while (uses.size() > (random() % 2) * 2 * sizes.size()) {  // up to three steps are under way
+      Use& use = *uses.front();
+      for (int waited = 0; !use.there.load(); ++waited) {
+        check(waited < 10 * kLimitMs, "a move that does not end");
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      for (uint32_t k = 0; k < use.target.size(); ++k) {
+        float expected = static_cast<float>(use.step);
+        for (uint32_t other = 0; use.which % 2 == 0 && other < count; ++other) {
+          const float value = static_cast<float>(other + use.step);
+          expected = (other == 0 ? 0 : expected) + (other == me ? value : k % 2 ? value : 2 * value);
+        }
+        check(use.target[k] == expected, "a wrong move");
+      }
+      uses.erase(uses.begin());
+    }
+  }
+}
+
 /// What one worker does with rows: every step it pushes, and reads random rows.
 void train(Job& job, uint32_t me, uint32_t table, uint64_t rows, uint32_t steps) {
   Worker& worker = *job.workers[me];
@@ -182,12 +276,15 @@ int main(int argc, char** argv) {
       }
       const std::vector<uint32_t> sizes = {1, 40000, 100, 150000};
       for (uint32_t which = 0; which < sizes.size(); ++which) job.add_sum(which, sizes[which]);
+      const std::vector<uint32_t> moved = {2, 3, 1000, 5000, 100000, 300000};
+      job.link();
       std::vector<std::thread> threads;
       for (uint32_t me = 0; me < job.workers.size(); ++me) {
         threads.emplace_back([&job, me, steps] {
           for (uint32_t table = 0; table < 2; ++table) train(job, me, table, 61 + 40 * table, steps);
         });
         threads.emplace_back([&job, &sizes, me, steps] { add_up(job, me, sizes, steps / 4); });
+        threads.emplace_back([&job, &moved, me, steps] { move_about(job, me, moved, steps / 2); });
       }
       for (auto& thread : threads) thread.join();
       for (auto& worker : job.workers) worker->drop_table(0);

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from .hosts import ASSIGN, Hosts, lib
+from mxhybrid.lane.moves import Passage
 
-PUSH, PULL, ROWS, BYE, PART, TOTAL = range(1, 7)
+from .hosts import ASSIGN, Hosts, begin, lib
+
+PUSH, PULL, ROWS, BYE, PART, TOTAL, MOVE, TAKEN = range(1, 9)
 #: The stream in which each kind of messages comes.
-STREAMS = {PUSH: 2, PULL: 1, ROWS: 2, BYE: 2, PART: 0, TOTAL: 0}
+STREAMS = {PUSH: 3, PULL: 2, ROWS: 3, BYE: 3, PART: 1, TOTAL: 1, MOVE: 0, TAKEN: 0}
 #: A sum of 50,000 float32 on both hosts, and where it is cut.
 SUM, PIECE = 6, 25008
 
@@ -26,7 +28,7 @@ class Alone(Hosts):
 
 
 def fragment(data, stream=None):
-    stream = STREAMS.get(data[0], 2) if stream is None else stream
+    stream = STREAMS.get(data[0], 3) if stream is None else stream
     return struct.pack('<I', stream << 28 | len(data)) + data
 
 
@@ -41,6 +43,7 @@ def job():
     made.table(0, 20, 2, [0, 1])
     made.rule(0, ASSIGN)
     made.sum(SUM, 'float32', 50000)
+    made.link(room=1 << 12)
     yield made
     made.socket.close()
     made.close()
@@ -84,7 +87,28 @@ def refused(job, data):
      fragment(message(TOTAL, flags=1, count=1, number=99)), 'a result of no sum'),
     (fragment(message(PUSH, count=2)) + fragment(message(PUSH, count=1), 1), 'a stream that is not its own'),
     (fragment(message(PULL, count=2)) + fragment(message(PULL, count=1), 0), 'a stream that is not its own'),
-    (fragment(message(PART, flags=1, count=PIECE, number=SUM), 1), 'a stream that is not its own'),
+    (fragment(message(PART, flags=1, count=PIECE, number=SUM), 2), 'a stream that is not its own'),
+    (fragment(message(MOVE, flags=8, table=0, part=1, count=1)), 'no such way'),
+    (fragment(message(MOVE, flags=8, table=1, part=1, count=1)), 'no such way'),
+    (fragment(message(MOVE, flags=8, table=1, part=7, count=1)), 'no such way'),
+    (fragment(message(MOVE, flags=7, table=1, count=1)), 'malformed ring'),
+    (fragment(message(MOVE, flags=21, table=1, count=1)), 'malformed ring'),
+    (fragment(message(MOVE, flags=8, table=1, want=1 << 14, count=1)), 'malformed ring'),
+    (fragment(message(MOVE, flags=13, table=1, count=1)), 'no room for another ring'),
+    (fragment(message(MOVE, flags=8, table=1, count=0)), 'than there is room for'),
+    (fragment(message(MOVE, flags=8, table=1, count=257)), 'than there is room for'),
+    (fragment(message(MOVE, flags=8, table=1, count=1 << 31)), 'than there is room for'),
+    (fragment(message(MOVE, flags=8, table=1, count=200, body=b'0' * 200)) * 2, 'than there is room for'),
+    (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 8)) +
+     fragment(message(MOVE, flags=9, table=1, count=8, body=b'0' * 8)), 'than there is room for'),
+    (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 8)) +
+     fragment(message(MOVE, flags=8, table=1, number=2, count=8, body=b'0' * 8)), 'not free'),
+    (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 4)) +
+     fragment(message(MOVE, flags=8, table=1, count=8), 2), 'a stream that is not its own'),
+    (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 4)) +
+     fragment(message(MOVE, flags=8, table=1, number=2, count=8), 2), 'a stream that is not its own'),
+    (fragment(message(TAKEN, table=1, part=0, count=0)), 'no such way'),
+    (fragment(message(TAKEN, table=0, part=1, count=1)), 'more of a move taken'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):
@@ -93,11 +117,12 @@ def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=200)), max_size=8))
+@given(st.lists(st.tuples(st.integers(0, 4), st.binary(min_size=1, max_size=200)), max_size=8))
 def test_noise_ends_the_node_at_most(noise):
     made = Alone([1, 1], [1, 1])
     try:
         made.table(0, 20, 2, [0, 1])
+        made.link(room=1 << 12)
         for priority, data in noise:
             made.socket.sendall(fragment(data, priority))
         made.socket.close()
@@ -105,6 +130,38 @@ def test_noise_ends_the_node_at_most(noise):
         pass
     finally:
         made.close()
+
+
+def test_moves_that_are_well_formed(job):
+    """Bytes come for a ring that nobody reads yet, from both ends of it and around its end; what is given goes out."""
+    give = passage(job, 5, send=True)
+    take = passage(job, 6, send=False)
+    for step in range(5):  # of 96 bytes each, in a ring of 256
+        body = np.full(24, step, 'f4').tobytes()
+        for part in (body[:50], body[50:]):
+            job.socket.sendall(fragment(message(MOVE, flags=8, table=1, number=6, count=len(part), body=part), 0))
+        target = np.zeros(24, 'f4')
+        assert begin(take, None, target).there.wait(10) and (target == step).all()
+    called = begin(give, np.arange(24, dtype='f4'), None)
+    assert called.there.wait(10)
+    wanted = message(MOVE, flags=8, part=1, number=5, count=96, body=np.arange(24, dtype='f4').tobytes())
+    data = b''
+    while wanted not in data:
+        data += job.socket.recv(1 << 16)
+    assert message(TAKEN, table=1, count=96) in data
+    job.socket.sendall(fragment(message(TAKEN, part=1, count=96), 0))
+    for _ in range(3):
+        job.socket.sendall(fragment(message(TAKEN, part=1, count=0), 0))
+    job.socket.sendall(fragment(message(BYE), 2))
+    assert job.failures == []
+
+
+def passage(job, tag, send):
+    """A move of 24 float32 between worker 0 and worker 1, which is not there."""
+    made = Passage(job.workers[0][2], 0, tag, 'f4', (24,), (24,), False)
+    (made.send if send else made.receive)(1, [slice(0, 24)])
+    made.open()
+    return made
 
 
 def test_questions_are_answered(job):
