@@ -21,8 +21,7 @@ Apply adding(Element element);
 /// Adds them to zeros: as `copy`, but for -0.0, which becomes 0.0.
 Apply adding_to_zero(Element element);
 
-/// Elements that two arrays have in common, in their order.  Offsets and strides are in bytes; elements of the last
-/// dimension are neighbours in both.
+/// Elements that two arrays have in common, in their order.  Offsets and strides are in bytes.
 class Box {
  public:
   struct Side {

@@ -206,7 +206,8 @@ void move_about(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint3
       moves[which]->begin(reinterpret_cast<const char*>(use.source.data()), reinterpret_cast<char*>(use.target.data()),
                           {set, nullptr, &use.there});
     }
-    while (uses.size() > (random() % 2) * 2 * sizes.size()) {  // up to three steps are under way
+    const size_t most = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
+    while (uses.size() > most) {  // up to three steps are under way
       Use& use = *uses.front();
       for (int waited = 0; !use.there.load(); ++waited) {
         check(waited < 10 * kLimitMs, "a move that does not end");
