@@ -40,6 +40,11 @@ class LaneCourier:
         passage.push(None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
                      handles_of(arrays), priority)
 
+    def forget(self, moves: List[Move]) -> None:
+        """They will not be made any more, when what is under way is done: others may have the memory."""
+        for move in moves:
+            self._passages.pop(move.tag, None)
+
     def _passage(self, move: Move, source: Any, target: Any) -> Passage:
         some = target if source is None else source
         made = passage_of(self._ways, move, np.float32 if some is None else some.dtype,

@@ -41,6 +41,9 @@ class Courier(Protocol):
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
 
+    def forget(self, moves: List[Move]) -> None:
+        """They will not be made any more, when what is under way is done."""
+
 
 class CarrierCourier:
     """Has a carrier make them."""
@@ -66,6 +69,9 @@ class CarrierCourier:
         """See :class:`Courier`."""
         self._deferred.push(arrays, (move, source, target), priority)
 
+    def forget(self, moves: List[Move]) -> None:
+        """A carrier keeps nothing of them."""
+
 
 class Node:
     """An exchange that a program makes, and who carries it."""
@@ -80,6 +86,7 @@ class Node:
     def forget(self) -> None:
         """Nobody calls it any more."""
         _exchanges.pop(self.number, None)
+        self._courier.forget([self.exchange.forward, self.exchange.backward])
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
