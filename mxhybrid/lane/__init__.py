@@ -1,1 +1,1 @@
-"""The compiled wire: rows and sums in memory that servers and workers of a host share; one connection between hosts."""
+"""The compiled wire: rows, sums and moves in memory that processes of a host share; one connection between hosts."""

@@ -29,7 +29,7 @@ class Carrier(Protocol):
         """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
 
 
-class Courier(Protocol):
+class Transport(Protocol):
     """Moves arrays, as operations of MXNet's engine that nobody waits for."""
 
     def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
@@ -45,14 +45,14 @@ class Courier(Protocol):
         """They will not be made any more, when what is under way is done."""
 
 
-class CarrierCourier:
-    """Has a carrier make them."""
+class Courier:
+    """Moves arrays by a carrier, as operations of MXNet's engine that nobody waits for."""
 
     def __init__(self, carrier: Carrier):
         self._deferred = Deferred(lambda what, done: carrier.begin(what[0], what[1], what[2], done))
 
     def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
-        """See :class:`Courier`."""
+        """See :class:`Transport`."""
         arrays = others if target is None else others + [target]
         given = None if source is None else host_view(source)
         taken = None if target is None else host_view(target)
@@ -66,7 +66,7 @@ class CarrierCourier:
             other[:] = 0
 
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
-        """See :class:`Courier`."""
+        """See :class:`Transport`."""
         self._deferred.push(arrays, (move, source, target), priority)
 
     def forget(self, moves: List[Move]) -> None:
@@ -76,7 +76,7 @@ class CarrierCourier:
 class Node:
     """An exchange that a program makes, and who carries it."""
 
-    def __init__(self, exchange: Exchange, courier: Courier, differentiable: bool,
+    def __init__(self, exchange: Exchange, courier: Transport, differentiable: bool,
                  on_failure: Callable[[BaseException], None]):
         self.exchange, self._courier, self._differentiable = exchange, courier, differentiable
         self._on_failure = on_failure

@@ -14,7 +14,7 @@ from ..lane.moves import Ways
 from .exchange import Exchange
 from .lane_courier import LaneCourier
 from .mail import Mail
-from .node import CarrierCourier, Courier, Node
+from .node import Courier, Node, Transport
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -70,7 +70,7 @@ class Team:
         return Node(exchange, self.courier, differentiable, self._fails)
 
     @property
-    def courier(self) -> Courier:
+    def courier(self) -> Transport:
         """What moves arrays between ranks (collective at first)."""
         if self._courier is None:
             lane = None if self._job.servers is None else self._job.servers.lane
@@ -79,7 +79,7 @@ class Team:
                 self._courier = LaneCourier(Ways(lane, exchange, self._job.settings.timeout))
             else:
                 self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
-                self._courier = CarrierCourier(self._mail)
+                self._courier = Courier(self._mail)
         return self._courier
 
     def _connect(self) -> Dict[int, socket.socket]:

@@ -113,7 +113,7 @@ void Moves::send(End& end, uint32_t number) {
     header.count = static_cast<uint32_t>(size);
     header.want = number;
     header.number = tag;
-    peer_(end.peer).send(kMoves, std::move(message));
+    peer_(end.peer).send(std::move(message));
     known.sent += static_cast<uint32_t>(size);
   }
 }
@@ -129,7 +129,7 @@ void Moves::tell(End& end, uint32_t number) {
   message->header.part = end.to;
   message->header.count = taken - known.taken;
   message->header.want = number;
-  peer_(end.peer).send(kMoves, std::move(message));
+  peer_(end.peer).send(std::move(message));
   known.taken = taken;
 }
 

@@ -199,7 +199,7 @@ class Hosts:
     def link(self, room=1 << 26):
         """Open the ways between all workers, of whose rings each has `room` bytes."""
         for rank, (host, local, worker) in enumerate(self.workers):
-            for other, (their_host, _, their_worker) in enumerate(self.workers):
+            for other, (their_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
                 inbox = lib.checked(lib.worker_open_inbox(worker, other, room))

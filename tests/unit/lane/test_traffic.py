@@ -11,7 +11,7 @@ from mxhybrid.lane.worker import _KINDS, _MESSAGES
 
 from .hosts import EXACT, FENCE, SGD, Hosts
 
-PUSH, PULL, ROWS, _, PART, TOTAL = range(1, 7)
+PUSH, PULL, ROWS, _, PART, TOTAL, MOVE, TAKEN = range(1, 9)
 #: Of a fragment, and of a message.
 FRAGMENT, HEADER = 4, 32
 
@@ -108,5 +108,5 @@ def test_each_kind_has_the_bytes_of_its_messages(job):
 
 
 def test_users_are_told_of_all_kinds_but_the_last_word():
-    assert sorted(kind for kinds in _MESSAGES.values() for kind in kinds) == [PUSH, PULL, ROWS, PART, TOTAL]
-    assert _KINDS == 7
+    assert sorted(kind for kinds in _MESSAGES.values() for kind in kinds) == [PUSH, PULL, ROWS, PART, TOTAL, MOVE, TAKEN]
+    assert _KINDS == 9
