@@ -18,7 +18,7 @@ from .held import Held, hold
 from .model_files import ModelFiles
 from .plan import Explicit, Plan, as_plan, save
 from .program import TOKEN, Parts, Program
-from .report import plan_table
+from .report import layout_table
 from .shares import Shares
 from .team import Team, team_of
 
@@ -37,7 +37,7 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, network: 'Network', held: Held, files: ModelFiles, first: int):
+    def __init__(self, team: Team, network: 'SplitNetwork', held: Held, files: ModelFiles, first: int):
         super().__init__(prefix='', params=None)
         self._team, self._network, self._held, self._files = team, network, held, files
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
@@ -114,7 +114,7 @@ class Parallel(gluon.Block):
     def report(self) -> str:
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
-        return plan_table(network.plan.name, network.graph, network.dimensions, network.parts,
+        return layout_table(network.plan.name, network.graph, network.dimensions, network.parts,
                           self._programs[True].exchanges, self._team.size, network.notes)
 
     __repr__ = report
@@ -244,7 +244,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     return found
 
 
-class Network(NamedTuple):
+class SplitNetwork(NamedTuple):
     """A network and how it is split."""
 
     symbol: Any
@@ -261,7 +261,7 @@ class Network(NamedTuple):
     regroup: Callable[[List[Any]], Any]
 
 
-def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> Network:
+def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> SplitNetwork:
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
                          'keep its tables outside' % type(net).__name__)
@@ -294,7 +294,7 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
     parts = Parts(graph, settled.splits)
     flows = set(names) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return Network(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
+    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:

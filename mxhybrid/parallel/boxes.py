@@ -28,7 +28,7 @@ def size_of(box: Box) -> int:
     return size
 
 
-def meet(one: Box, other: Box) -> Optional[Box]:
+def overlap(one: Box, other: Box) -> Optional[Box]:
     """What two boxes have in common; None if that is nothing."""
     common = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other))
     return common if all(low < high for low, high in common) else None
@@ -50,7 +50,7 @@ def without(box: Box, hole: Box) -> List[Box]:
     return rest
 
 
-def within(box: Box, outer: Box) -> Tuple[slice, ...]:
+def slices_in(box: Box, outer: Box) -> Tuple[slice, ...]:
     """Where a box is in an array of the elements of another."""
     return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, outer))
 

@@ -3,9 +3,9 @@ from typing import Dict, List, Optional, Tuple
 
 from .boxes import full
 from .graph import Entry, Graph, Operator
-from .rules.rule import put
+from .rules.rule import with_range
 from .rules.table import rule_of
-from .split import Place
+from .split import PartPlace
 
 #: Of what lies behind samples and channels, by how many there are.
 _IMAGE = {1: ('width',), 2: ('height', 'width'), 3: ('depth', 'height', 'width')}
@@ -44,7 +44,7 @@ class Dimensions:
             grain = rule.grains(self._graph, one)[dimension]
             if limit < 2:
                 continue
-            part = rule.part(self._graph, one, Place(put(full(shape), dimension, (0, grain))))
+            part = rule.part(self._graph, one, PartPlace(with_range(full(shape), dimension, (0, grain))))
             for entry, box in zip(one.inputs, part.inputs):
                 at = self._samples.get(entry)
                 if box is not None and at is not None and box[at] != (0, self._graph.shapes[entry][at]):

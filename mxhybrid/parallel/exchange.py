@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .boxes import Box, shape_of, size_of, within
+from .boxes import Box, shape_of, size_of, slices_in
 from .layout import Layout, bytes_between, messages, owners
 
 #: Where a piece is in a rank's array.
@@ -81,11 +81,11 @@ class Exchange:
 
 def _move(tag: int, rank: int, pieces: List[Tuple[int, int, Box]], source: Optional[Box], target: Optional[Box],
           adds: bool, fill: float) -> Move:
-    sends = [(to, within(box, source)) for giver, to, box in pieces
+    sends = [(to, slices_in(box, source)) for giver, to, box in pieces
              if giver == rank and to != rank and source is not None]
-    receives = [(giver, within(box, target)) for giver, to, box in pieces
+    receives = [(giver, slices_in(box, target)) for giver, to, box in pieces
                 if to == rank and giver != rank and target is not None]
-    own = [(within(box, source), within(box, target)) for giver, to, box in pieces
+    own = [(slices_in(box, source), slices_in(box, target)) for giver, to, box in pieces
            if giver == to == rank and source is not None and target is not None]
     if not adds and target is not None and sum(size_of(box) for _, to, box in pieces if to == rank) == size_of(target):
         fill = float('nan')  # nothing is left to be filled

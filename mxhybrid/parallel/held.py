@@ -9,7 +9,7 @@ from ..base.errors import InputError
 from ..kvstore.parts import set_part
 from ..native import trainers
 from ..native.arrays import host_view
-from .boxes import Box, cuts, full, meet, shape_of, within
+from .boxes import Box, cuts, full, overlap, shape_of, slices_in
 from .clipping import clip_by_whole_norms
 from .exchange import Exchange, Move
 from .layout import Layout
@@ -20,7 +20,7 @@ from .team import Team
 SLAB_BYTES = 8 << 20
 
 
-class Part:
+class WeightBox:
     """A box of a weight, or a placeholder for one of which this worker holds nothing.
 
     Of the four numbers from `number` on, exchanges of gradients have two, those of whole values the others.
@@ -34,7 +34,7 @@ class Part:
         self.group: List[int] = sorted(rank for rank, box in boxes.items() if box == self.box)
         #: Whether this worker is the first of those.
         self.speaks = self.group[:1] == [team.rank]
-        self._courier = team.courier  # which all have to make here
+        self._transport = team.transport  # which all have to make here
         self._sum: Optional[_GroupSum] = None
 
     def allreduce_(self, array: Any, priority: int) -> None:
@@ -89,18 +89,18 @@ class Part:
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
             self._team.meet()
-            wanted = {rank: common for rank, box in boxes.items() for common in [meet(box, slab)] if common is not None}
+            wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)] if common is not None}
             exchange = Exchange(self._number + 3, self._team.rank, Layout(shape, {0: slab}), wanted, np.dtype(dtype))
             given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
             taken = None if exchange.target is None or mine is None else mine[
-                within(exchange.target, boxes[self._team.rank])]
+                slices_in(exchange.target, boxes[self._team.rank])]
             self._move(exchange.forward, given, taken, array)
 
     def _move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
         """Make a move between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
         if move.sends or move.receives or move.own:
             after = mx.nd.zeros(1)
-            self._courier.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
+            self._transport.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()
 
 
@@ -116,7 +116,7 @@ class _GroupSum:
     """Sums of gradients of a shape over some workers."""
 
     def __init__(self, team: Team, group: List[int], array: Any, number: int):
-        self._courier = team.courier
+        self._transport = team.transport
         size, dtype = int(np.prod(array.shape)), np.dtype(array.dtype)
         chunks: Dict[int, Box] = {rank: (chunk,) for rank, chunk in zip(group, cuts(size, len(group)))
                                   if chunk[0] < chunk[1]}
@@ -134,15 +134,15 @@ class _GroupSum:
         """Sum a gradient in place, by operations of the engine."""
         array.copyto(self._buffer)
         arrays = [self._buffer] + ([] if self._chunk is None else [self._chunk])
-        self._courier.push_views(self._moves[0], self._views[0], self._views[1], arrays, priority)
-        self._courier.push_views(self._moves[1], self._views[1], self._views[0], arrays, priority)
+        self._transport.push_views(self._moves[0], self._views[0], self._views[1], arrays, priority)
+        self._transport.push_views(self._moves[1], self._views[1], self._views[0], arrays, priority)
         self._buffer.copyto(array)
 
 
 class Held:
     """All parameters, by name."""
 
-    def __init__(self, params: Dict[str, Any], parts: Dict[str, Part]):
+    def __init__(self, params: Dict[str, Any], parts: Dict[str, WeightBox]):
         self.params, self.parts = params, parts
 
 
@@ -155,7 +155,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
     """
     shapes, weights = parts.weights.shapes, parts.weights
     params: Dict[str, Any] = {}
-    found: Dict[str, Part] = {}
+    found: Dict[str, WeightBox] = {}
     drawn = np.random.get_state()
     for number, (name, param) in enumerate(net.collect_params().items()):
         if name in shapes and trainers.awaits_shape(param):
@@ -174,7 +174,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        part = found[name] = Part(team, shapes[name], param.grad_req, weights.boxes(name), first + 4 * number)
+        part = found[name] = WeightBox(team, shapes[name], param.grad_req, weights.boxes(name), first + 4 * number)
         params[name] = _own(name, param, part, team.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(drawn)
@@ -182,7 +182,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
     return Held(params, found)
 
 
-def _own(name: str, param: Any, part: Part, first: bool) -> Any:
+def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
     """The parameter of what this worker holds, with values of the whole that the `first` worker has; the whole one
     loses its values.
     """

@@ -1,7 +1,7 @@
 """Layouts of tensors over ranks, and what moves between two of them."""
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from .boxes import Box, full, meet, size_of, without
+from .boxes import Box, full, overlap, size_of, without
 
 
 class Layout:
@@ -43,16 +43,16 @@ def messages(have: Layout, wanted: Dict[int, Box]) -> List[Message]:
     inside = full(have.shape)
     asked = dict.fromkeys(have.boxes, 0)
     for target, box in sorted(wanted.items()):
-        rest: List[Box] = [common for common in [meet(box, inside)] if common is not None]
+        rest: List[Box] = [common for common in [overlap(box, inside)] if common is not None]
         if have.partial:
             for source, theirs in sorted(have.boxes.items()):
-                found += [Message(source, target, common) for one in rest for common in [meet(one, theirs)]
+                found += [Message(source, target, common) for one in rest for common in [overlap(one, theirs)]
                           if common is not None]
             continue
         for source in sorted(have.boxes, key=lambda rank: (rank != target, asked[rank], rank)):
             left = []
             for one in rest:
-                common = meet(one, have.boxes[source])
+                common = overlap(one, have.boxes[source])
                 if common is None:
                     left.append(one)
                     continue

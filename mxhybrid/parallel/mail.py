@@ -20,7 +20,7 @@ _HEAD = struct.Struct('<QQ')
 _CHUNK = 1 << 20
 
 
-class _Peer:
+class _Link:
     """A connection: what is to be sent, and the piece that is being received."""
 
     def __init__(self, rank: int, sock: socket.socket):
@@ -34,7 +34,7 @@ class _Peer:
         self.gone = False
 
 
-class _Job:
+class _Transfer:
     """A move that has begun."""
 
     def __init__(self, move: Move, target: Optional[np.ndarray], done: Callable[[], None]):
@@ -48,10 +48,10 @@ class Mail:
 
     def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
         self._rank, self._on_failure = rank, on_failure
-        self._peers = {other: _Peer(other, sock) for other, sock in sockets.items()}
+        self._peers = {other: _Link(other, sock) for other, sock in sockets.items()}
         self._lock = threading.Lock()
         self._new: List[Tuple[Move, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
-        self._jobs: Dict[int, Deque[_Job]] = collections.defaultdict(collections.deque)
+        self._jobs: Dict[int, Deque[_Transfer]] = collections.defaultdict(collections.deque)
         self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
         self._bell, self._ear = socket.socketpair()
         self._closing = False
@@ -114,7 +114,7 @@ class Mail:
             queue = self._peers[to].queue
             queue.append(memoryview(_HEAD.pack(move.tag, piece.nbytes)))
             queue.append(piece.reshape(-1).view(np.uint8).data)
-        job = _Job(move, target, done)
+        job = _Transfer(move, target, done)
         if target is not None and not move.adds:
             if move.fill == move.fill:
                 target[...] = move.fill
@@ -132,7 +132,7 @@ class Mail:
         self._finish(move.tag)
 
     @staticmethod
-    def _lacks(job: _Job, giver: int) -> bool:
+    def _lacks(job: _Transfer, giver: int) -> bool:
         return len(job.pieces[giver]) < sum(one == giver for one, _ in job.move.receives)
 
     def _arrived(self, tag: int, giver: int, piece: np.ndarray) -> None:
@@ -144,7 +144,7 @@ class Mail:
         self._finish(tag)
 
     @staticmethod
-    def _take(job: _Job, giver: int, piece: np.ndarray) -> None:
+    def _take(job: _Transfer, giver: int, piece: np.ndarray) -> None:
         assert job.target is not None
         where = [slices for one, slices in job.move.receives if one == giver][len(job.pieces[giver])]
         values = piece.view(job.target.dtype).reshape(shape_at(where))
@@ -162,7 +162,7 @@ class Mail:
                 self._add_up(job)
             job.done()
 
-    def _add_up(self, job: _Job) -> None:
+    def _add_up(self, job: _Transfer) -> None:
         target: Any = job.target
         target[...] = 0
         places: Dict[int, List[Any]] = collections.defaultdict(list)
@@ -175,7 +175,7 @@ class Mail:
 
     # -- bytes -----------------------------------------------------------------------------------------------------
 
-    def _send(self, peer: _Peer) -> None:
+    def _send(self, peer: _Link) -> None:
         while peer.queue and not peer.gone:
             try:
                 count = peer.sock.send(peer.queue[0][:_CHUNK])
@@ -192,11 +192,11 @@ class Mail:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.queue else 0)
             self._selector.modify(peer.sock, events, peer)
 
-    def _lose(self, peer: _Peer) -> None:
+    def _lose(self, peer: _Link) -> None:
         peer.gone = True
         self._selector.unregister(peer.sock)
 
-    def _receive(self, peer: _Peer) -> None:
+    def _receive(self, peer: _Link) -> None:
         while True:
             try:
                 if peer.piece is None:

@@ -9,8 +9,8 @@ from ..base.errors import InputError
 from ..base.files import write_atomically
 from .dimensions import Dimensions
 from .graph import Graph, Operator
-from .rules.table import is_known, rule_of
-from .split import Split, whole
+from .rules.table import has_rule, rule_of
+from .split import Split, whole_on
 
 _FORMAT = 'mxhybrid.parallel 1'
 
@@ -81,10 +81,10 @@ class Plan:
             candidates.append(Split([degree if at == samples else 1 for at in range(len(shape))],
                                     spread(degree, ranks)))
         if not candidates:
-            why = 'samples cannot be split' if is_known(one) else 'no rule for %s' % one.op
+            why = 'samples cannot be split' if has_rule(one) else 'no rule for %s' % one.op
             if rule_of(one).alone:
                 return Split((1,) * len(shape), (0,)), 'on one rank: ' + why
-            return whole(len(shape), range(ranks)), 'whole on every rank: ' + why
+            return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + why
         return max(candidates, key=lambda split: len(split.ranks)), ''
 
     def as_json(self) -> Dict[str, Any]:

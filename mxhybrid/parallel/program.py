@@ -4,18 +4,19 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from .boxes import Box, full, shape_of, within
+from ..native.symbols import CONSTANTS, symbol_function
+from .boxes import Box, full, shape_of, slices_in
 from .exchange import Exchange
+from .exchange_node import ExchangeNode, symbol_of
 from .graph import Entry, Graph, Operator
 from .layout import Layout
-from .node import Node, symbol_of
-from .rules.rule import Part
+from .rules.rule import OperatorPart
 from .rules.table import indices, is_elementwise, rule_of
-from .split import Place, Split
+from .split import PartPlace, Split
 from .weights import Weights
 
 #: Makes the node of an exchange: exchange, whether gradients go back.
-MakeNode = Callable[[Exchange, bool], Node]
+MakeNode = Callable[[Exchange, bool], ExchangeNode]
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
@@ -33,8 +34,8 @@ class Parts:
 
     def __init__(self, graph: Graph, splits: Dict[int, Split]):
         self.graph, self.splits = graph, splits
-        self.places: Dict[int, Dict[int, Place]] = {}
-        self._parts: Dict[Tuple[int, int], Part] = {}
+        self.places: Dict[int, Dict[int, PartPlace]] = {}
+        self._parts: Dict[Tuple[int, int], OperatorPart] = {}
         self.weights = Weights(graph.parameters)
         for one in graph.computing:
             rule = rule_of(one)
@@ -59,7 +60,7 @@ class Parts:
         for source, _ in one.inputs:
             self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
 
-    def part(self, one: Operator, rank: int) -> Part:
+    def part(self, one: Operator, rank: int) -> OperatorPart:
         """The part of an operator that a rank has."""
         return self._parts[one.number, rank]
 
@@ -118,7 +119,7 @@ class Program:
         self.statistics: List[Statistics] = []
         self._statistic_symbols: List[Any] = []
         self.exchanges: List[Exchange] = []
-        self._nodes: List[Node] = []
+        self._nodes: List[ExchangeNode] = []
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
@@ -197,13 +198,13 @@ class Program:
         elif self.rank in parts:
             self._compute(one, parts[self.rank], given)
 
-    def _compute(self, one: Operator, part: Part, given: List[Any]) -> None:
+    def _compute(self, one: Operator, part: OperatorPart, given: List[Any]) -> None:
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in part.attrs.items()})
         if part.build is not None:
             made = part.build(given, one.name, attrs)
         else:
-            made = _function(one.op)(*given, name=one.name, **attrs)
+            made = symbol_function(one.op)(*given, name=one.name, **attrs)
         for output in range(one.outputs):
             self._local[one.number, output] = made[output] if len(made.list_outputs()) > 1 else made
 
@@ -232,7 +233,7 @@ class Program:
             return None
         if self.rank not in wanted:
             return [None]
-        return [_slice(self._local[entry], within(wanted[self.rank], have.boxes[self.rank]))]
+        return [_slice(self._local[entry], slices_in(wanted[self.rank], have.boxes[self.rank]))]
 
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
@@ -274,17 +275,17 @@ class Program:
             if entry[0] not in self._fixed:
                 self._fixed[entry[0]] = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
             return _box_of(self._fixed[entry[0]], box, held)
-        if one.op in ('_zeros', '_ones', '_full'):
+        if one.op in CONSTANTS:
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
-            return _function(one.op)(**attrs)
+            return symbol_function(one.op)(**attrs)
         if is_elementwise(one):
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-            return _function(one.op)(self._constant(one.inputs[0], box), **attrs)
+            return symbol_function(one.op)(self._constant(one.inputs[0], box), **attrs)
         if entry[0] not in self._fixed:
             given = [self._constant(source, full(self.graph.shapes[source])) for source in one.inputs]
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
-            self._fixed[entry[0]] = _function(one.op)(*given, name=one.name, **attrs)
+            self._fixed[entry[0]] = symbol_function(one.op)(*given, name=one.name, **attrs)
         made = self._fixed[entry[0]]
         made = made[entry[1]] if len(made.list_outputs()) > 1 else made
         return _box_of(made, box, full(self.graph.shapes[entry]))
@@ -295,13 +296,8 @@ class Program:
         self._statistic_symbols.append(mx.sym.BlockGrad(value))
 
 
-def _function(op: str) -> Any:
-    """What makes the symbol of an operator."""
-    return getattr(mx.sym, op, None) or getattr(mx.sym._internal, op)
-
-
 def _box_of(made: Any, box: Box, held: Box) -> Any:
-    return made if box == held else _slice(made, within(box, held))
+    return made if box == held else _slice(made, slices_in(box, held))
 
 
 def _slice(made: Any, where: Tuple[slice, ...]) -> Any:

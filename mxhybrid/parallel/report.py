@@ -10,7 +10,7 @@ from .program import Parts
 from .split import Split
 
 
-def plan_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange], ranks: int,
+def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange], ranks: int,
                notes: Dict[int, str]) -> str:
     """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
     sent: Dict[str, int] = {}

@@ -4,7 +4,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 from .boxes import Box, parts
 
 
-class Place(NamedTuple):
+class PartPlace(NamedTuple):
     """The part of an operator that a rank has: a box of its first output, and which of so many addends of that."""
 
     box: Box
@@ -35,9 +35,9 @@ class Split:
             count *= degree
         assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, addends, copies)
 
-    def places(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, Place]:
+    def places(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, PartPlace]:
         """The part of each rank that has one."""
-        every: List[Place] = [Place(box, addend, self.addends) for box in parts(shape, self.degrees, grains)
+        every: List[PartPlace] = [PartPlace(box, addend, self.addends) for box in parts(shape, self.degrees, grains)
                               for addend in range(self.addends) for _ in range(self.copies)]
         return dict(zip(self.ranks, every))
 
@@ -56,6 +56,6 @@ class Split:
         return self.degrees, self.ranks, self.addends, self.copies
 
 
-def whole(dimensions: int, ranks: Sequence[int]) -> Split:
+def whole_on(dimensions: int, ranks: Sequence[int]) -> Split:
     """The whole operator on each of some ranks."""
     return Split((1,) * dimensions, ranks, copies=len(ranks))

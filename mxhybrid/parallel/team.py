@@ -12,9 +12,9 @@ from ..base.sealed import new_secret
 from ..job.job import Job
 from ..lane.moves import Ways
 from .exchange import Exchange
-from .lane_courier import LaneCourier
+from .exchange_node import ExchangeNode, MailTransport, Transport
+from .lane_transport import LaneTransport
 from .mail import Mail
-from .node import Courier, Node, Transport
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -30,7 +30,7 @@ class Team:
         self._reserved = 0
         self._fails: Callable[[BaseException], None] = job.guard.fails_with('an exchange of layers: ')
         self._mail: Optional[Mail] = None
-        self._courier: Any = None
+        self._transport: Any = None
 
     def agree(self, value: Any, problem: str) -> int:
         """All workers must have the same JSON `value`, and none a `problem` (collective); a number that is drawn."""
@@ -65,22 +65,22 @@ class Team:
         first, self._reserved = self._reserved, self._reserved + count
         return first
 
-    def node(self, exchange: Exchange, differentiable: bool) -> Node:
+    def node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
         """The operator of an exchange."""
-        return Node(exchange, self.courier, differentiable, self._fails)
+        return ExchangeNode(exchange, self.transport, differentiable, self._fails)
 
     @property
-    def courier(self) -> Transport:
+    def transport(self) -> Transport:
         """What moves arrays between ranks (collective at first)."""
-        if self._courier is None:
+        if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
                 exchange = functools.partial(self._collective.exchange, name=_NAME + 'ways')
-                self._courier = LaneCourier(Ways(lane, exchange, self._job.settings.timeout))
+                self._transport = LaneTransport(Ways(lane, exchange, self._job.settings.timeout))
             else:
                 self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
-                self._courier = Courier(self._mail)
-        return self._courier
+                self._transport = MailTransport(self._mail)
+        return self._transport
 
     def _connect(self) -> Dict[int, socket.socket]:
         address = self._job.topology.addresses[self.rank]

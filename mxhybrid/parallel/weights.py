@@ -1,7 +1,7 @@
 """Which box of each weight a rank holds."""
 from typing import Dict, List, Optional, Set, Tuple
 
-from .boxes import Box, full, hull, meet
+from .boxes import Box, full, hull, overlap
 from .layout import group_of
 
 
@@ -27,7 +27,7 @@ class Weights:
     def _settle(self, name: str) -> Dict[int, Box]:
         boxes = {rank: hull(needed) for rank, needed in self._needed[name].items()}
         different = sorted(set(boxes.values()))
-        if any(meet(one, other) is not None for at, one in enumerate(different) for other in different[:at]):
+        if any(overlap(one, other) is not None for at, one in enumerate(different) for other in different[:at]):
             return dict.fromkeys(boxes, full(self.shapes[name]))
         return boxes
 

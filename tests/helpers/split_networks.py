@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from hypothesis import strategies as st
 
-from mxhybrid.parallel.boxes import full, within
+from mxhybrid.parallel.boxes import full, slices_in
 from mxhybrid.parallel.rules.table import rule_of
 from mxhybrid.parallel.split import Split
 
@@ -77,14 +77,14 @@ class Ranks:
                 boxes[box] = values
             for name, (box, values) in mine.items():
                 whole = gradients.setdefault(name, np.zeros({**data, **weights}[name].shape))
-                whole[within(box, full(whole.shape))] += values
+                whole[slices_in(box, full(whole.shape))] += values
         return [_joined(boxes) for boxes in outputs], gradients, exchanges
 
 
 def _joined(boxes):
     whole = np.full([max(box[at][1] for box in boxes) for at in range(len(next(iter(boxes))))], np.nan)
     for box, values in boxes.items():
-        whole[within(box, full(whole.shape))] = values
+        whole[slices_in(box, full(whole.shape))] = values
     return whole
 
 

@@ -6,8 +6,8 @@ import mxnet as mx
 
 from ..boxes import Box, Range, full
 from ..graph import Graph, Operator
-from ..split import Place
-from .rule import Part, Rule, as_tuple, axis_of, summed
+from ..split import PartPlace
+from .rule import OperatorPart, Rule, as_tuple, axis_of, summed
 
 
 def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1
@@ -41,12 +41,12 @@ class Convolution(Rule):
         """Input channels, without groups."""
         return graph.inputs(one)[0][1] if is_channels_first(one) and int(one.get('num_group', 1)) == 1 else 1
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         out, shape = place.box, graph.shape(one)
         data, weight = graph.inputs(one)[:2]
         if not is_channels_first(one):
-            return Part([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
+            return OperatorPart([(out[0],) + full(data[1:])] + [full(other) for other in graph.inputs(one)[1:]], [out])
         count = len(data) - 2
         kernel = as_tuple(one.get('kernel'), count, 1)
         strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
@@ -87,7 +87,7 @@ class FullyConnected(Rule):
         data = graph.inputs(one)[0]
         return data[1] if self._flattens(one) else data[-1]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         out = place.box
         data, weight = graph.inputs(one)[:2]
@@ -102,13 +102,13 @@ class FullyConnected(Rule):
         return _with_bias(one, [image, (out[-1], columns)], out[-1], place, {'num_hidden': out[-1][1] - out[-1][0]})
 
 
-def _with_bias(one: Operator, boxes: List[Any], channels: Range, place: Place, attrs: Any) -> Part:
+def _with_bias(one: Operator, boxes: List[Any], channels: Range, place: PartPlace, attrs: Any) -> OperatorPart:
     """One of several addends has the bias."""
     if len(one.inputs) == 3:
         boxes.append((channels,) if place.addend == 0 else None)
         if place.addend:
             attrs['no_bias'] = True
-    return Part(boxes, [place.box], attrs)
+    return OperatorPart(boxes, [place.box], attrs)
 
 
 class Pooling(Rule):
@@ -126,13 +126,13 @@ class Pooling(Rule):
         return kind == 'max' or kind == 'avg' and one.get('count_include_pad', True) is True and \
             one.get('pooling_convention', 'valid') == 'valid'
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         out, data, shape = place.box, graph.inputs(one)[0], graph.shape(one)
         if not is_channels_first(one):
-            return Part([(out[0],) + full(data[1:])], [out])
+            return OperatorPart([(out[0],) + full(data[1:])], [out])
         if one.get('global_pool', False) or out[2:] == full(shape[2:]):
-            return Part([out[:2] + full(data[2:])], [out])
+            return OperatorPart([out[:2] + full(data[2:])], [out])
         count = len(data) - 2
         kernel = as_tuple(one.get('kernel'), count, 1)
         strides, pads = as_tuple(one.get('stride'), count, 1), as_tuple(one.get('pad'), count, 0)
@@ -144,7 +144,7 @@ class Pooling(Rule):
             windows = [window(each[0], each[1], -1, *each[2:])
                        for each in zip(out[2:], data[2:], kernel, strides, pads)]
             attrs = {'pad': (0,) * count, 'pooling_convention': 'valid'}
-        return Part([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
+        return OperatorPart([out[:2] + tuple(one_range for one_range, _ in windows)], [out], attrs, [fill])
 
 
 class BatchNorm(Rule):
@@ -156,10 +156,10 @@ class BatchNorm(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         channels = place.box[axis_of(one, len(place.box), 1)]
-        return Part([place.box] + [(channels,)] * 4, [place.box])
+        return OperatorPart([place.box] + [(channels,)] * 4, [place.box])
 
 
 class Embedding(Rule):
@@ -174,19 +174,19 @@ class Embedding(Rule):
         """Rows."""
         return 1 if one.get('sparse_grad', False) else graph.inputs(one)[1][0]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         out, rows = place.box, graph.inputs(one)[1][0]
         own = summed(rows, place)
         attrs = {'output_dim': out[-1][1] - out[-1][0], 'input_dim': own[1] - own[0]}
         if place.addends == 1:
-            return Part([out[:-1], (own, out[-1])], [out], attrs)
+            return OperatorPart([out[:-1], (own, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             ids = inputs[0] - own[0]
             found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
             return mx.sym.broadcast_mul(found, mx.sym.expand_dims(inside(ids, own, rows), axis=-1))
-        return Part([out[:-1], (own, out[-1])], [out], attrs, build=build)
+        return OperatorPart([out[:-1], (own, out[-1])], [out], attrs, build=build)
 
 
 def inside(shifted: Any, own: Range, count: int) -> Any:
@@ -206,13 +206,13 @@ class Recurrent(Rule):
         """Data is (time, samples, features)."""
         return [False, True, False]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         samples, shapes = place.box[1], graph.inputs(one)
         states: List[Box] = [((0, shape[0]), samples) + full(shape[2:]) if len(shape) == 3 else (samples,)
                              for shape in shapes[2:]]
         boxes: List[Box] = [((0, shapes[0][0]), samples, (0, shapes[0][2])), full(shapes[1])] + states
-        return Part(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
+        return OperatorPart(boxes, [((0, graph.shape(one, output)[0]), samples) + full(graph.shape(one, output)[2:])
                             for output in range(one.outputs)])
 
 
@@ -224,9 +224,9 @@ class LayerNorm(Rule):
         shape = graph.shape(one)
         return [place != axis_of(one, len(shape), -1) for place in range(len(shape))]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        return Part([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
+        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
 
 
 class SamplesOnly(Rule):
@@ -236,8 +236,8 @@ class SamplesOnly(Rule):
         """The first."""
         return [place == 0 for place in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         data, *others = graph.inputs(one)
-        return Part([(place.box[0],) + full(data[1:])] + [full(shape) for shape in others],
+        return OperatorPart([(place.box[0],) + full(data[1:])] + [full(shape) for shape in others],
                     [(place.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])

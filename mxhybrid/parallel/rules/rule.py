@@ -3,10 +3,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..boxes import Box, Range, full
 from ..graph import Graph, Operator
-from ..split import Place
+from ..split import PartPlace
 
 
-class Part:
+class OperatorPart:
     """A part of an operator.
 
     Attributes
@@ -52,9 +52,9 @@ class Rule:
         """Into how many ranges what it sums over can be cut at most."""
         return 1
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """The part that makes a box of the first output."""
-        return Part([full(shape) for shape in graph.inputs(one)],
+        return OperatorPart([full(shape) for shape in graph.inputs(one)],
                     [full(graph.shape(one, output)) for output in range(one.outputs)])
 
 
@@ -70,11 +70,11 @@ def axis_of(one: Operator, dimensions: int, default: int, name: str = 'axis') ->
     return int(one.get(name, default)) % dimensions
 
 
-def summed(count: int, place: Place) -> Range:
+def summed(count: int, place: PartPlace) -> Range:
     """The range of what an operator sums over that makes an addend."""
     return count * place.addend // place.addends, count * (place.addend + 1) // place.addends
 
 
-def put(box: Box, dimension: int, value: Range) -> Box:
+def with_range(box: Box, dimension: int, value: Range) -> Box:
     """A box with another range in one dimension."""
     return box[:dimension] + (value,) + box[dimension + 1:]

@@ -5,9 +5,9 @@ import mxnet as mx
 
 from ..boxes import Box, full, shape_of, size_of
 from ..graph import Graph, Operator
-from ..split import Place
+from ..split import PartPlace
 from .layers import inside
-from .rule import Part, Rule, axis_of, put, summed
+from .rule import OperatorPart, Rule, axis_of, summed, with_range
 
 
 class Pointwise(Rule):
@@ -18,13 +18,13 @@ class Pointwise(Rule):
         count = len(graph.shape(one))
         return [all(len(shape) == count for shape in graph.inputs(one))] * count
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         whole = graph.shape(one)
         boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen
                        for count, others, chosen in zip(shape, whole, place.box))
                  if len(shape) == len(whole) else full(shape) for shape in graph.inputs(one)]
-        return Part(boxes, [place.box])
+        return OperatorPart(boxes, [place.box])
 
 
 class Drawn(Pointwise):
@@ -40,11 +40,11 @@ class Multicast(Rule):
         """As said."""
         return [len(set(graph.inputs(one))) == 1] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         if len(set(graph.inputs(one))) > 1:
             return super().part(graph, one, place)
-        return Part([place.box] * len(one.inputs), [place.box] * one.outputs)
+        return OperatorPart([place.box] * len(one.inputs), [place.box] * one.outputs)
 
 
 class LeakyReLU(Pointwise):
@@ -54,7 +54,7 @@ class LeakyReLU(Pointwise):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         slopes: List[Box] = [(place.box[1],) if shape[0] > 1 else ((0, 1),) for shape in graph.inputs(one)[1:]]
 
@@ -64,7 +64,7 @@ class LeakyReLU(Pointwise):
             slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(place.box) - 2))
             return mx.sym.elemwise_add(mx.sym.relu(inputs[0]), mx.sym.broadcast_mul(
                 slope, -mx.sym.relu(-inputs[0])), name=name)
-        return Part([place.box, *slopes], [place.box], build=build if slopes else None)
+        return OperatorPart([place.box, *slopes], [place.box], build=build if slopes else None)
 
 
 class Concat(Rule):
@@ -74,16 +74,16 @@ class Concat(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         dimension = axis_of(one, len(place.box), 1, 'dim')
         boxes: List[Optional[Box]] = []
         at, (low, high) = 0, place.box[dimension]
         for shape in graph.inputs(one):
             start, end = max(low - at, 0), min(high - at, shape[dimension])
-            boxes.append(put(place.box, dimension, (start, end)) if start < end else None)
+            boxes.append(with_range(place.box, dimension, (start, end)) if start < end else None)
             at += shape[dimension]
-        return Part(boxes, [place.box], {'num_args': sum(box is not None for box in boxes)})
+        return OperatorPart(boxes, [place.box], {'num_args': sum(box is not None for box in boxes)})
 
 
 class Stack(Rule):
@@ -94,11 +94,11 @@ class Stack(Rule):
         shape = graph.shape(one)
         return [place != axis_of(one, len(shape), 0) for place in range(len(shape))]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         axis = axis_of(one, len(place.box), 0)
         box = place.box[:axis] + place.box[axis + 1:]
-        return Part([box] * len(one.inputs), [place.box])
+        return OperatorPart([box] * len(one.inputs), [place.box])
 
 
 class SliceChannel(Rule):
@@ -112,14 +112,14 @@ class SliceChannel(Rule):
         axis, squeezes = self._axis(graph, one), bool(one.get('squeeze_axis', False))
         return [squeezes or place != axis for place in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         axis, count = self._axis(graph, one), graph.inputs(one)[0]
         if one.get('squeeze_axis', False):
             box = place.box[:axis] + ((0, count[axis]),) + place.box[axis:]
         else:
-            box = put(place.box, axis, (0, count[axis]))
-        return Part([box], [place.box] * one.outputs)
+            box = with_range(place.box, axis, (0, count[axis]))
+        return OperatorPart([box], [place.box] * one.outputs)
 
 
 class SliceAxis(Rule):
@@ -129,13 +129,13 @@ class SliceAxis(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         shape = graph.inputs(one)[0]
         axis = axis_of(one, len(shape), 0)
         begin = int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
         low, high = place.box[axis]
-        return Part([put(place.box, axis, (low + begin, high + begin))], [place.box],
+        return OperatorPart([with_range(place.box, axis, (low + begin, high + begin))], [place.box],
                     {'begin': 0, 'end': high - low})
 
 
@@ -156,12 +156,12 @@ class Permute(Rule):
         """All."""
         return [True] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         box: List[Any] = [None] * len(place.box)
         for to, source in enumerate(self._order(graph, one)):
             box[source] = place.box[to]
-        return Part([tuple(box)], [place.box])
+        return OperatorPart([tuple(box)], [place.box])
 
 
 def shape_groups(before: Sequence[int], after: Sequence[int]) -> List[Tuple[range, range]]:
@@ -216,7 +216,7 @@ class Reshape(Rule):
         groups = {} if one.get('reverse', False) else self._groups(graph, one)
         return [at in groups for at in range(len(graph.shape(one)))]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         before, after = graph.inputs(one)[0], graph.shape(one)
         box = list(full(before))
@@ -231,7 +231,7 @@ class Reshape(Rule):
             return mx.sym.reshape(inputs[0], shape=shape, name=name)
         boxes: List[Optional[Box]] = [tuple(box)] + [None] * (len(one.inputs) - 1)
         assert size_of(tuple(box)) == size_of(place.box), (before, after, place.box)
-        return Part(boxes, [place.box], build=build)
+        return OperatorPart(boxes, [place.box], build=build)
 
 
 def _product(shape: Sequence[int], dimensions: range) -> int:
@@ -265,13 +265,13 @@ class Reduction(Rule):
         """Those that are kept."""
         return [source is not None for source in self._kept(graph, one)]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         box = list(full(graph.inputs(one)[0]))
         for to, source in enumerate(self._kept(graph, one)):
             if source is not None:
                 box[source] = place.box[to]
-        return Part([tuple(box)], [place.box])
+        return OperatorPart([tuple(box)], [place.box])
 
 
 class Softmax(Rule):
@@ -281,9 +281,9 @@ class Softmax(Rule):
         """All where there is nothing but data."""
         return [len(one.inputs) == 1] * len(graph.shape(one))
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        return Part([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
+        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
 
 
 class Pick(Rule):
@@ -300,7 +300,7 @@ class Pick(Rule):
         shape = graph.inputs(one)[0]
         return 1 if one.get('mode', 'clip') != 'clip' else shape[axis_of(one, len(shape), -1)]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         data, index = graph.inputs(one)
         axis = axis_of(one, len(data), -1)
@@ -310,7 +310,7 @@ class Pick(Rule):
         boxes: List[Optional[Box]] = [others[:axis] + (own,) + others[axis:],
                                       others if len(index) < len(data) else others[:axis] + ((0, 1),) + others[axis:]]
         if place.addends == 1:
-            return Part(boxes, [place.box])
+            return OperatorPart(boxes, [place.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             shifted = inputs[1] - own[0]
@@ -318,7 +318,7 @@ class Pick(Rule):
             mask = inside(shifted, own, data[axis])
             # Of the one or the other shape, whatever was given.
             return found * mx.sym.reshape_like(mask, found)
-        return Part(boxes, [place.box], build=build)
+        return OperatorPart(boxes, [place.box], build=build)
 
 
 class OneHot(Rule):
@@ -329,6 +329,6 @@ class OneHot(Rule):
         count = len(graph.shape(one))
         return [at < count - 1 for at in range(count)]
 
-    def part(self, graph: Graph, one: Operator, place: Place) -> Part:
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        return Part([place.box[:-1]], [place.box])
+        return OperatorPart([place.box[:-1]], [place.box])

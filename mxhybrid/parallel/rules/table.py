@@ -55,7 +55,7 @@ def rule_of(one: Operator) -> Rule:
     return _RULES.get(one.op, _WHOLE)
 
 
-def is_known(one: Operator) -> bool:
+def has_rule(one: Operator) -> bool:
     """Whether an operator has a rule of its own."""
     return one.op in _RULES
 

@@ -11,12 +11,12 @@ import traceback
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.boxes import full, within
+from mxhybrid.parallel.boxes import full, slices_in
 from mxhybrid.parallel.composed import COMPOSED
 from mxhybrid.parallel.dimensions import Dimensions
+from mxhybrid.parallel.exchange_node import ExchangeNode, MailTransport
 from mxhybrid.parallel.graph import Graph
 from mxhybrid.parallel.mail import Mail
-from mxhybrid.parallel.node import Courier, Node
 from mxhybrid.parallel.program import TOKEN, Parts, Program
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.parallel.split import Split
@@ -41,7 +41,7 @@ def weigh(output):
     return mx.nd.sin(output.detach() * 3 + 1)
 
 
-def compute(courier, text, data, weights, splits, training, first):
+def compute(transport, text, data, weights, splits, training, first):
     """This rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
@@ -49,7 +49,7 @@ def compute(courier, text, data, weights, splits, training, first):
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
     program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
-                      lambda exchange, flows: Node(exchange, courier, flows, fail), first, shares.flows)
+                      lambda exchange, flows: ExchangeNode(exchange, transport, flows, fail), first, shares.flows)
     arrays = {}
     for name in program.symbol.list_inputs():
         if name == TOKEN:
@@ -57,7 +57,7 @@ def compute(courier, text, data, weights, splits, training, first):
         else:
             whole, box = (data[name], shares.box(name)) if name in data else (
                 weights[name], parts.weights.boxes(name)[RANK])
-            values = np.ascontiguousarray(whole[within(box, full(whole.shape))])
+            values = np.ascontiguousarray(whole[slices_in(box, full(whole.shape))])
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
         if name not in graph.auxiliary and (name in shares.flows or name not in data):
             arrays[name].attach_grad()
@@ -76,14 +76,14 @@ def compute(courier, text, data, weights, splits, training, first):
 def main():
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1)  # whatever else is printed
-    courier = Courier(Mail(RANK, SOCKETS, fail))
+    transport = MailTransport(Mail(RANK, SOCKETS, fail))
     first = 0
     while True:
         try:
             task = pickle.load(tasks)
         except EOFError:
             return
-        pickle.dump(compute(courier, *task, first), results)
+        pickle.dump(compute(transport, *task, first), results)
         results.flush()
         first += 1 << 20
 

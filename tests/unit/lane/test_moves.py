@@ -10,7 +10,7 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.lane.moves import Passage
 from mxhybrid.parallel.boxes import cuts, full
 from mxhybrid.parallel.exchange import Exchange
-from mxhybrid.parallel.lane_courier import passage_of
+from mxhybrid.parallel.lane_transport import passage_of
 from mxhybrid.parallel.layout import Layout
 from mxhybrid.parallel.mail import Mail
 

@@ -139,7 +139,7 @@ def test_moves_that_are_well_formed(job):
     for step in range(5):  # of 96 bytes each, in a ring of 256
         body = np.full(24, step, 'f4').tobytes()
         for part in (body[:50], body[50:]):
-            job.socket.sendall(fragment(message(MOVE, flags=8, table=1, number=6, count=len(part), body=part), 0))
+            job.socket.sendall(fragment(message(MOVE, flags=8, table=1, number=6, count=len(part), body=part)))
         target = np.zeros(24, 'f4')
         assert begin(take, None, target).there.wait(10) and (target == step).all()
     called = begin(give, np.arange(24, dtype='f4'), None)
@@ -149,10 +149,10 @@ def test_moves_that_are_well_formed(job):
     while wanted not in data:
         data += job.socket.recv(1 << 16)
     assert message(TAKEN, table=1, count=96) in data
-    job.socket.sendall(fragment(message(TAKEN, part=1, count=96), 0))
+    job.socket.sendall(fragment(message(TAKEN, part=1, count=96)))
     for _ in range(3):
-        job.socket.sendall(fragment(message(TAKEN, part=1, count=0), 0))
-    job.socket.sendall(fragment(message(BYE), 2))
+        job.socket.sendall(fragment(message(TAKEN, part=1, count=0)))
+    job.socket.sendall(fragment(message(BYE)))
     assert job.failures == []
 
 
@@ -169,12 +169,12 @@ def test_questions_are_answered(job):
     ids = np.arange(0, 20, 2)
     # The push of the other host's worker comes from here; what this host's pushes there is read and forgotten.
     places = struct.pack('<10i', *range(10))
-    job.socket.sendall(fragment(message(PUSH, count=10, body=places + values.tobytes()), 2))
+    job.socket.sendall(fragment(message(PUSH, count=10, body=places + values.tobytes())))
     assert job.push(0, 0, ids, values)
     job.socket.sendall(fragment(message(PULL, count=2, want=1, number=8, body=struct.pack('<2i', 3, 7))))
     data = b''
     answer = message(ROWS, count=2, number=8, body=(2 * values[[3, 7]]).tobytes())
     while answer not in data:
         data += job.socket.recv(1 << 16)
-    job.socket.sendall(fragment(message(BYE), 2))
+    job.socket.sendall(fragment(message(BYE)))
     assert job.failures == []

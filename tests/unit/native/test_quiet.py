@@ -43,6 +43,7 @@ def in_a_thread(*calls):
 
 def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
     monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    nd.waitall()  # other tests' remarks
     in_a_thread(update)
     assert LAZY in capfd.readouterr().err
     in_a_thread(quiet.hush, update)

@@ -7,9 +7,9 @@ import mxhybrid
 from mxhybrid import InputError
 from mxhybrid.kvstore.parts import part_of, refuse_parts, set_part
 from mxhybrid.parallel import held
-from mxhybrid.parallel.held import Part
+from mxhybrid.parallel.exchange_node import MailTransport
+from mxhybrid.parallel.held import WeightBox
 from mxhybrid.parallel.mail import Mail
-from mxhybrid.parallel.node import Courier
 
 ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
 BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
@@ -22,14 +22,14 @@ class Alone:
     size = 4
 
     def __init__(self, rank=0):
-        self.rank, self.courier = rank, Courier(Mail(rank, {}, print))
+        self.rank, self.transport = rank, MailTransport(Mail(rank, {}, print))
 
-    def meet(self):
+    def overlap(self):
         pass
 
 
 def part(boxes, shape=(4, 6), rank=0):
-    return Part(Alone(rank), shape, 'write', boxes, 0)
+    return WeightBox(Alone(rank), shape, 'write', boxes, 0)
 
 
 @pytest.mark.parametrize('boxes, shape, whole', [

@@ -17,7 +17,7 @@ from .exchange import Exchange, Move
 OPERATOR = 'mxhybrid_exchange'
 
 #: MXNet hands texts to operators: exchanges by their numbers in this process.
-_exchanges: Dict[int, 'Node'] = {}
+_exchanges: Dict[int, 'ExchangeNode'] = {}
 _numbers = itertools.count(1)
 
 
@@ -45,7 +45,7 @@ class Transport(Protocol):
         """They will not be made any more, when what is under way is done."""
 
 
-class Courier:
+class MailTransport:
     """Moves arrays by a carrier, as operations of MXNet's engine that nobody waits for."""
 
     def __init__(self, carrier: Carrier):
@@ -73,12 +73,12 @@ class Courier:
         """A carrier keeps nothing of them."""
 
 
-class Node:
+class ExchangeNode:
     """An exchange that a program makes, and who carries it."""
 
-    def __init__(self, exchange: Exchange, courier: Transport, differentiable: bool,
+    def __init__(self, exchange: Exchange, transport: Transport, differentiable: bool,
                  on_failure: Callable[[BaseException], None]):
-        self.exchange, self._courier, self._differentiable = exchange, courier, differentiable
+        self.exchange, self._transport, self._differentiable = exchange, transport, differentiable
         self._on_failure = on_failure
         self.number = next(_numbers)
         _exchanges[self.number] = self
@@ -86,12 +86,12 @@ class Node:
     def forget(self) -> None:
         """Nobody calls it any more."""
         _exchanges.pop(self.number, None)
-        self._courier.forget([self.exchange.forward, self.exchange.backward])
+        self._transport.forget([self.exchange.forward, self.exchange.backward])
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
         try:
-            self._courier.push(self.exchange.forward, _inner(source), _inner(target), [token])
+            self._transport.push(self.exchange.forward, _inner(source), _inner(target), [token])
         except BaseException as error:
             self._on_failure(error)
 
@@ -105,7 +105,7 @@ class Node:
                 return
             if target is not None and request == 'null':
                 target = mx.nd.empty(target.shape, dtype=target.dtype)
-            self._courier.push(self.exchange.backward, _inner(gradient), _inner(target), [token], request == 'add')
+            self._transport.push(self.exchange.backward, _inner(gradient), _inner(target), [token], request == 'add')
         except BaseException as error:
             self._on_failure(error)
 
@@ -115,14 +115,14 @@ def _inner(array: Any) -> Any:
     return None if array is None else array.reshape(array.shape[1:])
 
 
-class _Operator(mx.operator.CustomOp):
+class _ExchangeOperator(mx.operator.CustomOp):
     """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
 
     Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
     are operators that know no such layout, forwards as backwards (imperative_utils.h and custom.cc of MXNet 1.9.1).
     """
 
-    def __init__(self, node: Node):
+    def __init__(self, node: ExchangeNode):
         super().__init__()
         self._node = node
 
@@ -161,11 +161,11 @@ class _Properties(mx.operator.CustomOpProp):
         return ([np.float32] + ([] if source is None else [dtype]), [np.float32] + ([] if target is None else [dtype]),
                 [])
 
-    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _Operator:
-        return _Operator(self._node)
+    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _ExchangeOperator:
+        return _ExchangeOperator(self._node)
 
 
-def symbol_of(node: Node, token: Any, given: Any) -> Any:
+def symbol_of(node: ExchangeNode, token: Any, given: Any) -> Any:
     """The operator in a graph: the token after it, and what the rank gets, None if that is nothing."""
     inputs = [token] + ([] if given is None else [mx.sym.stack(given, axis=0)])
     both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(node.number), name='exchange%d' % node.number)

@@ -6,11 +6,11 @@ import numpy as np
 
 from ..lane.moves import Passage, Ways
 from ..native.engine import address_of, handles_of
-from .boxes import Box, full, meet, without
+from .boxes import Box, full, overlap, without
 from .exchange import Move, Slices
 
 
-class LaneCourier:
+class LaneTransport:
     """Moves arrays by the ways of this worker, as operations of MXNet's engine that nobody waits for."""
 
     def __init__(self, ways: Ways):
@@ -75,5 +75,5 @@ def passage_of(ways: Ways, move: Move, dtype: Any, source: Optional[Tuple[int, .
 
 def _less(box: Box, where: Slices) -> List[Box]:
     """A box without a piece."""
-    common = meet(box, tuple((one.start, one.stop) for one in where))
+    common = overlap(box, tuple((one.start, one.stop) for one in where))
     return [box] if common is None else without(box, common)
