@@ -70,6 +70,12 @@ def whole(params: List[Any]) -> List[Any]:
     return [param for param in params if part_of(param) is None]
 
 
+def held_elsewhere(params: List[Any]) -> List[int]:
+    """Places of those that are trained, but by other workers alone."""
+    parts = [(place, part_of(param)) for place, param in enumerate(params)]
+    return [place for place, part in parts if part is not None and not part.holds and part.grad_req != 'null']
+
+
 def agreed(param: Any) -> List[Any]:
     """What all workers agree on of a parameter's whole: how gradients are requested, and the shape."""
     part = part_of(param)

@@ -32,13 +32,14 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..native.optimizer_state import count_update
 from ..native.trainers import arrays_of, loss_scaler_of, start, trained_params
 from . import states_file
 from .agreement import Agreement, any_overflows
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
-from .parts import agreed, check_optimizer, part_of, refuse_parts, whole
+from .parts import agreed, check_optimizer, held_elsewhere, part_of, refuse_parts, whole
 
 _STEPS = '_mxhybrid_steps'
 
@@ -156,6 +157,8 @@ class Steps:
                 original(ignore_stale_grad)
             if exchanged and not overflow:
                 self.agreement.after_update()
+                for key in held_elsewhere(trainer._params):  # or schedules would go other ways on other workers
+                    count_update(trainer.optimizer, key)
             if self._holds_tables and not trainer._params_to_init:
                 self._holds_tables = False
                 _let_go_of_tables(trainer)

@@ -261,7 +261,8 @@ class SplitNetwork(NamedTuple):
     regroup: Callable[[List[Any]], Any]
 
 
-def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team) -> SplitNetwork:
+def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team
+             ) -> SplitNetwork:
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
                          'keep its tables outside' % type(net).__name__)

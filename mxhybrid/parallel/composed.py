@@ -7,7 +7,7 @@ import numpy as np
 from .boxes import Box, size_of
 from .graph import Graph, Operator
 from .layout import Layout
-from .rules.rule import axis_of
+from .rule import axis_of
 from .split import Split
 
 

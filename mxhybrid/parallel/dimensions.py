@@ -3,8 +3,8 @@ from typing import Dict, List, Optional, Tuple
 
 from .boxes import full
 from .graph import Entry, Graph, Operator
-from .rules.rule import with_range
-from .rules.table import rule_of
+from .rule import with_range
+from .rule_table import rule_of
 from .split import PartPlace
 
 #: Of what lies behind samples and channels, by how many there are.

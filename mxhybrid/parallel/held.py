@@ -89,7 +89,8 @@ class WeightBox:
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
             self._team.meet()
-            wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)] if common is not None}
+            wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
+                      if common is not None}
             exchange = Exchange(self._number + 3, self._team.rank, Layout(shape, {0: slab}), wanted, np.dtype(dtype))
             given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
             taken = None if exchange.target is None or mine is None else mine[
@@ -102,6 +103,7 @@ class WeightBox:
             after = mx.nd.zeros(1)
             self._transport.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()
+            self._transport.forget([move])  # the next one with its tag is of another slab
 
 
 def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:

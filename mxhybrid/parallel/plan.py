@@ -9,7 +9,7 @@ from ..base.errors import InputError
 from ..base.files import write_atomically
 from .dimensions import Dimensions
 from .graph import Graph, Operator
-from .rules.table import has_rule, rule_of
+from .rule_table import has_rule, rule_of
 from .split import Split, whole_on
 
 _FORMAT = 'mxhybrid.parallel 1'

@@ -10,8 +10,8 @@ from .exchange import Exchange
 from .exchange_node import ExchangeNode, symbol_of
 from .graph import Entry, Graph, Operator
 from .layout import Layout
-from .rules.rule import OperatorPart
-from .rules.table import indices, is_elementwise, rule_of
+from .rule import OperatorPart
+from .rule_table import indices, is_elementwise, rule_of
 from .split import PartPlace, Split
 from .weights import Weights
 

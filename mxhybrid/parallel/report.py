@@ -10,8 +10,8 @@ from .program import Parts
 from .split import Split
 
 
-def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange], ranks: int,
-               notes: Dict[int, str]) -> str:
+def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange],
+                 ranks: int, notes: Dict[int, str]) -> str:
     """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
     sent: Dict[str, int] = {}
     for exchange in exchanges:

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mxhybrid.parallel.boxes import full, slices_in
-from mxhybrid.parallel.rules.table import rule_of
+from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -137,6 +137,7 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
     assert errors['allowed'] == errors['ignored'] == errors['cast'] == ''
     assert set(first['kept']) - set(first['again']) == {'features.6.weight', 'features.6.bias'} or \
         set(first['kept']) - set(first['again']) == {'twin.weight', 'twin.bias'}
+    assert first['updates'] == 4
     assert first['same'] and first['checkpoints'] == ['00000001-step-1']
     assert not [name for name in first['files'] if 'part' in name or name in ('alone.params', 'faults-never.params')]
 

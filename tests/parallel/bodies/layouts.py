@@ -18,7 +18,7 @@ from mxnet import autograd, gluon
 import mxhybrid
 from mxhybrid.kvstore.parts import part_of
 from mxhybrid.parallel.plan import from_json
-from mxhybrid.parallel.rules.table import rule_of
+from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},

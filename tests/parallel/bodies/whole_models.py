@@ -203,9 +203,20 @@ def faults(directory, dtype, store):
     net.load_parameters(path + '.params')
     net.save_parameters(path + '-again.params', deduplicate=True)
     again = mx.nd.load(path + '-again.params')
+    # A worker that updates nothing counts updates all the same.
+    one = nn.Dense(2, in_units=3, prefix='one_')
+    one.initialize()
+    one = mxhybrid.parallelize(one, parallel.layers({'*': {'ranks': [1], 'samples': 1}}), (4, 3))
+    schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.1)
+    trainer = gluon.Trainer(one.collect_params(), 'sgd', {'lr_scheduler': schedule}, kvstore='hybrid')
+    for _ in range(4):
+        with autograd.record():
+            loss = one(mx.nd.ones((4, 3))[one.samples]).sum()
+        loss.backward()
+        trainer.step(4)
     return {'errors': errors, 'kept': sorted(kept), 'again': sorted(again), 'files': sorted(os.listdir(directory)),
             'same': all(np.array_equal(kept[name].asnumpy(), array.asnumpy()) for name, array in again.items()),
-            'checkpoints': os.listdir(path)}, net
+            'checkpoints': os.listdir(path), 'updates': trainer.optimizer.num_update}, net
 
 
 def main():

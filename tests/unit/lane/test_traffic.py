@@ -108,5 +108,6 @@ def test_each_kind_has_the_bytes_of_its_messages(job):
 
 
 def test_users_are_told_of_all_kinds_but_the_last_word():
-    assert sorted(kind for kinds in _MESSAGES.values() for kind in kinds) == [PUSH, PULL, ROWS, PART, TOTAL, MOVE, TAKEN]
+    told = sorted(kind for kinds in _MESSAGES.values() for kind in kinds)
+    assert told == [PUSH, PULL, ROWS, PART, TOTAL, MOVE, TAKEN]
     assert _KINDS == 9

@@ -7,9 +7,7 @@ import mxhybrid
 from mxhybrid import InputError
 from mxhybrid.kvstore.parts import part_of, refuse_parts, set_part
 from mxhybrid.parallel import held
-from mxhybrid.parallel.exchange_node import MailTransport
 from mxhybrid.parallel.held import WeightBox
-from mxhybrid.parallel.mail import Mail
 
 ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
 BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
@@ -17,14 +15,21 @@ COLUMNS = {0: ((0, 4), (0, 3)), 1: ((0, 4), (3, 6))}
 
 
 class Alone:
-    """A team of which this process has one rank, and whose others do nothing."""
+    """A team of which this process has one rank, and whose others do nothing; its own courier."""
 
     size = 4
 
     def __init__(self, rank=0):
-        self.rank, self.transport = rank, MailTransport(Mail(rank, {}, print))
+        self.rank, self.transport = rank, self
 
-    def overlap(self):
+    def push_views(self, move, source, target, arrays, priority):
+        for here, there in move.own:
+            target[there] = source[here]
+
+    def forget(self, moves):
+        pass
+
+    def meet(self):
         pass
 
 

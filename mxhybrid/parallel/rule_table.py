@@ -1,9 +1,19 @@
 """Which rule is whose: operators that are not here are computed whole."""
 from typing import Dict, Optional
 
-from ..graph import Operator
-from .layers import BatchNorm, Convolution, Embedding, FullyConnected, LayerNorm, Pooling, Recurrent, Rule, SamplesOnly
-from .shaping import (
+from .graph import Operator
+from .layer_rules import (
+    BatchNorm,
+    Convolution,
+    Embedding,
+    FullyConnected,
+    LayerNorm,
+    Pooling,
+    Recurrent,
+    Rule,
+    SamplesOnly,
+)
+from .shape_rules import (
     Concat,
     Drawn,
     LeakyReLU,

@@ -4,10 +4,10 @@ from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 
-from ..boxes import Box, Range, full
-from ..graph import Graph, Operator
-from ..split import PartPlace
+from .boxes import Box, Range, full
+from .graph import Graph, Operator
 from .rule import OperatorPart, Rule, as_tuple, axis_of, summed
+from .split import PartPlace
 
 
 def window(out: Range, count: int, out_count: int, kernel: int, stride: int, pad: int, dilate: int = 1

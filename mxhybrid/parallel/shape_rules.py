@@ -3,11 +3,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from ..boxes import Box, full, shape_of, size_of
-from ..graph import Graph, Operator
-from ..split import PartPlace
-from .layers import inside
+from .boxes import Box, full, shape_of, size_of
+from .graph import Graph, Operator
+from .layer_rules import inside
 from .rule import OperatorPart, Rule, axis_of, summed, with_range
+from .split import PartPlace
 
 
 class Pointwise(Rule):

@@ -1,9 +1,9 @@
-"""What a rule of an operator says."""
+"""What a rule of an operator says: how it can be split, what a part of it reads, which attributes the part has."""
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..boxes import Box, Range, full
-from ..graph import Graph, Operator
-from ..split import PartPlace
+from .boxes import Box, Range, full
+from .graph import Graph, Operator
+from .split import PartPlace
 
 
 class OperatorPart:

@@ -1,1 +1,0 @@
-"""For each operator of MXNet: how it can be split, what a part of it reads, and which attributes the part has."""
