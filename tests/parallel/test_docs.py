@@ -425,11 +425,11 @@ def test_architecture():
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import cli, launching, training, workloads
+    from lab.benchmark import cli, launching, layers, training, workloads
 
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
-    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD]
+    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD] + list(layers.CASES)
     for name, workload in workloads.WORKLOADS.items():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:
