@@ -197,9 +197,9 @@ class Layers:
 
 
 def weights_of(symbol, data, seed):
-    """Values of all parameters, all of which float32 has, too, as MXNet's learned slopes are that inside."""
+    """Values of all parameters."""
     rng = np.random.RandomState(seed)
     shapes, _, auxiliary = symbol.infer_shape(**{name: array.shape for name, array in data.items()})
     named = list(zip(symbol.list_arguments(), shapes)) + list(zip(symbol.list_auxiliary_states(), auxiliary))
-    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape).astype('f').astype('d')
+    return {name: np.ones(shape) if name.endswith('var') else rng.uniform(-1, 1, shape)
             for name, shape in named if name not in data}

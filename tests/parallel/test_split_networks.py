@@ -23,16 +23,16 @@ def four():
     made.close()
 
 
-def compare(ranks, symbol, data, weights, draw):
+def compare(ranks, symbol, data, weights, draw, tolerance=1e-10):
     """Split all operators as is drawn, and compare with the whole."""
     graph = Graph(symbol, {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     whole, whole_gradients = run_whole(symbol, data, weights)
     found, gradients, _ = ranks.run(symbol, data, weights, drawn_splits(draw, graph, ranks.count))
     for one, other in zip(found, whole):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
     for name, gradient in whole_gradients.items():
-        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-9, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(gradients[name], gradient, rtol=10 * tolerance, atol=10 * tolerance, err_msg=name)
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -123,5 +123,6 @@ def test_operators(four, name):
     @settings(max_examples=12, suppress_health_check=list(HealthCheck), database=None)
     @given(drawn=st.data())
     def look(drawn):
-        compare(four, symbol, data, weights, drawn.draw)
+        # MXNet computes learned slopes as float32.
+        compare(four, symbol, data, weights, drawn.draw, 1e-6 if name == 'learned slopes' else 1e-10)
     look()
