@@ -302,8 +302,9 @@ bool Move::take(Stream& from, Apply apply) {
   });
   const uint32_t now = taken + static_cast<uint32_t>(size);
   ring.taken.store(now);
-  // Between hosts it is enough to tell before the other side can have filled the ring, which is large enough for that.
-  if (from.link->block.mapped() || now - from.told >= capacity / 4) {
+  // Between hosts, news of half a ring at a time are enough: there is room for a move in the other half, and who fills
+  // both with a part of one waits for news of all.
+  if (from.link->block.mapped() || now - from.told >= capacity / 2) {
     from.told = now;
     all_.taken(*from.link, from.ring);
   }
