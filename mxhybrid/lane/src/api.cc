@@ -303,14 +303,14 @@ void lane_sum_begin(void*, void* on_complete, void* sum) {
 
 /// Returns the descriptor of the way from a worker to this one.
 int lane_worker_open_inbox(void* worker, uint32_t rank, uint64_t room) {
-  return guarded([&] { return static_cast<Worker*>(worker)->moves().open_inbox(rank, room); }, -1);
+  return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_inbox(rank, room); }, -1);
 }
 /// Returns the descriptor of the way to a worker of another host.
 int lane_worker_open_outbox(void* worker, uint32_t rank, uint64_t room) {
-  return guarded([&] { return static_cast<Worker*>(worker)->moves().open_outbox(rank, room); }, -1);
+  return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_outbox(rank, room); }, -1);
 }
 int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
-  return guarded([&] { static_cast<Worker*>(worker)->moves().link(rank, inbox, block); return 0; }, -1);
+  return guarded([&] { static_cast<Worker*>(worker)->moves()->link(rank, inbox, block); return 0; }, -1);
 }
 /// The node of the worker's host that takes care of ways between two ranks.
 int lane_worker_ways_node(void* worker, uint32_t from, uint32_t to) {
@@ -320,7 +320,7 @@ int lane_worker_ways_node(void* worker, uint32_t from, uint32_t to) {
 int lane_worker_link_by_nodes(void* worker, uint32_t rank, uint32_t node) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);
-    found.moves().link_by_node(rank, found.position(node));
+    found.moves()->link_by_node(rank, found.position(node));
     return 0;
   }, -1);
 }

@@ -59,10 +59,12 @@ Worker::Worker(Roster roster, uint32_t host)
       blocks_(nodes_.size()), bells_(nodes_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
       sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t node) { ring(node); }),
-      moves_(*block_.at<WorkerBlock>(0), waiter_, [this](uint32_t node) { ring(node); }) {}
+      moves_(std::make_shared<WorkerMoves>(*block_.at<WorkerBlock>(0), waiter_,
+                                           [this](uint32_t node) { ring(node); })) {}
 
 Worker::~Worker() {
   waiter_.close();
+  moves_->close();
   for (int bell : bells_) {
     if (bell >= 0) ::close(bell);
   }

@@ -54,7 +54,7 @@ class Worker {
   uint32_t sums_node(uint64_t number) const { return roster_.sums_node(host_, number); }
   uint32_t position(uint32_t node) const;
   /// Moves between workers.
-  WorkerMoves& moves() { return moves_; }
+  const std::shared_ptr<WorkerMoves>& moves() { return moves_; }
   /// The node of this host that takes care of ways to and from other hosts.
   uint32_t ways_node(uint32_t from, uint32_t to) const { return Moves::node_of(roster_, host_, from, to); }
 
@@ -81,7 +81,7 @@ class Worker {
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Waiter waiter_;
   WorkerSums sums_;
-  WorkerMoves moves_;
+  const std::shared_ptr<WorkerMoves> moves_;  // shared with moves
 };
 
 }  // namespace lane

@@ -53,6 +53,11 @@ void WorkerMoves::link_by_node(uint32_t rank, uint32_t node) {
   made.linked = true;
 }
 
+void WorkerMoves::close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  closed_ = true;
+}
+
 WorkerMoves::Link& WorkerMoves::link(uint32_t rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = links_.find(rank);
@@ -85,10 +90,11 @@ void WorkerMoves::taken(Link& link, uint32_t ring) {
 // ------------------------------------------------------------------------------------------------------ description
 
 Move::~Move() {
+  std::lock_guard<std::mutex> lock(all_->mutex_);
+  if (all_->closed_) return;
   for (auto& [rank, from] : receives_) {  // all of it, so that the ring can become another move's
-    if (from.data != nullptr && !from.link->block.mapped()) all_.taken(*from.link, from.ring);
+    if (from.data != nullptr && !from.link->block.mapped()) all_->taken(*from.link, from.ring);
   }
-  std::lock_guard<std::mutex> lock(all_.mutex_);
   for (auto& [rank, to] : sends_) {
     if (to.data != nullptr) to.link->out->close(to.ring);
   }
@@ -99,15 +105,15 @@ void Move::open() {
   for (const Box& box : kept_) kept += box.bytes();
   bool own = kept > 0;  // has yet to get its place
   for (auto& [rank, from] : receives_) {
-    from.link = &all_.link(rank);
+    from.link = &all_->link(rank);
     if (own && rank > rank_) addends_.push_back(nullptr);
     own = own && rank < rank_;
     addends_.push_back(&from);
   }
   if (own) addends_.push_back(nullptr);
   if (!addends_.empty()) first_covers_ = (addends_[0] == nullptr ? kept : addends_[0]->bytes) == target_bytes_;
-  for (auto& [rank, to] : sends_) to.link = &all_.link(rank);
-  std::lock_guard<std::mutex> lock(all_.mutex_);
+  for (auto& [rank, to] : sends_) to.link = &all_->link(rank);
+  std::lock_guard<std::mutex> lock(all_->mutex_);
   for (auto& [rank, to] : sends_) {
     to.ring = to.link->out->open(tag_, to.padded);
     to.data = to.link->out->data(to.ring);
@@ -123,7 +129,7 @@ void Move::begin(const char* source, char* target, const OnComplete& complete) {
     if (attended_) return;
     attended_ = true;
   }
-  if (!advance()) all_.waiter_.add([self = shared_from_this()] { return self->advance(); }, [] {});
+  if (!advance()) all_->waiter_.add([self = shared_from_this()] { return self->advance(); }, [] {});
 }
 
 bool Move::advance() {
@@ -277,7 +283,7 @@ bool Move::give(Stream& to) {
     std::memcpy(to.data + at, use_.source + offset, bytes);
   });
   ring.written.store(written + static_cast<uint32_t>(size));
-  all_.written(*to.link, to.ring);
+  all_->written(*to.link, to.ring);
   return true;
 }
 
@@ -306,7 +312,7 @@ bool Move::take(Stream& from, Apply apply) {
   // both with a part of one waits for news of all.
   if (from.link->block.mapped() || now - from.told >= capacity / 2) {
     from.told = now;
-    all_.taken(*from.link, from.ring);
+    all_->taken(*from.link, from.ring);
   }
   return true;
 }

@@ -35,6 +35,8 @@ class WorkerMoves {
   void link(uint32_t rank, int inbox, int block);
   /// Link with a worker of another host, both ways to and from which the node at that position has mapped.
   void link_by_node(uint32_t rank, uint32_t node);
+  /// The worker ends, before its moves may.
+  void close();
 
  private:
   friend class Move;
@@ -53,8 +55,9 @@ class WorkerMoves {
   WorkerBlock& block_;
   Waiter& waiter_;
   const std::function<void(uint32_t)> ring_;
-  std::mutex mutex_;  // of links_, and of the rings of ways
+  std::mutex mutex_;  // of what follows, and of the rings of ways
   std::map<uint32_t, Link> links_;
+  bool closed_ = false;
 };
 
 /// A move as this worker sees it.  Uses that are under way share it.
@@ -62,8 +65,8 @@ class Move : public std::enable_shared_from_this<Move> {
  public:
   /// Under a tag that no other move has; the target has so many bytes.  With `adds`, what comes is added up in the order
   /// of ranks, `rank` being this worker's; else each element comes once.
-  Move(WorkerMoves& all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
-      : all_(all), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
+  Move(std::shared_ptr<WorkerMoves> all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
+      : all_(std::move(all)), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
   ~Move();
   Move(const Move&) = delete;
   Move& operator=(const Move&) = delete;
@@ -130,7 +133,7 @@ class Move : public std::enable_shared_from_this<Move> {
   template <typename Function>
   static void each(Stream& stream, size_t count, size_t position, size_t capacity, Function apply);
 
-  WorkerMoves& all_;
+  const std::shared_ptr<WorkerMoves> all_;
   const uint32_t rank_;
   const uint64_t tag_;
   const Element element_;

@@ -82,24 +82,24 @@ struct Job {
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
-        const int inbox = workers[me]->moves().open_inbox(other, kRoomOfTests);
+        const int inbox = workers[me]->moves()->open_inbox(other, kRoomOfTests);
         if (hosts[other] == hosts[me]) {
           inboxes[me][other] = dup(inbox);
           continue;
         }
         Node& node = *nodes[workers[me]->ways_node(me, other)];
         node.open_way(locals[me], false, other, me, hosts[other], inbox);
-        node.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves().open_outbox(other, kRoomOfTests));
+        node.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRoomOfTests));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
         if (hosts[other] != hosts[me]) {
-          workers[me]->moves().link_by_node(other, workers[me]->position(workers[me]->ways_node(me, other)));
+          workers[me]->moves()->link_by_node(other, workers[me]->position(workers[me]->ways_node(me, other)));
           continue;
         }
-        workers[me]->moves().link(other, inboxes[other][me], workers[other]->block().descriptor());
+        workers[me]->moves()->link(other, inboxes[other][me], workers[other]->block().descriptor());
         close(inboxes[other][me]);
       }
     }
