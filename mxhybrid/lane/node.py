@@ -43,7 +43,7 @@ CLOSE_S = 10.0
 #: Seconds to wait for somebody who has already knocked.
 _ACCEPT_S = 0.5
 #: What connections of nodes are for.
-_PURPOSE = 'the lane'
+PURPOSE = 'the lane'
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
@@ -106,7 +106,7 @@ class Node:
         hosts = roster.node_hosts
         sockets = connect_peers(self.number, [(entry.address, entry.port) for entry in roster.nodes],
                                 [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
-                                self._door, self._secret, timeout, _PURPOSE)
+                                self._door, self._secret, timeout, PURPOSE)
         self._door.close()
         self._handle = self._library.checked(self._library.node_new(
             self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._call,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.local_sockets import connect, place_of_host
-from mxhybrid.lane import peers
+from mxhybrid.base.peers import connect_peers
+from mxhybrid.lane import node as lane_node
 from mxhybrid.lane.node import Node
 from mxhybrid.lane.roster import Entry, Roster
 from mxhybrid.lane.worker import Lane
@@ -39,7 +40,8 @@ class One:
         self.lane = Lane(self.roster, 0)
 
     def _meet(self, door):
-        self.other = peers.connect_nodes(1, self.roster, door, SECRET, 10)[0]
+        addresses = [(entry.address, entry.port) for entry in self.roster.nodes]
+        self.other = connect_peers(1, addresses, [0], door, SECRET, 10, lane_node.PURPOSE)[0]
 
     def table(self, rows, width, owner):
         self.node.add_table(0, (rows, width, 'float32', False, [owner]))
