@@ -41,7 +41,7 @@ class Parallel(gluon.Block):
         super().__init__(prefix='', params=None)
         self._team, self._network, self._held, self._files = team, network, held, files
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
-        composed = any(one.op == 'BatchNorm' for one in self._graph.computing)
+        composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
         self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
                           for training in ([True, False] if composed else [True])}
         self._calls: Dict[bool, Any] = {}
@@ -51,7 +51,8 @@ class Parallel(gluon.Block):
 
     def _program(self, training: bool, first: int) -> Program:
         frozen = {name for name, param in self._held.params.items() if agreed(param)[0] == 'null'}
-        return Program(self._parts, self._team.rank, self._shares.inputs, self._shares.outputs, COMPOSED[training],
+        composed = self._network.composed if training else COMPOSED[False]
+        return Program(self._parts, self._team.rank, self._shares.inputs, self._shares.outputs, composed,
                        self._team.node, first, self._shares.flows, frozen)
 
     @property
@@ -190,8 +191,8 @@ class Parallel(gluon.Block):
         """It is compiled anyway."""
 
 
-def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False
-                ) -> Parallel:
+def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
+                batch_norm: str = 'joint') -> Parallel:
     """Split a network over all workers of the job.
 
     Parameters
@@ -208,6 +209,10 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         Of the inputs.
     input_grad : bool, optional
         Whether gradients go back to inputs, as where these are computed.
+    batch_norm : str, optional
+        ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's are those
+        of its own samples, and so are its running averages, as in data parallelism without a plan; where nothing but
+        samples and channels is split.
 
     Returns
     -------
@@ -224,12 +229,12 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     team = team_of(job)
     problem = ''
     try:
-        made = _prepare(net, as_plan(plan), data, batch_axis, dtype, input_grad, team)
+        made = _prepare(net, as_plan(plan), data, batch_axis, dtype, input_grad, batch_norm, team)
     except InputError as error:
         problem = str(error)
         team.agree('', problem)
         raise
-    seed = team.agree([made.graph.digest(), made.plan.as_json()], problem)
+    seed = team.agree([made.graph.digest(), made.plan.as_json(), batch_norm], problem)
     first = team.reserve(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     held = hold(net, made.parts, team, first + _NUMBERS // 2)
@@ -259,10 +264,14 @@ class SplitNetwork(NamedTuple):
     shares: Shares
     #: Puts a list of outputs into the form that the network gives them.
     regroup: Callable[[List[Any]], Any]
+    #: What builds operators that are several in training, see :mod:`mxhybrid.parallel.composed`.
+    composed: Dict[str, Any]
 
 
-def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, team: Team
-             ) -> SplitNetwork:
+def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
+             team: Team) -> SplitNetwork:
+    if batch_norm not in ('joint', 'local'):
+        raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
                          'keep its tables outside' % type(net).__name__)
@@ -293,9 +302,23 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
     dimensions = Dimensions(graph, axes)
     settled = plan.settle(graph, dimensions, team.size)
     parts = Parts(graph, settled.splits)
+    composed = dict(COMPOSED[True])
+    if batch_norm == 'local':
+        del composed['BatchNorm']
+        _check_local(graph, dimensions, parts)
     flows = set(names) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup)
+    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup, composed)
+
+
+def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
+    """InputError where statistics of samples alone would not be those of whole samples."""
+    for one in graph.computing:
+        if one.op == 'BatchNorm':
+            for name, degree in zip(dimensions.names(one), parts.splits[one.number].degrees):
+                if degree > 1 and name not in ('samples', 'channels'):
+                    raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
+                                     'another plan' % (graph.label(one), name))
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:

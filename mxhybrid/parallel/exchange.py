@@ -29,6 +29,10 @@ class Move(NamedTuple):
     adds: bool
     fill: float
 
+    def bytes_sent(self, itemsize: int) -> int:
+        """What goes to other ranks."""
+        return sum(int(np.prod(shape_at(where))) for _, where in self.sends) * itemsize
+
 
 class Exchange:
     """An exchange as a rank sees it.

@@ -10,7 +10,8 @@ import mxnet as mx
 import numpy as np
 
 from ..native.arrays import host_view
-from ..native.engine import Deferred
+from ..native.engine import Deferred, Notifier
+from ..telemetry.recorder import OFF, AnyRecorder
 from .exchange import Exchange, Move
 
 #: Name of the operator.
@@ -77,9 +78,11 @@ class ExchangeNode:
     """An exchange that a program makes, and who carries it."""
 
     def __init__(self, exchange: Exchange, transport: Transport, differentiable: bool,
-                 on_failure: Callable[[BaseException], None]):
+                 on_failure: Callable[[BaseException], None], trace: AnyRecorder = OFF):
         self.exchange, self._transport, self._differentiable = exchange, transport, differentiable
         self._on_failure = on_failure
+        self._trace: Any = trace
+        self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
         _exchanges[self.number] = self
 
@@ -91,7 +94,9 @@ class ExchangeNode:
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
         try:
+            ends = self._begins(self.exchange.forward)
             self._transport.push(self.exchange.forward, _inner(source), _inner(target), [token])
+            ends(token)
         except BaseException as error:
             self._on_failure(error)
 
@@ -105,9 +110,20 @@ class ExchangeNode:
                 return
             if target is not None and request == 'null':
                 target = mx.nd.empty(target.shape, dtype=target.dtype)
+            ends = self._begins(self.exchange.backward)
             self._transport.push(self.exchange.backward, _inner(gradient), _inner(target), [token], request == 'add')
+            ends(token)
         except BaseException as error:
             self._on_failure(error)
+
+    def _begins(self, move: Move) -> Callable[[Any], None]:
+        """Record that a move begins; the function that is returned records its end, which makes an array."""
+        if self._notifier is None:
+            return lambda array: None
+        trace, notifier, number = self._trace, self._notifier, self._trace.new_id()
+        label = 'exchange %s%s' % (self.exchange.label, '' if move is self.exchange.forward else ', backward')
+        trace.begin(label, number, 'exchange', {'bytes': move.bytes_sent(self.exchange.dtype.itemsize)})
+        return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
 
 
 def _inner(array: Any) -> Any:

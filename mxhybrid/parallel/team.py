@@ -67,7 +67,7 @@ class Team:
 
     def node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
         """The operator of an exchange."""
-        return ExchangeNode(exchange, self.transport, differentiable, self._fails)
+        return ExchangeNode(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
 
     @property
     def transport(self) -> Transport:

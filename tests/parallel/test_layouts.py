@@ -117,6 +117,39 @@ def test_optimizers_that_need_whole_weights_are_refused(optimizer):
         assert '[%d]' % rank in result.output
 
 
+def test_tables_stay_on_the_servers_while_layers_behind_them_are_split():
+    result = run_job(BODIES / 'tables_and_layers.py', 'horovodrun', workers=4, timeout=100).ok()
+    for rank in range(4):
+        assert result.results[rank]['parts'] == 4  # weights and biases of two dense layers
+        assert result.results[rank]['worst'] < 1e-12
+
+
+def test_what_cannot_be_is_refused_on_every_worker():
+    result = run_job(BODIES / 'bad_layouts.py', 'horovodrun', workers=2, timeout=100).ok()
+    for rank in range(2):
+        errors = result.results[rank]['errors']
+        assert all(errors.values()), [name for name, text in errors.items() if not text]
+        assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
+        assert 'has no height, but samples, channels' in errors['no such dimension']
+        assert 'give different ones of 0 to 1' in errors['no such rank']
+        assert "take 'joint'" in errors['statistics']
+        assert 'have shape (4, 3, 12, 12)' in errors['another batch']
+        assert result.results[rank]['shape'] == [4, 10]
+    assert 'worker 0 cannot' in result.results[1]['errors']['one worker alone']
+
+
+def test_exchanges_in_traces(tmp_path):
+    trace = tmp_path / 'trace.json'
+    run_job(BODY, 'horovodrun', workers=2, timeout=100, env={'MXHYBRID_TRACE': str(trace)}, args=[json.dumps(
+        {'net': 'plain', 'plans': [TRICK], 'steps': 2})]).ok()
+    events = [event for event in json.loads(trace.read_text())['traceEvents'] if event.get('cat') == 'exchange']
+    names = {event['name'] for event in events}
+    assert any(name.endswith(', backward') for name in names) and any('backward' not in name for name in names)
+    begun = [event for event in events if event['ph'] == 'b']
+    assert len(begun) == len([event for event in events if event['ph'] == 'e']) > 0
+    assert any(event['args']['bytes'] > 0 for event in begun)
+
+
 def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
     result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
         {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]})]).failed()

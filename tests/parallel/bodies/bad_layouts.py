@@ -1,0 +1,66 @@
+"""What parallelize refuses, on every worker alike; reports the errors.  Afterwards a good call works."""
+import mxnet as mx
+import nets
+from lab.reports import report
+from mxnet import gluon
+
+import mxhybrid
+from mxhybrid import parallel
+
+store = mxhybrid.create()
+SHAPE = (8, 3, 12, 12)
+
+
+def net_of(seed=1):
+    net = nets.plain()
+    mx.random.seed(seed)
+    net.initialize()
+    return net
+
+
+def uninitialised():
+    return nets.plain()
+
+
+GRID = parallel.grid(model=store.num_workers)
+CALLS = {
+    'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
+    'no values': lambda: mxhybrid.parallelize(uninitialised(), GRID, SHAPE),
+    'another product': lambda: mxhybrid.parallelize(net_of(), parallel.grid(model=3, batch=5), SHAPE),
+    'no plan': lambda: mxhybrid.parallelize(net_of(), 7, SHAPE),
+    'no file': lambda: mxhybrid.parallelize(net_of(), '/nowhere/plan.json', SHAPE),
+    'no such dimension': lambda: mxhybrid.parallelize(net_of(), {'dense*': {'height': 2}}, SHAPE),
+    'too many parts': lambda: mxhybrid.parallelize(net_of(), {'dense*_fwd': {'channels': 64}}, SHAPE),
+    'no such rank': lambda: mxhybrid.parallelize(net_of(), {'dense0_fwd': {'ranks': [9]}}, SHAPE),
+    'a degree of none': lambda: mxhybrid.parallelize(net_of(), {'dense0_fwd': {'channels': 0}}, SHAPE),
+    'no whole shape': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 0, 12)),
+    'images too small': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 12)),
+    'no such axis': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, batch_axis=7),
+    'statistics': lambda: mxhybrid.parallelize(nets_cnn(), parallel.grid(domain=(store.num_workers,)), (8, 3, 16, 16),
+                                               batch_norm='local'),
+    'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.one_weird_trick()][store.rank], SHAPE),
+    'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
+}
+
+
+def nets_cnn():
+    net = nets.cnn()
+    net.initialize()
+    return net
+
+
+errors = {}
+for name, call in CALLS.items():
+    try:
+        call()
+        errors[name] = ''
+    except mxhybrid.InputError as error:
+        errors[name] = str(error)
+net = mxhybrid.parallelize(net_of(), GRID, SHAPE)
+try:
+    net(mx.nd.zeros((100, 3, 12, 12)))
+    errors['another batch'] = ''
+except mxhybrid.InputError as error:
+    errors['another batch'] = str(error)
+found = net(mx.nd.ones(SHAPE)[net.samples])
+report(store.rank, errors=errors, shape=list(found.shape))

@@ -1,0 +1,71 @@
+"""A recommender: a table on the servers, a dense table with row_sparse gradients, and a network that is split behind
+them; against one process.  Reports the worst error, and whether a worker holds less than all.
+"""
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid.kvstore.parts import part_of
+
+USERS, ITEMS, WIDTH, BATCH, STEPS = 50, 30, 8, 12, 5
+
+
+class Recommender(gluon.Block):
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.users = gluon.contrib.nn.SparseEmbedding(USERS, WIDTH, prefix='users_')
+            self.items = nn.Embedding(ITEMS, WIDTH, sparse_grad=True, prefix='items_')
+            self.deep = nn.HybridSequential(prefix='deep_')
+            with self.deep.name_scope():
+                self.deep.add(nn.Dense(16, in_units=2 * WIDTH, activation='tanh'), nn.Dense(1, in_units=16))
+
+    def forward(self, users, items):
+        return self.deep(mx.nd.concat(self.users(users), self.items(items), dim=1))
+
+
+def train(net, kvstore, share):
+    trainer = gluon.Trainer(net.collect_params(), 'adagrad', {'learning_rate': 0.1}, kvstore=kvstore)
+    draw = np.random.RandomState(3)
+    for _ in range(STEPS):
+        users, items = draw.randint(0, USERS, BATCH), draw.randint(0, ITEMS, BATCH)
+        scores = draw.uniform(-1, 1, (BATCH, 1))
+        with autograd.record():
+            found = net(mx.nd.array(users[share]), mx.nd.array(items[share]))
+            loss = gluon.loss.L2Loss()(found, mx.nd.array(scores[share], dtype='float64'))
+        loss.backward()
+        trainer.step(BATCH)
+    mx.nd.waitall()
+
+
+def build():
+    mx.random.seed(1)
+    net = Recommender()
+    net.cast('float64')
+    net.initialize(mx.init.Uniform(0.5))
+    return net
+
+
+def values(net):
+    return {name: (param.row_sparse_data(mx.nd.arange(USERS)) if param._stype == 'row_sparse'
+                   else param.data()).asnumpy() for name, param in net.collect_params().items()}
+
+
+alone = build()
+train(alone, 'local', slice(None))
+expected = values(alone)
+store = mxhybrid.create()
+net = build()
+net.deep = mxhybrid.parallelize(net.deep, mxhybrid.parallel.grid(model=2, batch=store.num_workers // 2),
+                                (BATCH, 2 * WIDTH), dtype='float64', input_grad=True)
+train(net, store, net.deep.samples)
+worst, parts = 0.0, 0
+for (name, param), value in zip(net.collect_params().items(), values(net).values()):
+    part, whole = part_of(param), expected[name]
+    parts += part is not None
+    mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
+    worst = max(worst, float(np.abs(mine - value).max()))
+report(store.rank, worst=worst, parts=parts)
