@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Sequence
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 4
+_VERSION = 5
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)

@@ -20,7 +20,6 @@ struct Moves::Ring {
   char* data = nullptr;
   uint32_t sent = 0;   // of an outgoing way: bytes that were sent; of the other: that are there
   uint32_t taken = 0;  // that the reader is known to have taken, or was told to
-  uint32_t arriving = 0;
 };
 
 /// A way's end on this host.
@@ -156,18 +155,16 @@ void Moves::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   Ring& known = end.known(header.want);
   const uint32_t capacity = 1U << header.flags;
   if (known.capacity == 0 || known.tag != header.number) {
-    if (known.arriving > 0) throw std::runtime_error("two moves at once by one ring");
     end.way.define(header.want, header.number, capacity);
     known.capacity = capacity;
     known.tag = header.number;
     known.data = end.way.data(header.want);
   }
   const uint32_t used = known.sent - end.way.ring(header.want).taken.load();
-  if (known.capacity != capacity || known.arriving > 0 || used > capacity || header.count > capacity - used ||
+  if (known.capacity != capacity || used > capacity || header.count > capacity - used ||
       header.count == 0) {
     throw std::runtime_error("more of a move than there is room for");
   }
-  known.arriving = header.count;
   const size_t at = known.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
   pieces[0] = {known.data + at, first};
   pieces[1] = {known.data, header.count - first};
@@ -184,8 +181,7 @@ void Moves::end(const Header& header, uint32_t from, const std::vector<Memory>& 
     ring.taken.store(known.taken);
     waits = &head.crowded;
   } else {
-    known.sent += known.arriving;
-    known.arriving = 0;
+    known.sent += header.count;  // of one message at a time, see priority_of
     ring.written.store(known.sent);
     waits = &head.hungry;
   }

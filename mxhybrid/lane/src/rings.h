@@ -23,7 +23,7 @@ constexpr uint32_t kMostRings = 1 << 14;
 /// Binary logarithms of capacities.
 constexpr uint32_t kSmallestRing = 8, kLargestRing = 20;
 /// Bytes of all rings of a way: addresses, not memory.
-constexpr size_t kRoom = size_t(1) << 34;
+constexpr size_t kRoom = size_t(1) << 32;
 
 /// What a way begins with.
 struct WayHead {
