@@ -117,6 +117,14 @@ def test_optimizers_that_need_whole_weights_are_refused(optimizer):
         assert '[%d]' % rank in result.output
 
 
+def test_an_overflow_on_one_worker_ends_the_step_on_all():
+    result = run_job(BODIES / 'scaled_layouts.py', 'horovodrun', workers=2, timeout=60).ok()
+    for rank in range(2):
+        one = result.results[rank]
+        assert one['kept'] and one['finite']
+        assert one['scales'][0] == one['scales'][1] == 2 * one['scales'][2] == 2 * one['scales'][3]
+
+
 def test_tables_stay_on_the_servers_while_layers_behind_them_are_split():
     result = run_job(BODIES / 'tables_and_layers.py', 'horovodrun', workers=4, timeout=100).ok()
     for rank in range(4):
