@@ -117,6 +117,12 @@ def test_optimizers_that_need_whole_weights_are_refused(optimizer):
         assert '[%d]' % rank in result.output
 
 
+def test_statistics_of_each_worker_by_itself():
+    result = run_job(BODIES / 'local_statistics.py', 'horovodrun', workers=2, timeout=60).ok()
+    assert all(result.results[rank]['apart'] < 1e-13 for rank in range(2))
+    assert abs(result.results[0]['mean'] - result.results[1]['mean']) > 1e-6
+
+
 def test_an_overflow_on_one_worker_ends_the_step_on_all():
     result = run_job(BODIES / 'scaled_layouts.py', 'horovodrun', workers=2, timeout=60).ok()
     for rank in range(2):

