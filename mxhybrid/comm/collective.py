@@ -1,6 +1,7 @@
 """Horovod as this project uses it: sums, broadcasts and gathers, always named, never on a row_sparse array.
 
-Sums of arrays on CPUs may take another way, and gathers become such sums then: :class:`DenseSums`.
+Sums may take another way, and gathers become such sums then: :class:`DenseSums`.  Horovod that was built without NCCL
+takes the memory of a GPU for memory of the host; it gets copies on the host in the place of such arrays.
 
 Horovod reads any array as one dense block, so a row_sparse one would corrupt memory; the same name twice in
 flight is an error; gathers block.
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..base.errors import SettingError
 from ..native.arrays import host_view
-from ..native.engine import Notifier
+from ..native.engine import Notifier, address_of
 from ..native.forks import gate
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..watchdog.lifeline import Lifeline
@@ -63,11 +64,17 @@ class Collective:
         self._lifeline: Optional[Lifeline] = None
         self._trace: AnyRecorder = OFF
         self._notifier = Notifier()
-        #: What sums arrays on CPUs, if not Horovod, once workers are connected.
+        #: Whether Horovod is given arrays on GPUs as they are, on all workers.
+        self.reaches_gpus = False
+        #: What sums the arrays that it serves, in Horovod's place, once workers are connected.
         self.reduction: Optional[DenseSums] = None
 
+    def agree_on_gpus(self, wanted: bool) -> None:
+        """Find out whether Horovod was built with NCCL on all workers, where that is `wanted` (collective)."""
+        self.reaches_gpus = all(self.exchange(wanted and bool(self._hvd.nccl_built()), 'mxhybrid.nccl'))
+
     def sum_by(self, reduction: 'DenseSums') -> None:
-        """From now on have arrays on CPUs summed by `reduction`."""
+        """From now on have the arrays that it serves summed by `reduction`."""
         self.reduction = reduction
 
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
@@ -80,13 +87,23 @@ class Collective:
         if self.reduction is not None and self.reduction.serves(array):
             self.reduction.allreduce_(array, name, priority)
         else:
-            with gate:
-                self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
+            with self._reachable(array) as same, gate:
+                self._hvd.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
         ends()
+
+    @contextmanager
+    def _reachable(self, array: Any) -> Iterator[Any]:
+        """Around a call of Horovod: what it gets in the place of an array, which is overwritten with that."""
+        if array.context.device_type == 'cpu' or self.reaches_gpus:
+            yield array
+            return
+        copy = array.as_in_context(mx.cpu())
+        yield copy
+        copy.copyto(array)
 
     @property
     def sums_together(self) -> bool:
-        """Whether several arrays on CPUs can be summed together."""
+        """Whether several arrays on CPUs can be summed together, which Horovod does by itself."""
         return self.reduction is not None
 
     def place(self, name: str, count: int, dtype: Any) -> Any:
@@ -101,10 +118,13 @@ class Collective:
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
-        """Overwrite a dense array with worker 0's, in place; returns before it is there."""
+        """Overwrite a dense array with worker 0's, in place; waits for what writes it, not until it is there."""
+        if array.context.device_type == 'cpu':
+            # Convolutions leave weights in layouts of oneDNN's, which Horovod would send as they are; this ends that.
+            address_of(array)
         ends = self._begins('broadcast', array, name, priority)
-        with gate:
-            self._hvd.broadcast_(array, root_rank=0, name=name, priority=priority)
+        with self._reachable(array) as same, gate:
+            self._hvd.broadcast_(same, root_rank=0, name=name, priority=priority)
         ends()
 
     def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
@@ -125,7 +145,7 @@ class Collective:
 
     def any_of(self, flags: List[bool], name: str, waiting: str = '') -> List[bool]:
         """Which of `flags`, equally many on all workers, are true on any (blocks); messages call it `waiting`."""
-        array = mx.nd.array([float(flag) for flag in flags])
+        array = mx.nd.array([float(flag) for flag in flags], ctx=mx.cpu())
         with self._waiting(waiting or name):
             self.allreduce_(array, name)
             return [bool(votes > 0) for votes in array.asnumpy()]
@@ -141,7 +161,7 @@ class Collective:
 
     def meet(self, name: str) -> None:
         """Wait for all workers, at the end, when none makes calls that others could miss."""
-        array = mx.nd.zeros(1)
+        array = mx.nd.zeros(1, ctx=mx.cpu())
         with gate:  # by Horovod, since servers may end as soon as worker 0 has the sum
             self._hvd.allreduce_(array, op=self._hvd.Sum, name=name)
         array.wait_to_read()

@@ -66,21 +66,16 @@ class OverflowAlarm:
             return
         if source is not None and not bool((np.isinf(values) & np.isfinite(source)).any()):
             return
+        self.sound(what)
+
+    def sound(self, what: str) -> None:
+        """Warn of `what`, if this is the first time."""
+        if self._warned:
+            return
         self._warned = True
         logger.warning('%s: %s hold infinity or NaN. wire_dtype=float16 holds up to %g: scale the loss down, as a loss '
                        'scaler does by itself, or leave wire_dtype out; if training diverges without it too, it is '
                        'not the cause', self._name, what, LARGEST)
-
-
-    def look_ahead(self, values: np.ndarray, what: str) -> None:
-        """Test float32 `values` that have yet to be rounded to float16."""
-        if not self._warned and values.size and max(values.max(), -values.min()) > LARGEST:
-            self.look(np.ascontiguousarray(values, np.float16), what, values)
-
-    def look_back(self, values: np.ndarray, what: str) -> None:
-        """Test float32 `values` that were rounded to float16."""
-        if not self._warned and not np.isfinite(values.sum()):
-            self.look(np.ascontiguousarray(values, np.float16), what)
 
 
 class HalfSum:

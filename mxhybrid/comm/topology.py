@@ -20,6 +20,11 @@ class Topology:
         """Workers of the job."""
         return len(self.hosts)
 
+    @property
+    def local_rank(self) -> int:
+        """Rank of this worker among those of its host."""
+        return list(self.hosts[:self.rank]).count(self.hosts[self.rank])
+
     def groups(self, share: bool) -> List[List[int]]:
         """Workers whose rows travel together: those of a place if they `share` memory, else each by itself."""
         if not share:

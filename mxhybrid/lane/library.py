@@ -4,15 +4,14 @@
 """
 import ctypes
 import functools
-import glob
 import os
-import sys
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, Sequence
 
+from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 5
+_VERSION = 6
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -60,6 +59,7 @@ _FUNCTIONS = {
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
     'worker_settle': (_INT, [_POINTER, _U32, _INT]),
+    'worker_overflows': (_INT, [_POINTER, _U32]),
     'worker_traffic': (_INT, [_POINTER, ctypes.POINTER(_U64), _U32]),
     'worker_sums_node': (_INT, [_POINTER, _U64]),
     'worker_open_sum': (_INT, [_POINTER, _U64, _U32, _U64]),
@@ -94,6 +94,7 @@ _FUNCTIONS = {
     'update_close': (None, [_POINTER]),
     'copy_arrays': (_INT, [_POINTER, _POINTER, _U32, _POINTERS, _POINTERS]),
     'worker_close': (None, [_POINTER]),
+    'finite_halves': (_INT, [_POINTER, _U64]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
 }
 
@@ -134,16 +135,10 @@ def counts(values: Sequence[int]) -> Any:
     return (_U64 * max(1, len(values)))(*values)
 
 
-def _candidates() -> List[str]:
-    """Compiled libraries beside this file, that of this interpreter first."""
-    return sorted(glob.glob(os.path.join(os.path.dirname(__file__), '_lane*.so')),
-                  key=lambda path: (sys.implementation.cache_tag or '') not in path)
-
-
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
     """The library; OSError, which says what to do, where there is none."""
-    found = _candidates()
+    found = compiled_files(os.path.dirname(__file__), '_lane')
     if not found:
         raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again, with '
                       'pip install --force-reinstall --no-deps')

@@ -43,6 +43,11 @@ class Place:
             self._views[shape] = self.given.reshape(shape), self.total.reshape(shape)
         return self._views[shape]
 
+    def is_finite(self) -> bool:
+        """Whether all values of the last sum, of float16, are finite; waits for it."""
+        self.total.wait_to_read()
+        return bool(self._library.finite_halves(self._library.sum_total(self.pointer), self.total.size))
+
     def make(self, priority: int) -> None:
         """Have the engine make the sum: it begins when all is done that writes `given`."""
         self.set_priority(priority)
@@ -54,20 +59,21 @@ class Place:
 
 
 class LaneSums:
-    """Sums of arrays on the CPU by `lane`.
+    """Sums of arrays by `lane`: of those on CPUs, and where it `serves_gpus` of any, whose values MXNet copies to the
+    host and back.
 
     Names are unique among what is under way, and the same on all workers.
     """
 
-    def __init__(self, lane: Lane):
-        self._lane = lane
+    def __init__(self, lane: Lane, serves_gpus: bool):
+        self._lane, self._serves_gpus = lane, serves_gpus
         self._places: Dict[str, Place] = {}
         #: How often sums were forgotten: one of the same name is another one from then on.
         self._generation = 0
 
     def serves(self, array: Any) -> bool:
         """Whether an array goes this way; depends on what is equal on all workers only."""
-        return array.context.device_type == 'cpu' and np.dtype(array.dtype).name in DTYPES
+        return (self._serves_gpus or array.context.device_type == 'cpu') and np.dtype(array.dtype).name in DTYPES
 
     def place(self, name: str, count: int, dtype: Any) -> Place:
         """The place of a sum; made at the first call, which waits for a process of this host (on all workers)."""

@@ -3,7 +3,7 @@ import ctypes
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from .roster import Roster
 _SLICE_MS = 200
 #: Flags of a pull, see ``src/shared.h``.
 _FENCE, _EXACT = 1, 2
+#: ``enum Overflow`` of ``src/worker.h``.
+_OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
 #: Kinds of messages between hosts, ``enum Message`` of ``src/connection.h``, by what they are for: the shares and the
 #: results of dense sums, rows that are pushed, questions for rows, and the rows that answer them.
 _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
@@ -67,6 +69,11 @@ class Lane:
         if descriptor is None:
             raise JobError('server %d shares no memory with this worker' % node)
         return descriptor
+
+    @property
+    def local_nodes(self) -> List[int]:
+        """Process ids of the servers whose nodes serve this host."""
+        return [connection.peer for connection in self._nodes.values()]
 
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Get to know a table, which all nodes know."""
@@ -145,8 +152,8 @@ class Lane:
         return write
 
     def delivers(self, table: Any) -> bool:
-        """Whether :meth:`deliver` serves a table: not where Python has to look at what came."""
-        return not self._trace.enabled and not table.halves
+        """Whether :meth:`deliver` serves a table: not where a trace is to tell when rows come."""
+        return not self._trace.enabled
 
     def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
         """Ask for rows, and have the engine write them to `rows`, contiguous memory of `array`; nobody waits."""
@@ -156,6 +163,11 @@ class Lane:
             self._handle, number, self._ask(number, ids, 0, True), rows.ctypes.data))
         push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
+
+    def overflows(self, table: Any) -> List[str]:
+        """What of a table was found since the last call that does not fit into float16."""
+        found = self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
+        return [what for flag, what in _OVERFLOWS.items() if found & flag]
 
     def settle_deliveries(self, table: Any) -> None:
         """Wait until the engine has written all rows that it is to deliver."""

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bundle.h"
+#include "half.h"
 #include "worker.h"
 
 using lane::Box;
@@ -100,7 +101,7 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 5; }
+int lane_version() { return 6; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -258,6 +259,10 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
 /// 0 when done, 1 when the time is out.
 int lane_worker_settle(void* worker, uint32_t number, int milliseconds) {
   return guarded([&] { return static_cast<Worker*>(worker)->settle(number, milliseconds) ? 0 : 1; }, -1);
+}
+/// Flags of lane::Overflow.
+int lane_worker_overflows(void* worker, uint32_t number) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->overflows(number)); }, -1);
 }
 /// Bytes between the worker's host and others so far: those sent by kind of message, then those received, of so many
 /// kinds.
@@ -449,6 +454,9 @@ int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void
 void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 
 // ---------------------------------------------------------------------------------------------------------- kernels
+
+/// Whether all values of float16 are finite.
+int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }
 
 int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
   return lane::sorted_unique(ids, count, rows, marks, result);

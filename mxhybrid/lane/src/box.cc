@@ -23,24 +23,13 @@ void add_to_zero(char* to, const char* from, size_t bytes) {
   for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(T(0) + values[i]);
 }
 
-constexpr size_t kBlock = 1024;
-
-template <bool to_zero>
 void add_halves(char* to, const char* from, size_t bytes) {
-  uint16_t* result = reinterpret_cast<uint16_t*>(to);
-  const uint16_t* values = reinterpret_cast<const uint16_t*>(from);
-  float sums[kBlock], wide[kBlock];
-  for (size_t start = 0, count = bytes / sizeof(uint16_t); start < count; start += kBlock) {
-    const size_t size = std::min(kBlock, count - start);
-    widen(values + start, wide, size);
-    if (to_zero) {
-      std::fill(sums, sums + size, 0.0F);
-    } else {
-      widen(result + start, sums, size);
-    }
-    for (size_t i = 0; i < size; ++i) sums[i] += wide[i];
-    narrow(sums, result + start, size);
-  }
+  lane::add_halves(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(from), bytes / sizeof(uint16_t));
+}
+
+void add_halves_to_zero(char* to, const char* from, size_t bytes) {
+  std::memset(to, 0, bytes);
+  add_halves(to, from, bytes);
 }
 
 std::vector<size_t> packed(size_t element, const std::vector<uint64_t>& shape) {
@@ -71,7 +60,7 @@ void copy(char* to, const char* from, size_t bytes) { std::memcpy(to, from, byte
 Apply adding(Element element) {
   switch (element) {
     case Element::kFloat16:
-      return add_halves<false>;
+      return add_halves;
     case Element::kFloat32:
       return add<float>;
     case Element::kFloat64:
@@ -90,7 +79,7 @@ Apply adding(Element element) {
 Apply adding_to_zero(Element element) {
   switch (element) {
     case Element::kFloat16:
-      return add_halves<true>;
+      return add_halves_to_zero;
     case Element::kFloat32:
       return add_to_zero<float>;
     case Element::kFloat64:

@@ -24,6 +24,10 @@ constexpr int kUnsent = 1 << 15;
 /// Pieces of which that much is missing are received where they belong, smaller ones by way of a buffer.
 constexpr size_t kDirect = 1 << 13;
 constexpr int kPiecesAtOnce = 32;
+/// In which order streams are sent.  Rows that the other host has asked for go before dense sums, with the pushes that
+/// stand before them: without them that host does not get to giving its own values of the sums, for which all wait.
+constexpr uint32_t kWithoutAnswers[] = {kMoves, kUrgent, kQuestions, kRowsInOrder},
+                   kWithAnswers[] = {kMoves, kRowsInOrder, kUrgent, kQuestions};
 /// Reads before others get their turn.
 constexpr int kReads = 16;
 
@@ -49,6 +53,7 @@ void Connection::lose(const std::string& cause) {
     queue.clear();
   }
   std::fill(queued_, queued_ + kPriorities, 0);
+  answers_ = 0;
   fragment_header_left_ = fragment_left_ = 0;
 }
 
@@ -61,13 +66,14 @@ void Connection::send(std::unique_ptr<Outgoing> message) {
   }
   const Priority priority = priority_of(message->header.kind);
   queued_[priority] += message->size();
+  answers_ += message->header.kind == Message::kRows;
   queues_[priority].push_back(std::move(message));
 }
 
 size_t Connection::unsent() const { return std::accumulate(queued_, queued_ + kPriorities, size_t{0}); }
 
 bool Connection::begin_fragment() {
-  for (uint32_t priority = 0; priority < kPriorities; ++priority) {
+  for (uint32_t priority : answers_ > 0 ? kWithAnswers : kWithoutAnswers) {
     if (queued_[priority] == 0) continue;
     fragment_left_ = std::min(queued_[priority], kFragment);
     fragment_ = priority << kPriorityShift | static_cast<uint32_t>(fragment_left_);
@@ -131,6 +137,7 @@ bool Connection::write() {
       left -= size;
       if (out.done == out.size()) {
         if (out.sent) out.sent();
+        answers_ -= out.header.kind == Message::kRows;
         queue.pop_front();
       }
     }

@@ -36,6 +36,7 @@ enum class Message : uint8_t {
 };
 static_assert(static_cast<int>(Message::kTaken) + 1 == kMessages, "each kind is counted");
 
+/// Streams, the most urgent one first; while answers are to be sent, the last one goes before dense sums.
 enum Priority : uint32_t {
   /// Moves between workers: forward and backward wait for them.
   kMoves = 0,
@@ -136,6 +137,7 @@ class Connection {
 
   std::deque<std::unique_ptr<Outgoing>> queues_[kPriorities];
   size_t queued_[kPriorities] = {};
+  size_t answers_ = 0;          // kRows in the queues
   uint32_t fragment_ = 0;       // as sent: priority and size
   size_t fragment_header_left_ = 0, fragment_left_ = 0;
 

@@ -19,6 +19,8 @@ namespace {
 
 /// Times as many rows as in the round before after which memory is given back: a whole table, say.
 constexpr uint32_t kUnusual = 4;
+/// Of pushes that wait behind others of their hosts, in bytes, and what each of them counts besides its size.
+constexpr size_t kMostAhead = size_t(1) << 30, kAheadCost = 16 << 10;
 /// How long the thread sleeps at most: should a ring ever be missed, training would be slow, and not hang.
 constexpr int kSleepMs = 1000;
 /// How many rows ahead memory is asked for.
@@ -34,6 +36,9 @@ int64_t now() {
 struct Node::Pushed {
   uint32_t count;
   Buffer places, rows;
+
+  /// What it takes at most, with rows of so many bytes.
+  static size_t cost(uint32_t count, size_t row_bytes) { return count * (sizeof(int32_t) + row_bytes) + kAheadCost; }
 };
 
 struct Node::Part {
@@ -118,6 +123,8 @@ struct Node::Table {
   std::vector<Pull> under_way;  // to be answered
   std::map<uint64_t, Asked> asked;
   std::deque<Question> questions;
+  /// By node: questions whose answers were not sent yet.
+  std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
   uint32_t* bounds_of(uint32_t worker) const { return sides[worker].memory.at<uint32_t>(sides_layout.push_bounds); }
   /// What a worker pushed to a partition in the round at hand.
@@ -236,7 +243,15 @@ void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
 
 void Node::drop_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  tables_.erase(number);
+  auto found = tables_.find(number);
+  if (found == tables_.end()) return;
+  const size_t row_bytes = found->second->shape.row_bytes();
+  for (const Part& part : found->second->parts) {
+    for (const auto& queue : part.arrived) {
+      for (size_t i = 1; i < queue.size(); ++i) ahead_ -= Pushed::cost(queue[i].count, row_bytes);
+    }
+  }
+  tables_.erase(found);
 }
 
 int Node::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
@@ -568,6 +583,12 @@ void Node::send_on(Table& table, uint32_t part) {
   peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
+void Node::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
+  auto& queue = table.parts[part].arrived[host];
+  if (!queue.empty()) ahead_ += Pushed::cost(pushed.count, table.shape.row_bytes());
+  queue.push_back(std::move(pushed));
+}
+
 void Node::update(Table& table, uint32_t number) {
   Part& part = table.parts[number];
   std::vector<List> mine, lists;
@@ -599,7 +620,9 @@ void Node::update(Table& table, uint32_t number) {
   const uint32_t touched = apply(table, number, lists);
   if (observer_) observer_(table.number, number, begin, now(), touched);
   for (auto& queue : part.arrived) {
-    if (!queue.empty()) queue.pop_front();
+    if (queue.empty()) continue;
+    queue.pop_front();
+    if (!queue.empty()) ahead_ -= Pushed::cost(queue.front().count, table.shape.row_bytes());
   }
   ++part.version;
 }
@@ -814,6 +837,13 @@ void Node::forget_rows(Table& table) {
   table.used = 0;
 }
 
+bool Node::too_many_questions(Table& table, uint32_t peer) {
+  auto& unanswered = table.unanswered[peer];
+  if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
+  // Each ticket of a worker asks for each partition once at a time.
+  return *unanswered >= uint64_t(kTickets) * roster_.workers[roster_.hosts[peer]] * table.shape.partitions();
+}
+
 void Node::answer(Table& table) {
   const TableShape& shape = table.shape;
   for (size_t i = 0; i < table.questions.size();) {
@@ -845,6 +875,7 @@ void Node::answer(Table& table) {
       }
     }
     message->pieces[0] = {rows, message->buffers[0].size()};
+    message->sent = [unanswered = table.unanswered[question.peer]] { --*unanswered; };
     peer(question.peer).connection.send(std::move(message));
     table.questions.erase(table.questions.begin() + i);
   }
@@ -869,6 +900,10 @@ void Node::Peer::begin(const Header& header, Piece pieces[2]) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
+      if (!part.arrived[host].empty() &&
+          node.ahead_ + Pushed::cost(header.count, shape.row_bytes()) > kMostAhead) {
+        throw std::runtime_error("too many pushes before others have made theirs");
+      }
       arriving.count = header.count;
       arriving.places = Buffer(header.count * sizeof(int32_t));
       arriving.rows = Buffer(header.count * shape.travelling_bytes(false));
@@ -879,6 +914,7 @@ void Node::Peer::begin(const Header& header, Piece pieces[2]) {
     case Message::kPull:
       if (!part.mine) throw std::runtime_error("a question for rows that are not here");
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
+      if (node.too_many_questions(table, number)) throw std::runtime_error("too many questions at a time");
       asking.peer = number;
       asking.part = header.part;
       asking.want = header.want;
@@ -931,13 +967,14 @@ void Node::Peer::end(const Header& header) {
         widen(arriving.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(arriving.count) * shape.width);
         arriving.rows = std::move(rows);
       }
-      table.parts[header.part].arrived[node.roster_.hosts[number]].push_back(std::move(arriving));
+      node.take_push(table, header.part, node.roster_.hosts[number], std::move(arriving));
       return;
     case Message::kPull:
       if (!well_formed(asking.places.as<int32_t>(), asking.count, shape.rows_of(header.part))) {
         throw std::runtime_error("malformed places");
       }
       table.questions.push_back(std::move(asking));
+      ++*table.unanswered[number];
       return;
     default: {
       auto found = table.asked.find(header.number);

@@ -91,10 +91,12 @@ class Node {
   void serve();
   void say_bye();
   void hear(Peer& peer);
+  void take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
   bool progress();
   bool progress(Table& table);
   bool has_work();
   void look(Table& table);
+  bool too_many_questions(Table& table, uint32_t peer);
   bool take_pulls(Table& table);
   bool take_pull(Table& table, const Pull& pull);
   bool finish_pulls(Table& table);
@@ -129,6 +131,7 @@ class Node {
   Moves moves_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;
+  size_t ahead_ = 0;  // bytes of pushes that wait behind others of their hosts
   std::atomic<bool> closing_{false};
   bool said_bye_ = false;
   bool freed_ = false;  // memory of workers that a message was read from

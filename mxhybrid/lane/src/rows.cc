@@ -15,9 +15,7 @@ void add(char* sum, const char* row, size_t width) {
 }
 
 void add_halves(char* sum, const char* row, size_t width) {
-  uint16_t* to = reinterpret_cast<uint16_t*>(sum);
-  const uint16_t* from = reinterpret_cast<const uint16_t*>(row);
-  for (size_t i = 0; i < width; ++i) to[i] = narrow(widen(to[i]) + widen(from[i]));
+  lane::add_halves(reinterpret_cast<uint16_t*>(sum), reinterpret_cast<const uint16_t*>(row), width);
 }
 
 /// How many rows ahead memory is asked for.

@@ -52,6 +52,7 @@ struct Worker::Table {
   uint32_t pushes = 0, pushed_before = 0, pushed_last = 0;
   Pull pulls[kTickets];
   std::vector<uint32_t> order;
+  std::atomic<uint32_t> overflows{0};
 };
 
 Worker::Worker(Roster roster, uint32_t host)
@@ -165,6 +166,9 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   if (table.pushed_last > kUnusual * std::max<uint32_t>(table.pushed_before, 1024)) {
     table.memory.give_back(layout.push_rows, table.pushed_last * row_bytes);
   }
+  if (shape.halves && !fits(reinterpret_cast<const float*>(rows), static_cast<size_t>(count) * shape.width)) {
+    table.overflows |= kPushedOverflow;
+  }
   if (table.pushed_last) table.pushed_before = table.pushed_last;
   table.pushed_last = count;
   uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
@@ -263,6 +267,8 @@ void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
   }
 }
 
+uint32_t Worker::overflows(uint32_t number) { return table(number)->overflows.exchange(0); }
+
 bool Worker::settle(uint32_t number, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
   return wait([&] {
@@ -277,6 +283,8 @@ void Worker::write(Table& table, int ticket, char* out) {
   const int32_t* places = table.memory.at<int32_t>(table.layout.ticket_places[ticket]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.ticket_slots[ticket]);
   const size_t row_bytes = table.shape.row_bytes();
+  const bool rounded = table.shape.halves && !(pull.flags & kExact);
+  bool overflow = false;
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t node = table.handlers[part], first = bounds[part], last = bounds[part + 1];
     const Side& side = table.sides[node];
@@ -290,15 +298,17 @@ void Worker::write(Table& table, int ticket, char* out) {
       }
       const size_t at = here ? static_cast<uint32_t>(places[i]) : slots[i];
       char* to = out + pull.order[i] * row_bytes;
-      if (here && table.shape.halves && !(pull.flags & kExact)) {
+      if (here && rounded) {
         // What other hosts get is rounded: all workers are to see the same.
         round_to_half(reinterpret_cast<const float*>(from + at * row_bytes), reinterpret_cast<float*>(to),
                       table.shape.width);
       } else {
         std::memcpy(to, from + at * row_bytes, row_bytes);
       }
+      overflow = overflow || (rounded && !finite(reinterpret_cast<const float*>(to), table.shape.width));
     }
   }
+  if (overflow) table.overflows |= kPulledOverflow;
   table.shared->tickets[ticket].released.store(pull.asked);
   for (uint32_t node = 0; (pull.flags & kExact) && node < table.sides.size(); ++node) {
     if (!table.sides[node].elsewhere || !table.sides[node].shared->crowded.load()) continue;

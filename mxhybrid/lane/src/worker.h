@@ -16,6 +16,14 @@
 
 namespace lane {
 
+/// What of a table does not fit into float16.
+enum Overflow : uint32_t {
+  /// A row that was pushed is finite, and will be infinite.
+  kPushedOverflow = 1,
+  /// A row that was pulled is not finite.
+  kPulledOverflow = 2,
+};
+
 class Worker {
  public:
   Worker(Roster roster, uint32_t host);
@@ -42,6 +50,8 @@ class Worker {
   bool take(uint32_t number, int ticket, char* out, int milliseconds);
   /// As `take`, in a thread of its own, which then calls `complete`.
   void deliver(uint32_t number, int ticket, char* out, const OnComplete& complete);
+  /// What was found since the last call, of a table of which float16 travels: flags of Overflow.
+  uint32_t overflows(uint32_t number);
   /// Wait until all is delivered that was asked for.
   bool settle(uint32_t number, int milliseconds);
 

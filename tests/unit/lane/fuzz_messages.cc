@@ -30,6 +30,8 @@ constexpr uint32_t kHosts = 3;
 constexpr size_t kFragment = 1 << 16;
 /// Of this size and more, fragments come in two parts.
 constexpr size_t kLarge = 1 << 14;
+/// Bytes of all rings of a way: a few fit.
+constexpr size_t kRoomOfWays = 1 << 14;
 /// Turns after which a node has done all that it can.
 constexpr int kTurns = 8;
 
@@ -60,7 +62,10 @@ enum Step : uint8_t {
   kGive = 9,
   kReopenSum = 10,
   kReopenTable = 11,
-  kSteps = 12
+  // Of the same worker, with the other host's: a move's tag, and how many bytes; or all that came.
+  kGiveBytes = 12,
+  kTakeBytes = 13,
+  kSteps = 14
 };
 
 /// What kSay begins with, before bytes of it are changed.
@@ -71,7 +76,9 @@ enum Template : uint8_t {
   kAPart = 3,
   kATotal = 4,
   kABye = 5,
-  kTemplates = 6
+  kAMove = 6,
+  kATaken = 7,
+  kTemplates = 8
 };
 
 /// How much of a message kSay holds back; the first of those streams that are not the message's own.
@@ -143,7 +150,9 @@ class Other : public Inbox {
       case Message::kPush: return header.count * (sizeof(int32_t) + rows[table].first);
       case Message::kPull: return header.count * sizeof(int32_t);
       case Message::kRows: return header.count * (header.flags & kExact ? rows[table].second : rows[table].first);
-      case Message::kBye: return 0;
+      case Message::kMove: return header.count;
+      case Message::kBye:
+      case Message::kTaken: return 0;
       default: return header.count * size_of(static_cast<Dtype>(header.flags));
     }
   }
@@ -166,6 +175,9 @@ class Hosts {
       check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
       node_.connect(host, pair[0]);
       others_.push_back(std::make_unique<Other>(pair[1]));
+      links_.emplace_back(new Link);
+      node_.open_way(0, false, host, 0, host, links_.back()->in.memory().descriptor());
+      node_.open_way(0, true, 0, host, host, links_.back()->out.memory().descriptor());
     }
     tables_.resize(3);
     tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
@@ -203,7 +215,7 @@ class Hosts {
     return "";
   }
 
-  /// Results that the honest worker got: pulls and sums.
+  /// Results that the honest worker got: pulls and sums, bytes of a ring, and that such bytes were taken.
   uint32_t results = 0;
 
  private:
@@ -218,6 +230,12 @@ class Hosts {
     Memory given, total;
     uint32_t rounds = 0;
     bool under_way() const { return given.mapped() && total.at<SumTotal>(0)->done.load() != rounds; }
+  };
+
+  /// The honest worker's ways from and to the one of another host, and the rings by tag.
+  struct Link {
+    Way in{kRoomOfWays}, out{kRoomOfWays};
+    std::map<uint64_t, uint32_t> rings;
   };
 
   static Roster roster() { return {{0, 1, 2}, {1, 1, 1}}; }
@@ -274,6 +292,8 @@ class Hosts {
       case kTakeRows: return take_rows(table(reader));
       case kGive: return give(sum(reader));
       case kReopenSum: return reopen(sum(reader));
+      case kGiveBytes: return give_bytes(*links_[last], reader);
+      case kTakeBytes: return take_bytes(*links_[last]);
       default: return reopen(table(reader));
     }
   }
@@ -281,7 +301,8 @@ class Hosts {
   OpenTable& table(Reader& reader) { return tables_[reader.byte() % tables_.size()]; }
   OpenSum& sum(Reader& reader) { return sums_[reader.byte() % sums_.size()]; }
 
-  /// A template, a table or sum, a partition or piece, how many rows, and what a question waits for; a stream, if not
+  /// A template, a table, sum or tag, a partition, piece or how large a ring is, how many rows or bytes, and what a
+  /// question waits for, or which ring; a stream, if not
   /// the one where such messages belong; a byte that is to be changed, and by what, if at all; and how much is held back.
   void say(Other& other, uint32_t from, Reader& reader) {
     const uint8_t kind = reader.byte() % kTemplates, which = reader.byte(), part = reader.byte(), count = reader.byte(),
@@ -315,6 +336,22 @@ class Hosts {
         break;
       case kABye:
         header.kind = Message::kBye;
+        break;
+      case kAMove:
+        header.kind = Message::kMove;
+        header.flags = static_cast<uint8_t>(kSmallestRing + part);
+        header.table = from;
+        header.part = 0;
+        header.number = which;
+        values = count;
+        proper = kMoves;
+        break;
+      case kATaken:
+        header.kind = Message::kTaken;
+        header.table = 0;
+        header.part = from;
+        header.number = 0;
+        proper = kMoves;
         break;
       default: {
         const uint64_t piece = sum.number == 7 ? 8192 : sum.count;
@@ -400,6 +437,36 @@ class Hosts {
     sum.given.at<SumGiven>(0)->count.fetch_add(1);
     worker_.block().at<WorkerBlock>(0)->given.fetch_add(1);
   }
+  void give_bytes(Link& link, Reader& reader) {
+    const uint64_t tag = reader.byte() % 4;
+    const uint32_t bytes = reader.byte();
+    const auto [found, is_new] = link.rings.try_emplace(tag, 0);
+    if (is_new) found->second = link.out.open(tag, 1);
+    RingHead& ring = link.out.ring(found->second);
+    const uint32_t written = ring.written.load(), used = written - ring.taken.load();
+    check(used <= ring.capacity, "more was taken than was given");
+    if (used == 0 && !is_new) ++results;
+    if (bytes > ring.capacity - used) return;
+    ring.written.store(written + bytes);
+    changed(link.out, found->second);
+  }
+  void take_bytes(Link& link) {
+    for (uint32_t number = 0; number < link.in.head().rings.load(); ++number) {
+      RingHead& ring = link.in.ring(number);
+      if (ring.capacity == 0) continue;
+      check(link.in.data(number) != nullptr, "a ring that is nowhere");
+      const uint32_t written = ring.written.load(), there = written - ring.taken.load();
+      check(there <= ring.capacity, "more was given than there is room for");
+      if (there == 0) continue;
+      ++results;
+      ring.taken.store(written);
+      changed(link.in, number);
+    }
+  }
+  void changed(Way& way, uint32_t ring) {
+    way.mark(ring);
+    worker_.block().at<WorkerBlock>(0)->moved.fetch_add(1);
+  }
   void reopen(OpenSum& sum) {
     if (!sum.given.mapped() || sum.under_way()) return;
     if (sum.rounds > 0) ++results;
@@ -418,6 +485,7 @@ class Hosts {
   Node node_;
   Worker worker_;
   std::vector<std::unique_ptr<Other>> others_;
+  std::vector<std::unique_ptr<Link>> links_;
   std::vector<OpenTable> tables_;
   std::vector<OpenSum> sums_;
 };
@@ -436,6 +504,7 @@ Input step(Step what, uint8_t host, const Input& more = {}) {
 struct How {
   uint8_t which = 0, part = 0, count = 0, want = 0, stream = 0, place = 0, change = 0, back = kNothingBack;
 };
+Input repeated(const Input& part, size_t times) { return joined(std::vector<Input>(times, part)); }
 Input say(Template kind, uint8_t host, const How& how = {}) {
   return step(kSay, host,
               {kind, how.which, how.part, how.count, how.want, how.stream, how.place, how.change, how.back});
@@ -490,6 +559,34 @@ std::vector<Case> cases() {
                step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
                say(kAPush, 2, {0, 3, 0}), say(kAPart, 2, {0, 0}), step(kAskRows, 1, {0, 0, 0}), answers,
                step(kTakeRows, 1, {0}), step(kGive, 1, {0})})},
+      {"as many questions as tickets ask", "", 1,
+       joined({repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2), step(kPushRows, 1, {1, 0}), halves,
+               repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2), step(kAskRows, 1, {1, 0, 0}), answers,
+               step(kTakeRows, 1, {1})})},
+      {"more questions than tickets ask", "too many questions", 0,
+       repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 1)},
+      {"moves", "", 3,
+       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {5, 1, 9, 1}), step(kTakeBytes, 1),
+               say(kAMove, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kTakeBytes, 1), step(kGoOn, 1, {kMoves, 255}),
+               step(kTakeBytes, 1)})},
+      {"moves of this host's", "", 2,
+       joined({step(kGiveBytes, 1, {2, 200}), step(kGiveBytes, 2, {3, 100}), say(kATaken, 1, {0, 0, 200, 0}),
+               step(kGiveBytes, 1, {2, 250}), say(kATaken, 1, {0, 0, 250, 0}), step(kGiveBytes, 1, {2, 0})})},
+      {"a ring that gets another tag", "", 2,
+       joined({say(kAMove, 1, {3, 0, 200, 0}), step(kTakeBytes, 1), say(kAMove, 1, {4, 0, 250, 0}),
+               step(kTakeBytes, 1)})},
+      {"a ring that is not empty gets another tag", "not free", 0,
+       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {4, 0, 1, 0})})},
+      {"another size of a ring", "more of a move than there is room for", 1,
+       joined({say(kAMove, 1, {3, 0, 200, 0}), step(kTakeBytes, 1), say(kAMove, 1, {3, 1, 200, 0})})},
+      {"a move too large", "more of a move than there is room for", 0,
+       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {3, 0, 57, 0})})},
+      {"rings too large", "no room for another ring", 0,
+       joined({say(kAMove, 1, {1, 5, 1, 0}), say(kAMove, 1, {2, 5, 1, 1}), say(kAMove, 1, {3, 5, 1, 2})})},
+      {"a ring of no size", "malformed ring", 0, say(kAMove, 1, {1, 13, 1, 0})},
+      {"more taken than sent", "more of a move taken", 0,
+       joined({step(kGiveBytes, 1, {2, 200}), say(kATaken, 1, {0, 0, 200, 0}), say(kATaken, 1, {0, 0, 1, 0})})},
+      {"taken of no ring", "more of a move taken", 0, say(kATaken, 1, {0, 0, 0, 7})},
       {"noise", "malformed fragment", 0, step(kNoise, 1, {4, 1, 2, 3, 255})},
       {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
       // What once wrote or read where nothing was.

@@ -163,6 +163,9 @@ class Hosts:
                            lib.checked(lib.delivery_new(handle, number, ticket, pointer(out))))
         return out, called
 
+    def overflows(self, worker, number):
+        return lib.checked(lib.worker_overflows(self.workers[worker][2], number))
+
     def settle(self, worker, number, limit=LIMIT_MS):
         return lib.checked(lib.worker_settle(self.workers[worker][2], number, limit)) == 0
 

@@ -92,6 +92,11 @@ def test_values_that_travel_as_float16(host):
                   ([1.0] * len(SHAPES), [0.0] * len(SHAPES)), 0)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
+    assert place.is_finite()
+    for large in (70000, np.nan):
+        gradients[-1][-1] = large
+        bundle.make(0)
+        assert not place.is_finite()
 
 
 def test_what_is_pushed_before_and_after_keeps_its_order(host):

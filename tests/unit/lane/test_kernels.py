@@ -7,26 +7,34 @@ from mxhybrid.lane import kernels
 
 from .hosts import EXACT, hosts
 
+#: Of a row: by itself, and as many as go by the processor's vectors with some left over.
+WIDTHS = pytest.mark.parametrize('width', [1, 27])
 
-def through_float16(values):
-    """Values after they went from one host to another as float16, by way of a table with one row for each."""
-    values = np.asarray(values, np.float32).reshape(-1, 1)
+
+def through_float16(values, width):
+    """Values after they went from one host to another as float16, by way of a table with rows of a width."""
+    count = len(values)
+    values = np.append(values, np.zeros(-count % width)).astype(np.float32).reshape(-1, width)
     with hosts([1, 1], [1, 1]) as job:
-        job.table(0, len(values), 1, [0], halves=True)
+        job.table(0, len(values), width, [0], halves=True)
         job.rule(0, 1)
         ids = np.arange(len(values))
         assert job.push(0, 0, ids, values) and job.push(1, 0, [], np.empty((0, 1)))
         exact = job.pull(1, 0, ids, EXACT)
         np.testing.assert_array_equal(exact, values)
-        return job.pull(1, 0, ids).reshape(-1)
+        found = job.pull(1, 0, ids)
+        np.testing.assert_array_equal(job.pull(0, 0, ids), found)  # which did not travel
+        return found.reshape(-1)[:count]
 
 
-def test_every_float16_comes_through():
+@WIDTHS
+def test_every_float16_comes_through(width):
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    np.testing.assert_array_equal(through_float16(halves.astype(np.float32)), halves.astype(np.float32))
+    np.testing.assert_array_equal(through_float16(halves.astype(np.float32), width), halves.astype(np.float32))
 
 
-def test_rounding_is_that_of_numpy():
+@WIDTHS
+def test_rounding_is_that_of_numpy(width):
     random = np.random.RandomState(0)
     bits = random.randint(0, 1 << 32, 200000, dtype=np.uint64).astype(np.uint32)
     edges = (np.arange(1 << 16, dtype=np.uint32).repeat(3) << 13) + np.tile(np.array([0, 0xfff, 0x1000], np.uint32),
@@ -36,7 +44,7 @@ def test_rounding_is_that_of_numpy():
                              np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))])
     with np.errstate(over='ignore', invalid='ignore'):
         expected = values.astype(np.float16)
-    np.testing.assert_array_equal(through_float16(values), expected.astype(np.float32))
+    np.testing.assert_array_equal(through_float16(values, width), expected.astype(np.float32))
 
 
 @given(st.lists(st.integers(-2, 12) | st.integers(0, 299), max_size=400), st.integers(10, 2000))

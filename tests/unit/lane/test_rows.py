@@ -45,6 +45,32 @@ def test_pushes_are_summed_and_pulls_see_them(workers, nodes, parts, dtype):
             np.testing.assert_array_equal(pulled, value[wanted])
 
 
+@pytest.mark.parametrize('workers, nodes', [([1], [1]), ([1, 1], [1, 1])])
+def test_what_does_not_fit_into_float16_is_noticed(workers, nodes):
+    with hosts(workers, nodes) as job:
+        job.table(0, 9, 3, [part % len(job.nodes) for part in range(2)], halves=True)
+        job.rule(0, ASSIGN)
+        last = len(job.workers) - 1
+
+        def noticed(values, flags=0):
+            rows = np.zeros((9, 3))
+            rows[4, 1] = values
+            for worker in range(last):
+                assert job.push(worker, 0, [], np.empty((0, 3)))
+            assert job.push(last, 0, np.arange(9), rows)
+            pushed = job.overflows(last, 0)
+            assert job.pull(last, 0, np.arange(9), flags) is not None
+            return pushed, job.overflows(last, 0)
+        for fits in (65504, -65519, 1e-9, 0):
+            assert noticed(fits) == (0, 0)
+        for large in (65520, -1e30):
+            assert noticed(large) == (1, 2)
+            assert noticed(0) == (0, 0)
+        for already in (np.inf, -np.inf, np.nan):
+            assert noticed(already) == (0, 2)
+        assert noticed(1e30, EXACT) == (1, 0)
+
+
 @pytest.mark.parametrize('workers, nodes', [([2], [1]), ([2, 1], [1, 1])])
 def test_rows_are_delivered_while_nobody_waits(workers, nodes):
     rows = 40
