@@ -5,6 +5,7 @@ of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/m
 CPU a NumPy view of that block serves for reading and writing.
 """
 import ctypes
+import math
 import os
 from typing import Any, Callable
 
@@ -25,7 +26,7 @@ SERVER_DTYPES = (np.float16, np.float32, np.float64)
 def _pointer_view(array, shape, dtype):
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     if not count or not pointer.value:
         return np.empty(shape, dtype)
     raw: Any = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(pointer.value)
@@ -48,7 +49,7 @@ def row_sparse_parts(array):
     """Split a row_sparse array into its row ids, int64 (a copy), and its rows, of shape (n, width), on the CPU a view.
     """
     array.wait_to_read()
-    width = int(np.prod(array.shape[1:]))
+    width = math.prod(array.shape[1:])
     stored = array.indices
     if not stored.shape or not stored.shape[0]:
         return np.empty(0, np.int64), np.empty((0, width), array.dtype)
@@ -64,12 +65,13 @@ def allocate_rows(ids, shape, dtype):
     Returns the array and a writable view of its rows, of shape (n, width).  Fill that before handing the array to the
     engine, or in an operation of the engine's that writes it, see :mod:`mxhybrid.native.deliveries`.
     """
-    width = int(np.prod(shape[1:]))
+    width = math.prod(shape[1:])
     if len(ids) == 0:
-        return nd.sparse.zeros('row_sparse', shape, dtype=dtype), np.empty((0, width), dtype)
+        return nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=cpu()), np.empty((0, width), dtype)
     array = RowSparseNDArray(_new_alloc_handle('row_sparse', shape, cpu(), False, dtype,
                                                [np.int64], [(len(ids),)]))
-    source = nd.from_numpy(np.array(ids, dtype=np.int64), zero_copy=True)
+    source = nd.empty(len(ids), ctx=cpu(), dtype=np.int64)
+    _pointer_view(source, (len(ids),), np.int64)[:] = ids
     check_call(_LIB.MXNDArraySyncCopyFromNDArray(array.handle, source.handle, ctypes.c_int(0)))
     array.wait_to_read()
     return array, _pointer_view(array, (len(ids), width), dtype)

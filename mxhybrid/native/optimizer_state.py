@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 from mxnet import ndarray as nd
+from mxnet.context import cpu
 from mxnet.optimizer import Optimizer
 
 #: Attributes in which every process keeps books: counts, rates and names of parameters.
@@ -87,7 +88,7 @@ def state_shapes(optimizer: Any, key: Any, shape: Tuple[int, ...], dtype: Any) -
 
     Where a table has state, ask what made it (``state_maker()``): MXNet makes state once, whatever changes.
     """
-    row = nd.sparse.zeros('row_sparse', (1,) + tuple(shape[1:]), dtype=dtype)
+    row = nd.sparse.zeros('row_sparse', (1,) + tuple(shape[1:]), dtype=dtype, ctx=cpu())
     return [(shape[0],) + tuple(array.shape[1:])
             for array in state_arrays(optimizer.create_state_multi_precision(key, row))]
 

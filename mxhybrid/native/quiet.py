@@ -13,6 +13,7 @@ import threading
 from typing import Iterator
 
 from mxnet import ndarray as nd
+from mxnet.context import cpu
 
 #: Of MXNet. Whoever sets it to 1 hears all remarks.
 VARIABLE = 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE'
@@ -34,9 +35,9 @@ def hush() -> None:
     os.environ[VARIABLE] = '0'
     try:
         with _without(*_REMARKS):
-            rows = nd.ones((1, 1)).tostype('row_sparse')
+            rows = nd.ones((1, 1), ctx=cpu()).tostype('row_sparse')
             nd.reverse(rows, axis=0)
-            nd.ones((1, 1)).copyto(rows)
+            nd.ones((1, 1), ctx=cpu()).copyto(rows)
             nd.sgd_mom_update(rows, rows, rows.copy(), out=rows, lr=0.0, momentum=0.5)
     finally:
         if given is None:  # programs that this process starts are none of ours

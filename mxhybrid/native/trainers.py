@@ -1,7 +1,8 @@
 """What a gluon Trainer and its Parameters keep to themselves: one function for each thing that others need of them."""
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxnet import initializer, nd
+from mxnet.context import cpu
 
 
 def start(trainer: Any) -> None:
@@ -45,6 +46,19 @@ def updaters_of(trainer: Any) -> List[Any]:
 def device_numbers(trainer: Any) -> List[int]:
     """Numbers of the Trainer's devices, by which optimizers count updates."""
     return [context.device_id for context in trainer._contexts]
+
+
+def device_kinds(trainer: Any) -> str:
+    """What the Trainer's devices are: 'cpu', 'gpu', or both."""
+    return ' and '.join(sorted({context.device_type for context in trainer._contexts}))
+
+
+def place_on(param: Any, context: Any) -> Optional[int]:
+    """Which of a parameter's arrays operators on `context` take, those in pinned memory as those on the CPU; None if it
+    has none there (``Parameter._check_and_get``).
+    """
+    found = param._ctx_map[context.device_typeid & 1]
+    return found[context.device_id] if context.device_id < len(found) else None
 
 
 def loss_scaler_of(trainer: Any) -> Any:
@@ -101,7 +115,7 @@ def initial_values(param: Any) -> Any:
     """What a parameter that has waited for its shape, which is known now, would begin with; it stays without."""
     init, _, default_init, data = param._deferred_init
     if data is None:
-        data = nd.zeros(param.shape, dtype=param.dtype)
+        data = nd.zeros(param.shape, dtype=param.dtype, ctx=cpu())
         initializer.create(default_init)(initializer.InitDesc(param.name, {'__init__': init}), data)
     return data
 

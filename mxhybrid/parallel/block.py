@@ -2,7 +2,6 @@
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd, gluon
 
 from ..base.errors import InputError
@@ -17,10 +16,11 @@ from .graph import Graph
 from .held import Held, hold
 from .model_files import ModelFiles
 from .plan import Explicit, Plan, as_plan, save
-from .program import TOKEN, Parts, Program
+from .program import COMPILED, TOKEN, Parts, Program
 from .report import layout_table
 from .shares import Shares
 from .team import Team, team_of
+from .traced import traced
 
 logger = get_logger(__name__)
 
@@ -29,7 +29,7 @@ _NUMBERS = 1 << 20
 
 
 class Parallel(gluon.Block):
-    """A network of which this worker computes its parts.  Made by :func:`parallelize`.
+    """A network of which this worker computes its parts.  Made by :func:`mxhybrid.parallelize`.
 
     Its forward takes this worker's samples, and returns this worker's samples, as without a plan: those of
     :attr:`samples` in the joint batch.  All workers call it, in training as for inference.  It is trained by a
@@ -45,7 +45,7 @@ class Parallel(gluon.Block):
         self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
                           for training in ([True, False] if composed else [True])}
         self._calls: Dict[bool, Any] = {}
-        self._token = mx.nd.zeros(1)
+        self._token = mx.nd.zeros(1, ctx=mx.cpu())
         self._token.attach_grad()
         self.params.update(_as_dict(held.params))
 
@@ -63,6 +63,13 @@ class Parallel(gluon.Block):
         return self._shares.samples
 
     @property
+    def given(self) -> List[Tuple[Tuple[int, ...], Any]]:
+        """Shape and type of what this worker gives, of each input."""
+        graph = self._graph
+        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.name in graph.data}
+        return [(shape_of(self._shares.box(name)), types[name]) for name in self._network.names]
+
+    @property
     def exchanges(self) -> int:
         """How many exchanges there are in a step of training, on all workers together."""
         return len(self._programs[True].exchanges)
@@ -73,25 +80,27 @@ class Parallel(gluon.Block):
         Raises
         ------
         InputError
-            Another number of inputs, or shapes, than :func:`parallelize` was told.
+            Another number of inputs, or shapes, than :func:`mxhybrid.parallelize` was told.
         """
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         program = self._programs[training]
         if training not in self._calls:
             inputs = program.symbol.list_inputs()
-            self._calls[training] = inputs, mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
-        inputs, call = self._calls[training]
-        given = dict(zip(self._network.names, args))
+            constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
+                         for name, values in program.constants.items()}
+            fixed = [at for at, name in enumerate(inputs) if name in constants or name in self._held.params]
+            others = [at for at in range(len(inputs)) if at not in fixed]
+            self._calls[training] = inputs, constants, mx.nd.CachedOp(
+                program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
+        inputs, constants, call = self._calls[training]
+        given = {**constants, **dict(zip(self._network.names, args))}
         given[TOKEN] = self._token
         params = self._held.params
         found = call(*[given[name] if name in given else params[name].data() for name in inputs])
         found = list(found) if isinstance(found, (list, tuple)) else [found]
         with autograd.pause():
-            for at, (name, momentum) in enumerate(program.statistics, program.outputs):
-                average = params[name].data()
-                average *= float(momentum)
-                average += float(1 - momentum) * found[at].astype(average.dtype)
+            program.average(found, lambda name: params[name].data())
         return self._network.regroup(found[:program.outputs])
 
     def _check(self, args: Sequence[Any]) -> None:
@@ -107,7 +116,7 @@ class Parallel(gluon.Block):
 
     def save_plan(self, path: str) -> None:
         """Write how every operator is split, with digests of network and world, to a JSON file that
-        :func:`parallelize` takes as a plan.
+        :func:`mxhybrid.parallelize` takes as a plan.
         """
         save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
                             self._graph.digest(), self._team.size))
@@ -119,6 +128,12 @@ class Parallel(gluon.Block):
                           self._programs[True].exchanges, self._team.size, network.notes)
 
     __repr__ = report
+
+    def forget(self) -> None:
+        """It is not called any more, on any worker: exchanges let go of their memory."""
+        for program in self._programs.values():
+            program.forget()
+        self._calls.clear()
 
     # -- whole models ----------------------------------------------------------------------------------------------
 
@@ -191,40 +206,9 @@ class Parallel(gluon.Block):
         """It is compiled anyway."""
 
 
-def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32', input_grad: bool = False,
-                batch_norm: str = 'joint') -> Parallel:
-    """Split a network over all workers of the job.
-
-    Parameters
-    ----------
-    net : gluon.HybridBlock
-        Initialised.  Nothing in it changes, but weights that are split leave it; worker 0's values count.
-    plan : plan, dict or str
-        One of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, or the name of a JSON file.
-    data : tuple of int, or list of them
-        Shape of the joint batch of all workers, of each input.
-    batch_axis : int or list of int, optional
-        Which dimension of the inputs has the samples; None for an input that has none, which all workers give whole.
-    dtype : dtype or list of them, optional
-        Of the inputs.
-    input_grad : bool, optional
-        Whether gradients go back to inputs, as where these are computed.
-    batch_norm : str, optional
-        ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's are those
-        of its own samples, and so are its running averages, as in data parallelism without a plan; where nothing but
-        samples and channels is split.
-
-    Returns
-    -------
-    Parallel
-        A Block in the network's place.
-
-    Raises
-    ------
-    InputError
-        A network that is no HybridBlock or was not initialised, shapes that it does not take, a plan that it cannot
-        follow, or another one on some worker; on all workers.
-    """
+def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str
+                  ) -> Parallel:
+    """What :func:`mxhybrid.parallelize` does with a plan that is given; parameters and errors are those."""
     job, _ = join({})
     team = team_of(job)
     problem = ''
@@ -272,43 +256,16 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
              team: Team) -> SplitNetwork:
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
-    if not isinstance(net, gluon.HybridBlock):
-        raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
-                         'keep its tables outside' % type(net).__name__)
-    shapes = [tuple(data)] if all(isinstance(one, (int, np.integer)) for one in data) else [tuple(one) for one in data]
-    names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
-    axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
-    types = dict(zip(names, _each(dtype, len(shapes), 'dtype')))
-    for name, shape in zip(names, shapes):
-        axis = axes[name]
-        if axis is not None and not 0 <= axis < len(shape):
-            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
-        if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
-            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
-    params = net.collect_params()
-    missing = [name for name, param in params.items()
-               if not trainers.has_values(param) and not trainers.awaits_shape(param)]
-    if missing:
-        raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
-    found = net(*[mx.sym.var(name) for name in names])
-    outputs, regroup = _flatten(found)
-    symbol = mx.sym.Group(outputs)
-    used = set(symbol.list_inputs())
-    unused = [name for name in names if name not in used]
-    if unused:
-        raise InputError('parallelize: the network does not use its input %s: leave it out' % unused[0])
-    graph = Graph(symbol, dict(zip(names, shapes)),
-                  {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
-    dimensions = Dimensions(graph, axes)
+    symbol, graph, dimensions, axes, regroup = traced(net, data, batch_axis, dtype)
     settled = plan.settle(graph, dimensions, team.size)
     parts = Parts(graph, settled.splits)
     composed = dict(COMPOSED[True])
     if batch_norm == 'local':
         del composed['BatchNorm']
         _check_local(graph, dimensions, parts)
-    flows = set(names) if input_grad else set()
+    flows = set(axes) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, names, shares, regroup, composed)
+    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, list(axes), shares, regroup, composed)
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
@@ -319,29 +276,6 @@ def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
                 if degree > 1 and name not in ('samples', 'channels'):
                     raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
                                      'another plan' % (graph.label(one), name))
-
-
-def _each(value: Any, count: int, what: str) -> List[Any]:
-    if not isinstance(value, (list, tuple)):
-        return [value] * count
-    if len(value) != count:
-        raise InputError('parallelize: %s=%r for %d inputs: give one each' % (what, value, count))
-    return list(value)
-
-
-def _flatten(found: Any) -> Tuple[List[Any], Any]:
-    """Outputs of a network in one list, and what puts such a list into their form."""
-    if not isinstance(found, (list, tuple)):
-        return [found], lambda values: values[0]
-    pieces = [_flatten(one) for one in found]
-
-    def regroup(values: List[Any]) -> Any:
-        at, made = 0, []
-        for symbols, inner in pieces:
-            made.append(inner(values[at:at + len(symbols)]))
-            at += len(symbols)
-        return type(found)(made)
-    return [symbol for symbols, _ in pieces for symbol in symbols], regroup
 
 
 def _as_dict(params: Dict[str, Any]) -> Any:

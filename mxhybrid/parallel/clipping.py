@@ -45,6 +45,6 @@ def clip_by_whole_norms(team: Team, params: Sequence[Any]) -> None:
         scale = min(1.0, max_norm / (total + 1e-8))
         for array in arrays:
             array *= scale
-        return float(total) if check_isfinite else mx.nd.array([total])
+        return float(total) if check_isfinite else mx.nd.array([total], ctx=mx.cpu())
     clip_global_norm._mxhybrid = True  # type: ignore[attr-defined]
     gluon.utils.clip_global_norm = clip_global_norm

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
-from .boxes import Box, size_of
+from .boxes import Box, shape_of, size_of
 from .graph import Graph, Operator
 from .layout import Layout
 from .rule import axis_of
@@ -24,6 +24,9 @@ def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]
 class JointBatchNorm:
     """BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them
     (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+
+    MXNet's BatchNorm with constants as its statistics does what is left, scale and shift of each channel: it is the one
+    such operator that is fast forwards and backwards, and knows oneDNN's layouts.
     """
 
     @staticmethod
@@ -36,41 +39,53 @@ class JointBatchNorm:
         return parts > 1 and not one.get('use_global_stats', False)
 
     @staticmethod
-    def build(program: Any, one: Operator, given: List[Any]) -> Any:
+    def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
+        """What each rank tells, what it is told, and the type of that."""
+        shape = graph.shape(one)
+        axis = axis_of(one, len(shape), 1)
+        groups = _groups(boxes, tuple(at for at in range(len(shape)) if at != axis))
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+        have = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
+                                                for rank, at in places.items()})
+        wanted: Dict[int, Box] = {rank: ((0, len(group)), (0, 2), boxes[rank][axis]) for rank, group in groups.items()}
+        return have, wanted, 'float64' if graph.dtypes[one.inputs[0]] == 'float64' else 'float32'
+
+    @classmethod
+    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
         """The symbol of this rank's part; None if it has none."""
         graph: Graph = program.graph
         shape = graph.shape(one)
         axis = axis_of(one, len(shape), 1)
         others = tuple(at for at in range(len(shape)) if at != axis)
         boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        have, wanted, dtype = cls.told(graph, one, boxes)
         groups = _groups(boxes, others)
-        count = max(map(len, groups.values()))
-        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
-        have = Layout((count, 3, shape[axis]), {rank: ((at, at + 1), (0, 3), boxes[rank][axis])
-                                                for rank, at in places.items()})
-        wanted = {rank: ((0, len(group)), (0, 3), boxes[rank][axis]) for rank, group in groups.items()}
-        mine = one_each = None
-        dtype = 'float64' if graph.dtypes[one.inputs[0]] == 'float64' else 'float32'
+        mine = None
         if program.rank in boxes:
-            box = boxes[program.rank]
-            one_each = tuple(-1 if at == axis else 1 for at in range(len(shape)))
-            joint = sum(map(size_of, groups[program.rank]))
+            box = shape_of(boxes[program.rank])
             data = given[0] if graph.dtypes[one.inputs[0]] != 'float16' else mx.sym.cast(given[0], dtype)
-            mean = mx.sym.mean(data, axis=others)
-            apart = mx.sym.broadcast_sub(data, mx.sym.reshape(mean, shape=one_each))
-            variance = mx.sym.mean(mx.sym.square(apart), axis=others)
-            weight = mx.sym.ones_like(mean) * (size_of(box) / joint)
-            mine = mx.sym.expand_dims(mx.sym.stack(mean, variance, weight, axis=0), axis=0)
+            constants = [program.constant('%s_%s' % (one.name, what), np.full(box[axis], value, dtype))
+                         for what, value in (('mean', 0), ('variance', 1))]
+
+            def affine(values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
+                return mx.sym.BatchNorm(values, scale, shift, *constants, eps=0.0, fix_gamma=False,
+                                        use_global_stats=True, axis=axis, name=name)
+            mean = _mean(data, box, axis, dtype)
+            own = mx.sym.BlockGrad(mean)
+            apart = affine(data, mx.sym.ones_like(own), -own)
+            variance = _mean(mx.sym.square(apart), box, axis, dtype)
+            mine = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
         everyone = program.exchange(mine, have, wanted, dtype, one.name)
         if everyone is None:
             return None
         _, gamma, beta, _, _ = given
-        mean, variance, weight = (mx.sym.slice_axis(everyone, axis=1, begin=at, end=at + 1) for at in range(3))
-        joint_mean = mx.sym.sum(mean * weight, axis=0)
-        difference = mx.sym.broadcast_sub(mean, mx.sym.expand_dims(joint_mean, axis=0))
-        joint_mean = mx.sym.reshape(joint_mean, shape=(-1,))
-        joint_variance = mx.sym.reshape(mx.sym.sum((variance + mx.sym.square(difference)) * weight, axis=0),
-                                        shape=(-1,))
+        sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
+        weights = program.constant(one.name + '_weights', sizes / sizes.sum())
+        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
+        joint_mean = mx.sym.dot(weights, both[0])
+        joint_variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], joint_mean)))
+        joint_mean, joint_variance = (mx.sym.reshape(found, shape=(-1,)) for found in (joint_mean, joint_variance))
         momentum = np.float32(one.get('momentum', 0.9))  # as MXNet has it
         # MXNet's own updates its averages in backward (batch_norm.cc), if that comes to it.
         for at, value in ((3, joint_mean), (4, joint_variance)) if program.learns(one) else ():
@@ -78,10 +93,20 @@ class JointBatchNorm:
         scale = mx.sym.rsqrt(joint_variance + float(one.get('eps', 1e-3)))
         if one.get('fix_gamma', True) is not True:
             scale = scale * gamma
-        centred = mx.sym.broadcast_sub(data, mx.sym.reshape(joint_mean, shape=one_each))
-        made = mx.sym.broadcast_add(mx.sym.broadcast_mul(centred, mx.sym.reshape(scale, shape=one_each)),
-                                    mx.sym.reshape(beta, shape=one_each), name=one.name)
+        made = affine(apart, scale, beta - (joint_mean - own) * scale, one.name)
         return made if graph.dtypes[one.inputs[0]] != 'float16' else mx.sym.cast(made, 'float16')
+
+
+def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
+    """Of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
+    before, count, behind = (int(np.prod(some, dtype=np.int64))
+                             for some in (shape[:axis], shape[axis], shape[axis + 1:]))
+    found = mx.sym.reshape(data, shape=(before * count, behind))
+    if behind > 1:
+        found = mx.sym.dot(found, mx.sym.ones((behind, 1), dtype=dtype))
+    if before > 1 or behind == 1:
+        found = mx.sym.dot(mx.sym.ones((1, before), dtype=dtype), mx.sym.reshape(found, shape=(before, count)))
+    return mx.sym.reshape(found, shape=(-1,)) / (before * behind)
 
 
 class SplitSoftmax:
@@ -99,28 +124,35 @@ class SplitSoftmax:
         return split.degrees[cls._axis(one, len(split.degrees))] > 1
 
     @classmethod
-    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
-        """The symbol of this rank's part; None if it has none."""
-        graph: Graph = program.graph
+    def told(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+        """As :meth:`JointBatchNorm.told`."""
         shape = graph.shape(one)
         axis = cls._axis(one, len(shape))
-        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
         groups = _groups(boxes, (axis,))
         count = max(map(len, groups.values()))
         places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
 
-        def told(rank: int, of: Tuple[int, int]) -> Box:
+        def both(rank: int, of: Tuple[int, int]) -> Box:
             return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
         have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
-                      {rank: told(rank, (at, at + 1)) for rank, at in places.items()})
-        wanted = {rank: told(rank, (0, len(group))) for rank, group in groups.items()}
+                      {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
+        wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
+        return have, wanted, graph.dtypes[one.number, 0]
+
+    @classmethod
+    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of this rank's part; None if it has none."""
+        graph: Graph = program.graph
+        axis = cls._axis(one, len(graph.shape(one)))
+        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        have, wanted, dtype = cls.told(graph, one, boxes)
         mine = data = None
         if program.rank in boxes:
             data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, largest)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.exchange(mine, have, wanted, graph.dtypes[one.number, 0], one.name)
+        everyone = program.exchange(mine, have, wanted, dtype, one.name)
         if everyone is None:
             return None
         both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)

@@ -3,13 +3,16 @@
 A token goes from each exchange to the next one, so that all ranks make them in one order, and backward in the reverse:
 memory that MXNet uses again would else have exchanges wait for each other in circles.
 """
+import ctypes
 import itertools
-from typing import Any, Callable, Dict, List, Optional, Protocol
+from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
 
+from ..lane.moves import Passage
 from ..native.arrays import host_view
+from ..native.custom_operators import DirectOperator, data_of
 from ..native.engine import Deferred, Notifier
 from ..telemetry.recorder import OFF, AnyRecorder
 from .exchange import Exchange, Move
@@ -42,6 +45,10 @@ class Transport(Protocol):
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
 
+    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
+                ) -> Optional[Passage]:
+        """What makes a move of arrays of these shapes without Python; None where nothing does."""
+
     def forget(self, moves: List[Move]) -> None:
         """They will not be made any more, when what is under way is done."""
 
@@ -60,7 +67,7 @@ class MailTransport:
         if not adds:
             self._deferred.push(arrays, (move, given, taken))
             return
-        scratch = mx.nd.empty(target.shape, dtype=target.dtype)
+        scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
         self._deferred.push([scratch], (move, given, host_view(scratch)))
         target += scratch
         for other in others:
@@ -69,6 +76,11 @@ class MailTransport:
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """See :class:`Transport`."""
         self._deferred.push(arrays, (move, source, target), priority)
+
+    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
+                ) -> Optional[Passage]:
+        """A carrier is Python."""
+        return None
 
     def forget(self, moves: List[Move]) -> None:
         """A carrier keeps nothing of them."""
@@ -84,12 +96,40 @@ class ExchangeNode:
         self._trace: Any = trace
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
+        #: What makes the move and its reverse where nobody has to look on.
+        self._passages: List[Optional[Passage]] = [None, None]
         _exchanges[self.number] = self
+
+    def is_direct(self) -> bool:
+        """Whether :meth:`begin_directly` may be called."""
+        if self._differentiable and self._notifier is None:
+            source, target = self.exchange.shapes
+            self._passages = [self._transport.passage(move, self.exchange.dtype, *shapes) for move, shapes in (
+                (self.exchange.forward, (source, target)), (self.exchange.backward, (target, source)))]
+        return None not in self._passages
+
+    def begin_directly(self, backward: bool, given: List[int], taken: List[int]) -> None:
+        """Begin it, or its reverse, with handles of tokens and arrays."""
+        try:
+            passage = self._passages[backward]
+            assert passage is not None
+            passage.push(data_of(given[1]) if len(given) > 1 else None, data_of(taken[1]) if len(taken) > 1 else None,
+                         (ctypes.c_void_p * len(taken))(*taken))
+        except BaseException as error:
+            self._on_failure(error)
 
     def forget(self) -> None:
         """Nobody calls it any more."""
         _exchanges.pop(self.number, None)
         self._transport.forget([self.exchange.forward, self.exchange.backward])
+
+    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
+        """The operator in a graph: the token after it, and what the rank gets, None if that is nothing."""
+        inputs = [token] + ([] if given is None else [mx.sym.stack(given, axis=0)])
+        both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name='exchange%d' % self.number)
+        if self.exchange.target is None:
+            return both, None
+        return both[0], mx.sym.SliceChannel(both[1], num_outputs=1, axis=0, squeeze_axis=True)
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
@@ -109,7 +149,7 @@ class ExchangeNode:
                     target[:] = 0
                 return
             if target is not None and request == 'null':
-                target = mx.nd.empty(target.shape, dtype=target.dtype)
+                target = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
             ends = self._begins(self.exchange.backward)
             self._transport.push(self.exchange.backward, _inner(gradient), _inner(target), [token], request == 'add')
             ends(token)
@@ -131,7 +171,7 @@ def _inner(array: Any) -> Any:
     return None if array is None else array.reshape(array.shape[1:])
 
 
-class _ExchangeOperator(mx.operator.CustomOp):
+class _ExchangeOperator(DirectOperator):
     """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
 
     Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
@@ -139,8 +179,11 @@ class _ExchangeOperator(mx.operator.CustomOp):
     """
 
     def __init__(self, node: ExchangeNode):
-        super().__init__()
+        super().__init__(node.is_direct())
         self._node = node
+
+    def direct(self, backward: bool, given: List[int], taken: List[int]) -> None:
+        self._node.begin_directly(backward, given, taken)
 
     def forward(self, is_train: bool, req: List[str], in_data: List[Any], out_data: List[Any], aux: List[Any]) -> None:
         self._node.forward(in_data[1] if len(in_data) > 1 else None, out_data[0],
@@ -179,12 +222,3 @@ class _Properties(mx.operator.CustomOpProp):
 
     def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _ExchangeOperator:
         return _ExchangeOperator(self._node)
-
-
-def symbol_of(node: ExchangeNode, token: Any, given: Any) -> Any:
-    """The operator in a graph: the token after it, and what the rank gets, None if that is nothing."""
-    inputs = [token] + ([] if given is None else [mx.sym.stack(given, axis=0)])
-    both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(node.number), name='exchange%d' % node.number)
-    if node.exchange.target is None:
-        return both, None
-    return both[0], mx.sym.SliceChannel(both[1], num_outputs=1, axis=0, squeeze_axis=True)

@@ -21,16 +21,18 @@ class Operator:
         self.inputs = [(int(source), int(output)) for source, output in inputs]
         #: Outputs that others may use.
         self.outputs = 0
+        self._values: Dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
         """Value of an attribute; `default` where it is not given, or None."""
-        try:
-            value = ast.literal_eval(self.attrs[key])
-        except KeyError:
+        if key not in self.attrs:
             return default
-        except (ValueError, SyntaxError):
-            return self.attrs[key]
-        return default if value is None else value
+        if key not in self._values:
+            try:
+                self._values[key] = ast.literal_eval(self.attrs[key])
+            except (ValueError, SyntaxError):
+                self._values[key] = self.attrs[key]
+        return default if self._values[key] is None else self._values[key]
 
 
 class Graph:

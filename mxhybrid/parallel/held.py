@@ -100,7 +100,7 @@ class WeightBox:
     def _move(self, move: Move, given: Any, taken: Any, array: Any) -> None:
         """Make a move between NumPy arrays, and wait for it; one of them may be the memory of `array`."""
         if move.sends or move.receives or move.own:
-            after = mx.nd.zeros(1)
+            after = mx.nd.zeros(1, ctx=mx.cpu())
             self._transport.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()
             self._transport.forget([move])  # the next one with its tag is of another slab
@@ -128,8 +128,8 @@ class _GroupSum:
         self._moves = scattered.forward, gathered.forward
         mine = chunks.get(team.rank)
         # Gradients may be in a layout of oneDNN's; what MXNet copies them to is not.
-        self._buffer = mx.nd.empty(array.shape, dtype=dtype)
-        self._chunk = None if mine is None else mx.nd.empty(shape_of(mine), dtype=dtype)
+        self._buffer = mx.nd.empty(array.shape, dtype=dtype, ctx=mx.cpu())
+        self._chunk = None if mine is None else mx.nd.empty(shape_of(mine), dtype=dtype, ctx=mx.cpu())
         self._views = (host_view(self._buffer).reshape(-1), None if self._chunk is None else host_view(self._chunk))
 
     def make(self, array: Any, priority: int) -> None:
@@ -167,7 +167,6 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                 trainers.initialise_now(param)
             if trainers.has_values(param) and not trainers.is_row_sparse(param):
                 # A Trainer would do it after the first forward.
-                host_view(param.data())  # Horovod knows no layouts of oneDNN's, this takes them away
                 team.broadcast_(param.data(), name)
             params[name] = param
             continue

@@ -23,20 +23,20 @@ class LaneTransport:
         `source` and `target` may be None; with `adds`, the target keeps what it has, and more is added.
         """
         if adds:
-            scratch = mx.nd.empty(target.shape, dtype=target.dtype)
+            scratch = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
             self.push(move, source, scratch, [])
             target += scratch
             for other in others:
                 other[:] = 0
             return
         arrays = others if target is None else others + [target]
-        passage = self._passages.get(move.tag) or self._passage(move, source, target)
+        passage = self._passage(move, source, target)
         passage.push(None if source is None else address_of(source), None if target is None else address_of(target),
                      handles_of(arrays))
 
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
-        passage = self._passages.get(move.tag) or self._passage(move, source, target)
+        passage = self._passage(move, source, target)
         passage.push(None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
                      handles_of(arrays), priority)
 
@@ -47,10 +47,16 @@ class LaneTransport:
 
     def _passage(self, move: Move, source: Any, target: Any) -> Passage:
         some = target if source is None else source
-        made = passage_of(self._ways, move, np.float32 if some is None else some.dtype,
-                          None if source is None else source.shape, None if target is None else target.shape)
-        self._passages[move.tag] = made
-        return made
+        return self._passages.get(move.tag) or self.passage(
+            move, np.float32 if some is None else some.dtype, None if source is None else source.shape,
+            None if target is None else target.shape)
+
+    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
+                ) -> Passage:
+        """What makes a move of arrays of these shapes without Python."""
+        if move.tag not in self._passages:
+            self._passages[move.tag] = passage_of(self._ways, move, dtype, source, target)
+        return self._passages[move.tag]
 
 
 def passage_of(ways: Ways, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],

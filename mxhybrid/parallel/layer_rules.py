@@ -1,8 +1,9 @@
 """Rules of layers with weights, convolutions, dense layers, embeddings, normalisation, recurrent layers; and pooling.
 """
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from .boxes import Box, Range, full
 from .graph import Graph, Operator
@@ -112,7 +113,9 @@ def _with_bias(one: Operator, boxes: List[Any], channels: Range, place: PartPlac
 
 
 class Pooling(Rule):
-    """Samples, channels, and every dimension of images that is not pooled as a whole."""
+    """Samples, channels, and every dimension of images that is not pooled as a whole; where whole images are summed or
+    averaged, addends are ranges of the first of these.
+    """
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """All where each output reads a window."""
@@ -126,11 +129,36 @@ class Pooling(Rule):
         return kind == 'max' or kind == 'avg' and one.get('count_include_pad', True) is True and \
             one.get('pooling_convention', 'valid') == 'valid'
 
+    @staticmethod
+    def _adds(graph: Graph, one: Operator) -> bool:
+        """Whether all of an image is summed or averaged."""
+        data, kind = graph.inputs(one)[0], one.get('pool_type', 'max')
+        count = len(data) - 2
+        return kind in ('avg', 'sum') and is_channels_first(one) and (bool(one.get('global_pool', False)) or (
+            as_tuple(one.get('kernel'), count, 1) == tuple(data[2:]) and not any(as_tuple(one.get('pad'), count, 0))))
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Rows of images."""
+        return graph.inputs(one)[0][2] if self._adds(graph, one) else 1
+
+    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """As :meth:`Rule.following`; sums of the parts of images are addends."""
+        own, addends = degrees[:2] + (1,) * (len(degrees) - 2), int(np.prod(degrees[2:]))
+        if addends > 1 and addends <= self.addends(graph, one) and self._within(graph, one, own):
+            return own, addends
+        return super().following(graph, one, degrees)
+
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         out, data, shape = place.box, graph.inputs(one)[0], graph.shape(one)
         if not is_channels_first(one):
             return OperatorPart([(out[0],) + full(data[1:])], [out])
+        if place.addends > 1:
+            scale = 1 / int(np.prod(data[2:])) if one.get('pool_type') == 'avg' else 1.0
+
+            def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+                return mx.sym.sum(inputs[0], axis=tuple(range(2, len(data))), keepdims=True) * scale
+            return OperatorPart([out[:2] + (summed(data[2], place),) + full(data[3:])], [out], build=build)
         if one.get('global_pool', False) or out[2:] == full(shape[2:]):
             return OperatorPart([out[:2] + full(data[2:])], [out])
         count = len(data) - 2

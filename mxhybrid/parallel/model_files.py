@@ -111,7 +111,7 @@ class ModelFiles:
                     part.scatter(source.rows(there), param.data() if part.holds else None, part.whole_shape,
                                  param.dtype)
                     continue
-                values = mx.nd.zeros(shape, dtype=dtype)
+                values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
                 if self._team.rank == 0:
                     host_view(values)[...] = source.rows(there)(0, shape[0])
                 self._team.broadcast_(values, 'load_parameters.' + name)

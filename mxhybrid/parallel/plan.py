@@ -59,23 +59,25 @@ class Plan:
             if wish is not None:
                 split, note = _fit(graph, dimensions, one, wish, ranks)
             else:
-                split, note = self._default(graph, dimensions, one, ranks, splits)
+                split, note = self.default_split(graph, dimensions, one, ranks, splits)
             splits[one.number] = split
             if note:
                 notes[one.number] = note
         return Settled(splits, notes)
 
-    def _default(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int, splits: Dict[int, Split]
-                 ) -> Tuple[Split, str]:
+    def default_split(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int, splits: Dict[int, Split]
+                      ) -> Tuple[Split, str]:
+        """The split of an operator without a wish, of those of what it reads; and what there is to say of it."""
         samples = dimensions.samples((one.number, 0))
         shape, limits = graph.shape(one), rule_of(one).limits(graph, one)
         candidates = []
         if self.follows(one):
             producer = next((splits[source] for source, _ in one.inputs if source in splits
                              and len(splits[source].degrees) == len(shape)), None)
-            if producer is not None and producer.addends == producer.copies == 1 and all(
-                    degree <= limit for degree, limit in zip(producer.degrees, limits)):
-                candidates.append(producer)
+            if producer is not None and producer.addends == producer.copies == 1:
+                followed = rule_of(one).following(graph, one, producer.degrees)
+                if followed is not None:
+                    candidates.append(Split(followed[0], producer.ranks, followed[1]))
         if samples is not None:
             degree = min(ranks, limits[samples])
             candidates.append(Split([degree if at == samples else 1 for at in range(len(shape))],
@@ -252,12 +254,14 @@ class Explicit(Plan):
     model : str
         Digest of the network.
     workers : int
+    cluster : str, optional
+        Digest of the cluster that it was found for; training does not ask for it.
     """
 
     name = 'explicit'
 
-    def __init__(self, splits: Mapping[str, Split], model: str, workers: int):
-        self.splits, self.model, self.workers = dict(splits), model, workers
+    def __init__(self, splits: Mapping[str, Split], model: str, workers: int, cluster: Optional[str] = None):
+        self.splits, self.model, self.workers, self.cluster = dict(splits), model, workers, cluster
 
     def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
         """As :meth:`Plan.settle`."""
@@ -287,9 +291,10 @@ class Explicit(Plan):
 
     def as_json(self) -> Dict[str, Any]:
         """As :meth:`Plan.as_json`."""
-        return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'operators': {
-            label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
-                    'ranks': list(split.ranks)} for label, split in self.splits.items()}}
+        operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
+                             'ranks': list(split.ranks)} for label, split in self.splits.items()}
+        return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
+                'operators': operators}
 
 
 def data_parallel() -> Plan:
@@ -377,7 +382,8 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
                     np.prod(degrees)) * addends * copies:
                 raise ValueError('%s has %s' % (label, one))
             splits[label] = Split(degrees, ranks, addends, copies)
-        return Explicit(splits, str(value['model']), int(value['workers']))
+        cluster = value.get('cluster')
+        return Explicit(splits, str(value['model']), int(value['workers']), None if cluster is None else str(cluster))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError('plan: no explicit plan: %s' % error) from error
 

@@ -1,5 +1,5 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -7,7 +7,6 @@ import numpy as np
 from ..native.symbols import CONSTANTS, symbol_function
 from .boxes import Box, full, shape_of, slices_in
 from .exchange import Exchange
-from .exchange_node import ExchangeNode, symbol_of
 from .graph import Entry, Graph, Operator
 from .layout import Layout
 from .rule import OperatorPart
@@ -15,8 +14,22 @@ from .rule_table import indices, is_elementwise, rule_of
 from .split import PartPlace, Split
 from .weights import Weights
 
+
+class AnyNode(Protocol):
+    """An exchange in a graph."""
+
+    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
+        """The token after it, and what the rank gets, None if that is nothing."""
+
+    def forget(self) -> None:
+        """Nobody calls it any more."""
+
+
 #: Makes the node of an exchange: exchange, whether gradients go back.
-MakeNode = Callable[[Exchange, bool], ExchangeNode]
+MakeNode = Callable[[Exchange, bool], AnyNode]
+
+#: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
+COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
@@ -98,6 +111,8 @@ class Program:
         Outputs, then statistics, then what only keeps exchanges in order.
     statistics : list of Statistics
         Of outputs after the network's own.
+    constants : dict of str to numpy.ndarray
+        Inputs of `symbol` besides data and parameters.
     exchanges : list of Exchange
         In the order in which they are made; also those in which this rank has no part.
     """
@@ -118,8 +133,9 @@ class Program:
         self._learning: Set[int] = set()
         self.statistics: List[Statistics] = []
         self._statistic_symbols: List[Any] = []
+        self.constants: Dict[str, np.ndarray] = {}
         self.exchanges: List[Exchange] = []
-        self._nodes: List[ExchangeNode] = []
+        self._nodes: List[AnyNode] = []
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
@@ -148,6 +164,13 @@ class Program:
                 weight = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
                 found.append(mx.sym.slice(weight, begin=(0,) * len(shape), end=(1,) * len(shape)))
         return found
+
+    def average(self, found: Union[List[Any], Dict[int, Any]], averages: Callable[[str], Any]) -> None:
+        """Have a training step's outputs, by their numbers, update running averages, which are asked for by name."""
+        for at, (name, momentum) in enumerate(self.statistics, self.outputs):
+            average = averages(name)
+            average *= float(momentum)
+            average += float(1 - momentum) * found[at].astype(average.dtype)
 
     def forget(self) -> None:
         """It is not run any more."""
@@ -252,7 +275,7 @@ class Program:
         node = self._make_node(exchange, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, taken = symbol_of(node, self._token, given if exchange.source is not None else None)
+        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None)
         # Else Embedding would be asked for a gradient of ids.
         return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
 
@@ -289,6 +312,12 @@ class Program:
         made = self._fixed[entry[0]]
         made = made[entry[1]] if len(made.list_outputs()) > 1 else made
         return _box_of(made, box, full(self.graph.shapes[entry]))
+
+    def constant(self, name: str, values: np.ndarray) -> Any:
+        """An input that is always the same, under a name that nothing else has."""
+        name = 'mxhybrid_%s' % name
+        self.constants[name] = values
+        return mx.sym.var(name, shape=values.shape, dtype=values.dtype)
 
     def keep_statistics(self, parameter: str, value: Any, momentum: np.float32) -> None:
         """Have a step update a running average with what it computes."""

@@ -19,7 +19,7 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, 
     rows = []
     for one in graph.computing:
         split = parts.splits[one.number]
-        rows.append([graph.label(one), one.op, _layout(dimensions, one, split), _ranks(split.ranks),
+        rows.append([graph.label(one), one.op, layout_words(dimensions, one, split), rank_words(split.ranks),
                      size_text(_weights(graph, parts, one)), size_text(_activations(graph, parts, one)),
                      size_text(sent.get(one.name, 0))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, parts)
@@ -37,14 +37,15 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, 
     return '\n'.join([title, aligned(lines[0], lines[1:])] + ends)
 
 
-def _layout(dimensions: Dimensions, one: Operator, split: Split) -> str:
+def layout_words(dimensions: Dimensions, one: Operator, split: Split) -> str:
     """In words, as 'samples 2 x height 2'."""
     words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(one), split.degrees) if degree > 1]
     words += ['addends %d' % split.addends] * (split.addends > 1) + ['copies %d' % split.copies] * (split.copies > 1)
     return ' x '.join(words) or 'whole'
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def rank_words(ranks: Sequence[int]) -> str:
+    """In words, as '0-3'."""
     if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
         return '%d-%d' % (ranks[0], ranks[-1])
     return ','.join(map(str, ranks))

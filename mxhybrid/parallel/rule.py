@@ -52,6 +52,15 @@ class Rule:
         """Into how many ranges what it sums over can be cut at most."""
         return 1
 
+    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """Degrees and addends with which each part reads what its rank has, of what is split in `degrees`; None where
+        there are none.
+        """
+        return (degrees, 1) if self._within(graph, one, degrees) else None
+
+    def _within(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> bool:
+        return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, one)))
+
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """The part that makes a box of the first output."""
         return OperatorPart([full(shape) for shape in graph.inputs(one)],

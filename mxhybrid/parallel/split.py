@@ -1,5 +1,5 @@
 """How an operator is split over ranks: its degrees, and which ranks have its parts."""
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence
 
 from .boxes import Box, parts
 
@@ -34,6 +34,9 @@ class Split:
         for degree in self.degrees:
             count *= degree
         assert count == len(self.ranks) == len(set(self.ranks)), (degrees, ranks, addends, copies)
+        #: What makes two of them equal.
+        self.key = self.degrees, self.ranks, self.addends, self.copies
+        self._hash = hash(self.key)
 
     def places(self, shape: Sequence[int], grains: Sequence[int] = ()) -> Dict[int, PartPlace]:
         """The part of each rank that has one."""
@@ -42,18 +45,13 @@ class Split:
         return dict(zip(self.ranks, every))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Split) and self.key == other.key
+        return self is other or isinstance(other, Split) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self._hash
 
     def __repr__(self) -> str:
         return 'Split(%r, %r, %r, %r)' % self.key
-
-    @property
-    def key(self) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, int]:
-        """What makes two of them equal."""
-        return self.degrees, self.ranks, self.addends, self.copies
 
 
 def whole_on(dimensions: int, ranks: Sequence[int]) -> Split:

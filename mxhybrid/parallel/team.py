@@ -96,7 +96,7 @@ class Team:
 
     def add_up(self, value: float) -> float:
         """The sum of a number of each worker (collective)."""
-        array = mx.nd.array([value], dtype='float64')
+        array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
         if self.size > 1:
             self._collective.allreduce_(array, _NAME + 'add_up')
         return float(array.asscalar())

@@ -58,6 +58,7 @@ def test_horovod_initialised_too_early(tmp_path):
     ('settings', ['MXHYBRID_PARTITIONS', 'worker 1']),
     ('shape', ['workers disagree', 'layer_bias', '[2]', '[3]']),
     slow('name', ['workers disagree', 'layer_', 'other_']), ('number', ['workers disagree', 'sequential0_dense0_bias']),
+    ('device', ['workers disagree', 'on cpu ', 'on cpu_pinned']),
     ('deferred', ['workers disagree', '[2]', '[5]']),
     slow('partitions', ["MXHYBRID_PARTITIONS is 'layer*=2' on worker 0 but 'layer*=3' on worker 1", 'same value']),
     slow('own_rows', ['MXHYBRID_OWN_ROWS is 1 on worker 0 but 0 on worker 1', 'same value']),

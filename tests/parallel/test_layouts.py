@@ -57,6 +57,15 @@ def test_language_models(net):
     check(trained(net, plans, optimizer='adam', settings={'learning_rate': 0.05}), plans)
 
 
+@pytest.mark.parametrize('net', ['pooled', 'averaged'])
+def test_whole_images_are_averaged_in_parts(net):
+    plans = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
+    found = trained(net, plans)
+    check(found, plans)
+    # Sums move, not images: of 8 samples and 16 channels, to whoever goes on with them, and their gradients back.
+    assert all(one['found'][1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in found)
+
+
 def test_two_workers():
     plans = [TRICK, grid(2), grid(domain=(2,)), 3]
     check(trained('cnn', plans, workers=2), plans)
@@ -136,6 +145,10 @@ def test_tables_stay_on_the_servers_while_layers_behind_them_are_split():
     for rank in range(4):
         assert result.results[rank]['parts'] == 4  # weights and biases of two dense layers
         assert result.results[rank]['worst'] < 1e-12
+        # Two workers each have half of 16 x 16 + 16 weights; and workers 0 and 2 the last layer's 16 + 1.
+        held = ('2 of 4 here, 1.1 kB', 2) if rank % 2 else ('4 of 4 here, 1.2 kB', 4)
+        assert result.results[rank]['told'] == (
+            'split weights: %s of 2.3 kB; gradients that are summed: %d among 2 workers' % held)
 
 
 def test_what_cannot_be_is_refused_on_every_worker():

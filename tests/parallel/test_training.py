@@ -44,6 +44,16 @@ def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, worker
     assert 'server ' not in result.output.replace('1 server;', '')
 
 
+@pytest.mark.parametrize('dense', ['horovod', 'lane'])
+def test_arrays_that_horovod_does_not_reach_equal_one_process(expected, dense):
+    # Pinned memory stands where that of a GPU would: it is copied to be summed, and batches are elsewhere than weights.
+    cases = ['dense', 'dense-on-store', 'contexts-dense', 'contexts-gradient', 'shared', 'half', 'trainers',
+             'gradient-on-store', 'gradient-sgd-momentum', 'weight-adam']
+    result = run_job(BODY, 'horovodrun', workers=2, args=['--device', 'cpu_pinned', '--cases', ','.join(cases)],
+                     env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
+    comparing.assert_cases({case: expected[case] for case in cases}, result, 2)
+
+
 def test_partition_count_changes_no_bit():
     cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag-wd,gradient-adagrad,trainers'
     found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],

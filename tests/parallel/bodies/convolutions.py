@@ -18,19 +18,18 @@ STEPS, BATCH = 6, 8
 
 def batch_of(step, rank):
     random = np.random.RandomState([step, rank])
-    return random.normal(size=(BATCH, 3, 20, 20)).astype('f4'), random.randint(0, 10, BATCH)
+    return random.normal(size=(BATCH, 3, 32, 32)).astype('f4'), random.randint(0, 10, BATCH)
 
 
 def main():
     joined, on_store = int(sys.argv[1]), sys.argv[2] == 'store'
     mx.random.seed(5)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(16, 3, activation='relu'), nn.Conv2D(32, 3, strides=2, groups=2), nn.MaxPool2D(),
-            nn.Conv2D(32, 1), nn.Dense(64, activation='relu'), nn.Dense(10))
+    net.add(nn.Conv2D(16, 3, activation='relu'), nn.Conv2D(64, 3, groups=2), nn.MaxPool2D(),
+            nn.Conv2D(64, 3, padding=1), nn.Conv2D(128, 3, padding=1), nn.Dense(64, activation='relu'), nn.Dense(10))
     net.initialize(mx.init.Xavier())
-    net.hybridize(static_alloc=True, static_shape=True)
-    net(mx.nd.zeros((1, 3, 20, 20)))
     store = mxhybrid.create()
+    net(mx.nd.zeros((BATCH, 3, 32, 32)))  # shapes follow from it; it is under way when weights are broadcast
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.05, 'momentum': 0.9}, kvstore=store,
                             update_on_kvstore=on_store)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -38,7 +37,10 @@ def main():
     workers = joined or store.num_workers
     for step in range(STEPS):
         data, label = map(np.concatenate, zip(*[batch_of(step, rank) for rank in ranks]))
-        net(mx.nd.array(data)).wait_to_read()  # an evaluation
+        if step == 1:
+            net.hybridize(static_alloc=True, static_shape=True)
+        if step:
+            net(mx.nd.array(data))  # an evaluation, for which nobody waits
         with autograd.record():
             loss = loss_of(net(mx.nd.array(data)), mx.nd.array(label))
         loss.backward()

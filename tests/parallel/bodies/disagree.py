@@ -31,7 +31,7 @@ def main():
         if what == 'deferred':
             net.add(nn.Dense(5 if odd else 2))
             net.add(nn.Dense(2))
-    net.initialize()
+    net.initialize(ctx=mx.cpu_pinned() if what == 'device' and odd else mx.cpu())
     trainer = gluon.Trainer(net.collect_params(), 'sgd', kvstore='hybrid')
     for step in range(3 if what == 'steps' and odd else 2):
         with autograd.record():

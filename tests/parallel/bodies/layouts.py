@@ -119,7 +119,8 @@ def main():
         mine = train(net, store if len(found) == 0 else mxhybrid.create(), net.samples, data)
         apart = max(float(np.abs(one - other[net.samples]).max()) for one, other in zip(mine, losses))
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
-        found.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held})
+        found.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
+                      'pooling': sum(sum(one.bytes) for one in net._programs[True].exchanges if 'pool' in one.label)})
     report(store.rank, found=found, wires=store._job.wires)
 
 

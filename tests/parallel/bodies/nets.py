@@ -5,8 +5,8 @@ from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 
 #: Whether the network takes labels, too, and gives losses.
-HAS_LOSS = {'cnn': False, 'plain': False, 'language_model': True, 'cells': True, 'alexnet': False, 'resnet': False,
-            'inception': False, 'densenet': False}
+HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'language_model': True, 'cells': True,
+            'alexnet': False, 'resnet': False, 'inception': False, 'densenet': False}
 WORDS, TIMES = 41, 5
 
 
@@ -27,6 +27,23 @@ def plain():
         net.add(nn.Conv2D(8, 3, padding=1, activation='relu'), nn.MaxPool2D(2, 2), nn.Dense(32, activation='tanh'),
                 nn.Dense(10))
     return net
+
+
+def _averages(pooling):
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(16, 3, padding=1, activation='relu'), pooling, nn.Flatten(), nn.Dense(10))
+    return net
+
+
+def pooled():
+    """Whole images are averaged."""
+    return _averages(nn.GlobalAvgPool2D())
+
+
+def averaged():
+    """The same, by a window as large as the image."""
+    return _averages(nn.AvgPool2D(_SIDES['averaged']))
 
 
 class _LanguageModel(gluon.HybridBlock):
@@ -87,7 +104,8 @@ def densenet():
     return _of_the_zoo('densenet121')
 
 
-_SIDES = {'cnn': 16, 'plain': 12, 'alexnet': 67, 'resnet': 32, 'inception': 299, 'densenet': 224}
+_SIDES = {'cnn': 16, 'plain': 12, 'pooled': 7, 'averaged': 7, 'alexnet': 67, 'resnet': 32, 'inception': 299,
+          'densenet': 224}
 
 
 def data_of(net, steps, batch):

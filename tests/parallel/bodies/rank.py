@@ -54,6 +54,9 @@ def compute(transport, text, data, weights, splits, training, first):
     for name in program.symbol.list_inputs():
         if name == TOKEN:
             arrays[name] = mx.nd.zeros(1)
+        elif name in program.constants:
+            arrays[name] = mx.nd.array(program.constants[name], dtype=program.constants[name].dtype)
+            continue
         else:
             whole, box = (data[name], shares.box(name)) if name in data else (
                 weights[name], parts.weights.boxes(name)[RANK])

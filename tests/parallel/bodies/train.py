@@ -1,6 +1,7 @@
 """Train small models, each case by itself, on this worker's share of a joint batch; report all final weights.
 
-With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
+With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  ``--device`` says
+where arrays are; a worker takes the GPU of its number on its host.
 """
 import argparse
 
@@ -42,8 +43,7 @@ def fill(params, dtype='float32'):
         values = random.normal(scale=0.3, size=param.shape).astype(dtype)
         if param.shape[0] == ROWS:
             values[3] = 0  # an all-zero row of a table must survive
-        param.initialize(force_reinit=True, ctx=param.list_ctx() if param._data else mx.cpu(),
-                         init=mx.init.Constant(0))
+        param.initialize(force_reinit=True, ctx=param.list_ctx() if param._data else None, init=mx.init.Constant(0))
         if param._stype == 'row_sparse':
             param.set_data(mx.nd.sparse.row_sparse_array((values, np.arange(len(values))), shape=param.shape))
         else:
@@ -71,7 +71,8 @@ class Model(gluon.Block):
 class Worker:
     """This worker's rank, its share of a batch, and its stores."""
 
-    def __init__(self, kvstore, partitions):
+    def __init__(self, kvstore, partitions, device='cpu'):
+        self._device = device
         self.hybrid = kvstore == 'hybrid'
         self.partitions = partitions
         store = self._first = mxhybrid.create() if self.hybrid else None
@@ -83,6 +84,16 @@ class Worker:
             return mxhybrid.create(partitions=self.partitions) if self.partitions else 'hybrid'
         # MXNet alone makes no store for one device; the hybrid one hands a single process an MXNet store.
         return 'hybrid' if options.get('update_on_kvstore') else 'device'
+
+    def device(self, number=0):
+        """One of this worker's devices."""
+        if self._device != 'gpu':
+            return mx.Context(self._device, number)
+        local_rank = 0
+        if self.size > 1:
+            import horovod.mxnet as hvd
+            local_rank = hvd.local_rank()
+        return mx.gpu((local_rank + number) % mx.context.num_gpus())
 
     def barrier(self):
         """Wait for the other workers."""
@@ -181,7 +192,7 @@ def dense(worker, optimizer='adam', **options):
 def contexts(worker, kind, **options):
     """Two devices in every worker."""
     net = Model(kind) if kind else nn.Dense(2, in_units=3)
-    devices = [mx.cpu(0), mx.cpu(1)]
+    devices = [worker.device(0), worker.device(1)]
     for param in net.collect_params().values():
         param.initialize(ctx=devices, init=mx.init.Constant(0))
     fill(net.collect_params())
@@ -377,13 +388,15 @@ def main():
     parser.add_argument('--kvstore', default='hybrid')
     parser.add_argument('--partitions', type=int)
     parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--device', choices=['cpu', 'cpu_pinned', 'gpu'], default='cpu')
     arguments = parser.parse_args()
-    worker = Worker(arguments.kvstore, arguments.partitions)
+    worker = Worker(arguments.kvstore, arguments.partitions, arguments.device)
     cases = arguments.cases.split(',')
     if not worker.hybrid:  # MXNet alone applies stale gradients again where the store updates
         cases = [case for case in cases if case != 'stale-weight']
     for case in cases:
-        report(worker.rank, **{case: CASES[case](worker)})
+        with worker.device():
+            report(worker.rank, **{case: CASES[case](worker)})
     seen = (worker.rank, worker.size)
     if worker.size > 1:
         import horovod.mxnet as hvd

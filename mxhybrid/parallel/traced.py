@@ -1,0 +1,81 @@
+"""A network as a graph, without a job: what both who splits it and who plans that start from."""
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from ..base.errors import InputError
+from ..native import trainers
+from .dimensions import Dimensions
+from .graph import Graph
+
+
+class TracedNetwork(NamedTuple):
+    """A network and what its inputs are."""
+
+    symbol: Any
+    graph: Graph
+    dimensions: Dimensions
+    #: Which dimension of each input has the samples, if any, in the order of the inputs.
+    axes: Dict[str, Optional[int]]
+    #: Puts a list of outputs into the form that the network gives them.
+    regroup: Callable[[List[Any]], Any]
+
+
+def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> TracedNetwork:
+    """The graph of a network for joint batches of a shape; the parameters are those of
+    :func:`mxhybrid.parallelize`, and so are the errors.
+    """
+    if not isinstance(net, gluon.HybridBlock):
+        raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
+                         'keep its tables outside' % type(net).__name__)
+    shapes = [tuple(data)] if all(isinstance(one, (int, np.integer)) for one in data) else [tuple(one) for one in data]
+    names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
+    axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
+    types = dict(zip(names, _each(dtype, len(shapes), 'dtype')))
+    for name, shape in zip(names, shapes):
+        axis = axes[name]
+        if axis is not None and not 0 <= axis < len(shape):
+            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
+        if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
+            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
+    params = net.collect_params()
+    missing = [name for name, param in params.items()
+               if not trainers.has_values(param) and not trainers.awaits_shape(param)]
+    if missing:
+        raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
+    found = net(*[mx.sym.var(name) for name in names])
+    outputs, regroup = _flatten(found)
+    symbol = mx.sym.Group(outputs)
+    used = set(symbol.list_inputs())
+    unused = [name for name in names if name not in used]
+    if unused:
+        raise InputError('parallelize: the network does not use its input %s: leave it out' % unused[0])
+    graph = Graph(symbol, dict(zip(names, shapes)),
+                  {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
+    dimensions = Dimensions(graph, axes)
+    return TracedNetwork(symbol, graph, dimensions, axes, regroup)
+
+
+def _each(value: Any, count: int, what: str) -> List[Any]:
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise InputError('parallelize: %s=%r for %d inputs: give one each' % (what, value, count))
+    return list(value)
+
+
+def _flatten(found: Any) -> Tuple[List[Any], Any]:
+    """Outputs of a network in one list, and what puts such a list into their form."""
+    if not isinstance(found, (list, tuple)):
+        return [found], lambda values: values[0]
+    pieces = [_flatten(one) for one in found]
+
+    def regroup(values: List[Any]) -> Any:
+        at, made = 0, []
+        for symbols, inner in pieces:
+            made.append(inner(values[at:at + len(symbols)]))
+            at += len(symbols)
+        return type(found)(made)
+    return [symbol for symbols, _ in pieces for symbol in symbols], regroup
