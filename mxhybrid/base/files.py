@@ -12,6 +12,16 @@ def write_atomically(fname: str, data: bytes) -> None:
         handle.write(data)
 
 
+def cannot_write(path: str) -> str:
+    """Why a file cannot be written, to be told before what is to be written takes long to find; empty if it can."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return '%s is a directory: give a file in it' % path
+    if not os.path.isdir(directory) or not os.access(directory, os.W_OK):
+        return '%s cannot be written: there is no directory %s for this user to write to' % (path, directory)
+    return ''
+
+
 @contextlib.contextmanager
 def written_aside(fname: str) -> Iterator[BinaryIO]:
     """Write a file aside and move it into place after the block, so that nobody ever reads half of it, nor finds it

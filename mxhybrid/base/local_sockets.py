@@ -35,6 +35,11 @@ class Connection:
         """Descriptor, to wait for messages with a selector."""
         return self._sock.fileno()
 
+    @property
+    def peer(self) -> int:
+        """Process id at the other end; 0 where this process cannot see it."""
+        return _credentials(self._sock)[0]
+
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
         """Send a message, with a descriptor if given; waits while the other side has too many to read.  Left as in
         :meth:`receive`.
@@ -94,9 +99,14 @@ class Connection:
         self._sock.close()
 
 
+def _credentials(sock: socket.socket) -> Tuple[int, int, int]:
+    """Process, user and group at the other end."""
+    found: Any = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i')))
+    return found
+
+
 def _own_peer(sock: socket.socket) -> bool:
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i'))
-    return struct.unpack('3i', credentials)[1] == os.getuid()
+    return _credentials(sock)[1] == os.getuid()
 
 
 class Listener:

@@ -9,10 +9,27 @@ _CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
             ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))
 
 
+def _memory(root: str, line_of: str) -> int:
+    """Bytes that a line of /proc/meminfo has."""
+    with open(os.path.join(root, 'proc/meminfo')) as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(line_of + ':'))
+
+
+def total_bytes(root: str = '/') -> int:
+    """Bytes of the machine, or a container's limit if less; `root` has /proc and /sys."""
+    found = _memory(root, 'MemTotal')
+    for path, _ in _CGROUPS:
+        try:
+            with open(os.path.join(root, path)) as limit:
+                found = min(found, int(limit.read()))
+        except (OSError, ValueError):  # no such limit, or 'max'
+            continue
+    return found
+
+
 def available_bytes(root: str = '/') -> int:
     """Bytes that can be allocated without swapping, or a container's limit if less; `root` has /proc and /sys."""
-    with open(os.path.join(root, 'proc/meminfo')) as lines:
-        found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith('MemAvailable:'))
+    found = _memory(root, 'MemAvailable')
     for limit_path, used_path in _CGROUPS:
         try:
             with open(os.path.join(root, limit_path)) as limit, open(os.path.join(root, used_path)) as used:

@@ -9,6 +9,8 @@ from typing import List, Optional
 
 #: Modules of the command that are workers of a job of their own, and need everything.
 _JOBS = ('mxhybrid.commands.sanity', 'mxhybrid.commands.checks.try_joining')
+#: Subcommands that need everything, too: networks of the user's may ask for it.
+_WHOLE = ('plan', 'calibrate')
 #: What the script of a console entry point says, by pip or by setuptools; bytes of it to look at.
 _ENTRY_WORDS, _ENTRY_BYTES = (b'mxhybrid.commands', b'console_scripts'), 4096
 #: Options of the interpreter that take a value.
@@ -37,6 +39,10 @@ def module_that_runs(words: List[str]) -> Optional[str]:
     return None
 
 
+def _asks_for_all() -> bool:
+    return bool(sys.argv[1:]) and sys.argv[1] in _WHOLE
+
+
 def is_command() -> bool:
     """Whether this process is ``mxhybrid ...`` or ``python -m mxhybrid ...``, or one of its modules by itself."""
     program = (getattr(sys, 'argv', None) or [''])[0]
@@ -44,9 +50,11 @@ def is_command() -> bool:
         if program == '-m':  # until Python has found the module
             with open('/proc/self/cmdline') as handle:
                 module = module_that_runs(handle.read().split('\0')[:-1]) or ''
-            tools = module in ('mxhybrid', 'mxhybrid.__main__')
-            return tools or (module.startswith('mxhybrid.commands') and module not in _JOBS)
-        if os.path.basename(program) != 'mxhybrid':
+            if module in ('mxhybrid', 'mxhybrid.__main__'):
+                return not _asks_for_all()
+            return (module.startswith('mxhybrid.commands') and module not in _JOBS
+                    and module.rpartition('.')[2] not in _WHOLE)
+        if os.path.basename(program) != 'mxhybrid' or _asks_for_all():
             return False
         with open(program, 'rb') as script:
             beginning = script.read(_ENTRY_BYTES)

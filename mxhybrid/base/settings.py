@@ -243,8 +243,9 @@ class Settings:
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
         'the lane where it can be', ALL, 'all stores of a job have the same')
     dense: str = _declared(
-        'auto', _dense, 'what sums dense gradients on CPUs: `horovod`; `lane`, which has to carry rows, too; `auto`: '
-        'the lane where it carries rows. On GPUs Horovod does', ALL, 'all stores of a job have the same')
+        'auto', _dense, 'what sums dense gradients: `horovod`; `lane`, which has to carry rows, too; `auto`: the lane '
+        'where it carries rows, but Horovod for those on GPUs if it was built with NCCL', ALL,
+        'all stores of a job have the same')
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
         'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)

@@ -11,6 +11,11 @@ def size_text(count: float) -> str:
     raise AssertionError
 
 
+def seconds_text(seconds: float) -> str:
+    """A time for people, in milliseconds up to a second."""
+    return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
+
+
 def aligned(head: List[str], rows: List[List[str]]) -> str:
     """A table: the first column left, numbers right."""
     widths = [max(len(line[column]) for line in [head] + rows) for column in range(len(head))]

@@ -1,32 +1,11 @@
 """Pictures: what a run moved and took, as an image file."""
-from typing import Any, List, Tuple
+from typing import List, Tuple
 
-from ..base.errors import InputError
+from ..base.figures import new_figure, save_figure
 from .metrics_file import Run
 
 #: Part of all steps from which on the name of a route fits into its stretch.
 _NAMED_PART = 0.25
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches, that needs no display; InputError where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError('drawing needs matplotlib (%s): pip install matplotlib' % error) from error
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Any, picture: str) -> None:
-    """Write a figure to an image file; InputError where it cannot be, or its ending is not that of an image."""
-    try:
-        figure.tight_layout()
-        figure.savefig(picture)
-    except (OSError, ValueError) as error:
-        raise InputError('%s cannot be written: %s' % (picture, error)) from error
 
 
 def draw_run(run: Run, picture: str) -> None:

@@ -10,7 +10,7 @@ from .. import __version__
 from ..base.machine import available_bytes
 from ..base.text import size_text
 from . import console
-from .checks.software import look_at_all
+from .checks.software import describe_gpus, look_at_all, look_at_gpus
 
 #: Variables that matter, and those among them that nobody should publish.
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
@@ -28,7 +28,8 @@ def lines_of(seconds: float) -> List[str]:
     """All lines, each import taking `seconds` at most."""
     lines = ['- mxhybrid: %s' % __version__, '- platform: %s' % platform.platform(),
              '- python: %s (%s)' % (platform.python_version(), sys.executable)]
-    for name, known in look_at_all(seconds).items():
+    packages = look_at_all(seconds)
+    for name, known in packages.items():
         if name == 'mxhybrid' and 'problem' not in known:
             lines.append('- lane: %s' % known.get('lacks', 'yes'))
             continue
@@ -39,6 +40,9 @@ def lines_of(seconds: float) -> List[str]:
             more = ': MXNet no (%s)' % known['lacks'] if 'lacks' in known else ': MXNet yes, ' + ', '.join(
                 '%s %s' % (part, 'yes' if known[part] else 'no') for part in ('gloo', 'mpi', 'nccl'))
         lines.append('- %s: %s%s' % (name, known.get('version', known.get('problem')), more))
+    gpus = look_at_gpus(packages['mxnet'], seconds)
+    if gpus:
+        lines.append('- gpus: %s' % describe_gpus(gpus))
     lines.append('- cores: %d of %s, memory free: %s' % (len(os.sched_getaffinity(0)), os.cpu_count(),
                                                           size_text(available_bytes())))
     for name, value in sorted(os.environ.items()):

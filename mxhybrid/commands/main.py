@@ -14,7 +14,7 @@ from .. import __version__
 from ..base.launcher import is_worker
 
 #: Modules of subcommands, in the order in which help lists them.
-COMMANDS = ('doctor', 'selftest', 'report', 'plot', 'env')
+COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'plot', 'env')
 
 _EPILOG = """\
 a first look at a new installation:

@@ -8,8 +8,8 @@ import sys
 from typing import Any, Dict, List
 
 from ..base.errors import InputError
+from ..base.figures import new_figure, save_figure
 from . import console
-from .drawing import new_figure, save_figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

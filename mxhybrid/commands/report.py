@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, List, Sequence
 
 from ..base.errors import InputError
-from ..base.text import aligned, size_text
+from ..base.text import aligned, seconds_text, size_text
 from . import console
 from .metrics_file import Run, TableSteps, read
 
@@ -23,10 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--ascii', action='store_true', help='draw with ASCII characters only')
 
 
-def _milliseconds(seconds: float) -> str:
-    return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
-
-
 def percentile(values: Sequence[float], percent: float) -> float:
     """The value below which `percent` of the values lie, by the nearest rank."""
     ordered = sorted(values)
@@ -38,8 +34,8 @@ def _times(run: Run, plain: bool, width: int) -> List[str]:
     seconds = run.seconds[1:] or run.seconds
     inside = sum(step['store_seconds'] for step in run.steps) / max(1e-12, sum(run.seconds))
     return ['step time   median %s, 10%% below %s, 10%% above %s; %.0f%% of all time in the store'
-            % (_milliseconds(statistics.median(seconds)), _milliseconds(percentile(seconds, 10)),
-               _milliseconds(percentile(seconds, 90)), 100 * inside),
+            % (seconds_text(statistics.median(seconds)), seconds_text(percentile(seconds, 10)),
+               seconds_text(percentile(seconds, 90)), 100 * inside),
             ' ' * _LABEL_COLUMNS + console.curve(seconds, max(10, width - _LABEL_COLUMNS), plain)]
 
 
@@ -104,7 +100,7 @@ def lines_of(run: Run, plain: bool, width: int) -> List[str]:
     spent = sum(run.seconds)
     first, last = run.steps[0], run.steps[-1]
     title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
-                                                              _milliseconds(spent))
+                                                              seconds_text(spent))
     return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + _network(run, plain, width) +
             [''] + _tables(run, plain))
 

@@ -1,4 +1,5 @@
-"""Says what one package is, as a line of JSON; runs in a process of its own, since an import may crash or hang.
+"""Says what one package is, or which GPUs there are, as a line of JSON; runs in a process of its own, since an import
+may crash or hang.
 
 Its text is handed to an interpreter, so it must not import anything of mxhybrid by itself.
 """
@@ -29,6 +30,23 @@ def about_mxnet():
     return {'version': mxnet.__version__, 'features': features, 'path': mxnet.__file__}
 
 
+def about_gpus():
+    """The GPUs that MXNet finds: memory in bytes, and why MXNet cannot compute on one, empty if it can."""
+    import mxnet
+
+    found = []
+    for number in range(mxnet.context.num_gpus()):
+        free, total = mxnet.context.gpu_memory_info(number)
+        problem = ''
+        try:
+            array = mxnet.nd.ones((2, 2), ctx=mxnet.gpu(number))
+            assert float((array + array).sum().asscalar()) == 8.0
+        except Exception as error:
+            problem = '%s: %s' % (type(error).__name__, str(error).strip().splitlines()[-1])
+        found.append({'free': free, 'total': total, 'problem': problem})
+    return {'gpus': found}
+
+
 def about_horovod():
     """Horovod, and what its support of MXNet was built with."""
     import horovod
@@ -56,7 +74,7 @@ def about_mxhybrid():
 
 
 def main():
-    """Answer for the package that the command line names."""
+    """Answer for what the command line names."""
     name = sys.argv[1]
     try:
         answer = globals()['about_' + name]()

@@ -2,12 +2,14 @@
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...base import launcher
+from ...base.text import size_text
 from .findings import ADVICE, FAILED, FINE, Finding
 from .processes import Ended, call_process, interpreter, package_environment
 
@@ -27,6 +29,10 @@ _INSTALL = {
     'mxhybrid': 'see what MXNet and Horovod lack; else install mxhybrid again',
 }
 _TITLES = {'numpy': 'NumPy', 'psutil': 'psutil', 'mxnet': 'MXNet', 'horovod': 'Horovod', 'mxhybrid': 'mxhybrid'}
+#: What :mod:`.inspect_package` does where it does not import a package of that name.
+_ACTS = {'gpus': 'looking for GPUs'}
+#: Names of CUDA's libraries.
+_OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
 #: Features of MXNet's build that are worth a word.
 _NAMED_FEATURES = ('DIST_KVSTORE', 'CUDA', 'CUDNN', 'NCCL', 'MKLDNN', 'OPENMP')
 
@@ -39,12 +45,12 @@ def look(name: str, seconds: float) -> Dict[str, Any]:
     env = {key: value for key, value in package_environment().items()
            if not key.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY)}
     ended = call_process(argv, seconds, env)
-    answer = _answer(ended)
+    answer, act = _answer(ended), _ACTS.get(name, 'import ' + name)
     if answer is None:
         last = ended.last_words()
-        return {'problem': 'import %s %s%s' % (name, ended.how(seconds), ': ' + last if last else '')}
+        return {'problem': '%s %s%s' % (act, ended.how(seconds), ': ' + last if last else '')}
     if 'error' in answer:
-        return {'problem': 'import %s fails: %s: %.400s' % (name, answer['error'], answer['says']),
+        return {'problem': '%s fails: %s: %.400s' % (act, answer['error'], answer['says']),
                 'missing': answer['error'] == 'ModuleNotFoundError' and answer['missing'] == name,
                 'needs': answer['missing']}
     return answer
@@ -61,6 +67,21 @@ def look_at_all(seconds: float) -> Dict[str, Dict[str, Any]]:
     """What :func:`look` says about each package, all at the same time."""
     with ThreadPoolExecutor(len(PACKAGES)) as pool:
         return dict(zip(PACKAGES, pool.map(lambda name: look(name, seconds), PACKAGES)))
+
+
+def look_at_gpus(mxnet: Dict[str, Any], seconds: float) -> Dict[str, Any]:
+    """What there is to say of GPUs, by what is known of MXNet: 'gpus', or 'problem'; nothing where it has no CUDA."""
+    return look('gpus', seconds) if 'CUDA' in mxnet.get('features', ()) else {}
+
+
+def describe_gpus(known: Dict[str, Any]) -> str:
+    """The GPUs in words."""
+    if 'problem' in known:
+        return str(known['problem'])
+    if not known['gpus']:
+        return 'none found'
+    return ', '.join('GPU %d with %s%s' % (number, size_text(gpu['total']), ' that fails' if gpu['problem'] else '')
+                     for number, gpu in enumerate(known['gpus']))
 
 
 def split_version(text: str) -> Tuple[int, ...]:
@@ -130,6 +151,26 @@ def _mxhybrid(known: Dict[str, Any]) -> Finding:
     return Finding(GROUP, 'mxhybrid', FINE, text + ' with the lane', data=known)
 
 
+def check_gpus(known: Dict[str, Any], horovod: Dict[str, Any]) -> List[Finding]:
+    """Findings about the GPUs, given what is known of them and of Horovod."""
+    text = 'GPUs of MXNet: ' + describe_gpus(known)
+    if 'problem' in known:
+        return [Finding(GROUP, 'gpus', FAILED, text, 'see nvidia-smi, and docs/gpu.md', known)]
+    broken = ['GPU %d: %s' % (number, gpu['problem']) for number, gpu in enumerate(known['gpus']) if gpu['problem']]
+    if broken:
+        return [Finding(GROUP, 'gpus', FAILED, '%s; %s' % (text, '; '.join(broken)),
+                        "MXNet's builds have no kernels for compute capability 9.0 and later, see docs/gpu.md; for "
+                        'another cause see nvidia-smi', known)]
+    if not known['gpus']:
+        return [Finding(GROUP, 'gpus', ADVICE, text + ', so this build works on CPUs only',
+                        'see nvidia-smi for the driver, and CUDA_VISIBLE_DEVICES', known)]
+    found = [Finding(GROUP, 'gpus', FINE, text, data=known)]
+    if not horovod.get('nccl'):
+        found.append(Finding(GROUP, 'nccl', ADVICE, 'Horovod has no NCCL: dense gradients of GPUs are summed in the '
+                             "host's memory", 'build it with HOROVOD_GPU_OPERATIONS=NCCL, see docs/gpu.md'))
+    return found
+
+
 def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]]) -> Finding:
     text = '%s is not installed' % _TITLES[name] if known.get('missing') else known['problem']
     remedy = _INSTALL[name]
@@ -138,6 +179,10 @@ def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]])
         remedy = 'it needs %s, see there' % _TITLES[needs]
     elif name == 'mxhybrid' and any('problem' in others[other] for other in ('numpy', 'mxnet')):
         remedy = 'make what it needs work, see above'
+    elif 'libcuda.so' in text:
+        remedy = "this build of MXNet needs NVIDIA's driver, with which that comes; without GPUs take %s" % remedy
+    elif _OF_CUDA.search(text):
+        remedy = 'MXHYBRID_MXNET=mxnet-cu112 scripts/install brings CUDA libraries along, see docs/gpu.md'
     elif not known.get('missing') and name != 'mxhybrid':
         remedy = 'try it alone: %s -c "import %s"; install it again: %s' % (sys.executable, name, remedy)
     return Finding(GROUP, name, FAILED, text, remedy, {key: value for key, value in known.items() if key != 'needs'})
@@ -174,4 +219,7 @@ def check(seconds: float) -> List[Finding]:
         else:
             found.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
                                  data=known[name]))
+    gpus = look_at_gpus(known['mxnet'], seconds)
+    if gpus:
+        found += check_gpus(gpus, known['horovod'])
     return found + [_launchers()]

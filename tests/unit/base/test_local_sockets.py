@@ -1,4 +1,6 @@
 """Messages between processes of a host: what who sends, waits or connects is told when the other one has gone."""
+import os
+
 import pytest
 
 from mxhybrid.base.local_sockets import Left, Listener, connect
@@ -10,6 +12,7 @@ def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
     theirs = listener.accept(1)
     theirs.send(['here'])
     assert mine.receive(1) == (['here'], None)
+    assert mine.peer == theirs.peer == os.getpid()
     theirs.close()
     with pytest.raises(Left):
         mine.receive(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.machine import available_bytes, describe_status, remedy
+from mxhybrid.base.machine import available_bytes, describe_status, remedy, total_bytes
 
 
 def files(root, **contents):
@@ -35,6 +35,14 @@ def test_this_machine_has_some():
       'sys__fs__cgroup__memory__memory.usage_in_bytes': '100\n'}, 600)])
 def test_the_smaller_of_kernel_and_container(tmp_path, contents, expected):
     assert available_bytes(files(tmp_path, proc__meminfo=MEMINFO, **contents)) == expected
+
+
+@pytest.mark.parametrize('contents, expected', [
+    ({}, 2048000), ({'sys__fs__cgroup__memory.max': 'max\n'}, 2048000),
+    ({'sys__fs__cgroup__memory.max': '5000\n'}, 5000),
+    ({'sys__fs__cgroup__memory__memory.limit_in_bytes': '9223372036854771712\n'}, 2048000)])
+def test_the_memory_of_machine_or_container(tmp_path, contents, expected):
+    assert total_bytes(files(tmp_path, proc__meminfo=MEMINFO, **contents)) == expected
 
 
 def test_memory_that_cannot_be_had_has_a_remedy_and_other_errors_have_none():

@@ -1,7 +1,7 @@
 """Numbers and tables for people: units, alignment."""
 import pytest
 
-from mxhybrid.base.text import aligned, size_text
+from mxhybrid.base.text import aligned, seconds_text, size_text
 
 
 @pytest.mark.parametrize('count, text', [
@@ -10,6 +10,12 @@ from mxhybrid.base.text import aligned, size_text
 ])
 def test_sizes_in_powers_of_1000(count, text):
     assert size_text(count) == text
+
+
+@pytest.mark.parametrize('seconds, text', [
+    (0, '0 ms'), (0.0123456, '12.3 ms'), (0.999, '999 ms'), (1, '1 s'), (75.04, '75 s')])
+def test_times(seconds, text):
+    assert seconds_text(seconds) == text
 
 
 def test_columns_are_aligned_text_left_numbers_right():

@@ -1,0 +1,11 @@
+"""Where compiled parts of the package lie."""
+import glob
+import os
+import sys
+from typing import List
+
+
+def compiled_files(folder: str, name: str) -> List[str]:
+    """Compiled libraries of a name in a folder, that of this interpreter first."""
+    return sorted(glob.glob(os.path.join(folder, name + '*.so')),
+                  key=lambda path: (sys.implementation.cache_tag or '') not in path)

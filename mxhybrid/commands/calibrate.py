@@ -1,0 +1,99 @@
+"""Measure the cluster that a job runs on, for the planner.
+
+Started as a training is, on the hosts that will train, with as many workers on each; nothing else should run there.
+Worker 0 writes the file, which docs/planner.md explains:
+
+  horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json
+  python scripts/launch.py -n 4 -s 2 --launcher local mxhybrid calibrate cluster.json
+
+It takes up to a minute on four hosts.  The exit status is 0 if the file was written, else 1.
+"""
+import argparse
+import dataclasses
+import datetime
+import logging
+import sys
+from typing import Any, List
+
+from .. import __version__
+from ..base import launcher
+from ..base.errors import InputError, SettingError
+from ..base.files import cannot_write
+from . import console
+
+#: What is measured in turn, for the progress bar.
+_PARTS = 9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('file', metavar='FILE', help='file to write, on the host of worker 0; one that is there is '
+                                                     'replaced')
+
+
+def lines_of(cluster: Any) -> List[str]:
+    """A cluster in words."""
+    link, memory = cluster.link, cluster.memory
+    lines = ['%-12s %5s %6s %6s %9s' % ('host', 'ranks', 'cores', 'speed', 'memory')]
+    lines += ['%-12s %5d %6.3g %6.2f %6.1f GB' % (host.name, host.ranks, host.cores, host.speed,
+                                               (host.memory_bytes or 0) / 1e9) for host in cluster.hosts]
+    lines.append('')
+    for name, way, latency in (('link', link, cluster.link_latency_s), ('memory', memory, cluster.memory_latency_s)):
+        burst = ', at first %.0f kB at %.0f MB/s' % (way.burst / 1e3, way.peak / 1e6) if way.burst else ''
+        lines.append('%-12s %.1f MB/s%s, latency %.0f us' % (name, way.rate / 1e6, burst, 1e6 * latency))
+    lines += ['', '%-12s %9s %9s %9s %9s' % ('a rank\'s core', 'ms', 'ms/item', 'ms/MB', 'latency')]
+    lines += ['%-12s %10.3f %9.4f %9.3f %6.2f ms' % (kind, 1e3 * cost.fixed_s, 1e3 * cost.per_item_s,
+                                                  1e9 * cost.per_byte_s, 1e3 * cost.latency_s)
+              for kind, cost in cluster.costs.items()]
+    return lines
+
+
+def _measure(given: argparse.Namespace) -> Any:
+    """The cluster, and this worker's rank; an InputError is one on all workers."""
+    # As the command does without MXNet otherwise, and joining takes a while.
+    import mxnet
+    from tqdm import tqdm
+
+    from ..job.join import join
+    from ..planner.calibration import Calibration
+
+    if (launcher.read().workers or 2) < 2 or launcher.read().launcher == 'none':
+        raise InputError('it measures what is between workers, and there is one: start it as a training is started, '
+                         'for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate %s' % given.file)
+    job, _ = join({})
+    # What Trainers and tables say of themselves.
+    logging.getLogger('mxhybrid.kvstore').setLevel(logging.WARNING)
+    assert job.collective is not None
+    problem = job.collective.exchange(cannot_write(given.file) if job.rank == 0 else '', 'mxhybrid.calibrate.file')[0]
+    if problem:
+        raise InputError(problem)
+    with tqdm(total=_PARTS, desc='calibrate', disable=None if job.rank == 0 else True) as bar:
+        def progress(what: str) -> None:
+            bar.set_postfix_str(what)
+            bar.update()
+
+        cluster = Calibration(job, progress).measure()
+    now = datetime.datetime.now(datetime.timezone.utc)
+    measured = '%s UTC, mxhybrid %s, MXNet %s, %d workers of %s: mxhybrid calibrate %s' % (
+        now.strftime('%Y-%m-%d %H:%M'), __version__, mxnet.__version__, job.num_workers, job.launcher, given.file)
+    return dataclasses.replace(cluster, measured=measured), job.rank
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure and write; returns the exit status."""
+    from ..planner.cluster import save
+
+    try:
+        cluster, rank = _measure(given)
+    except (InputError, SettingError) as error:  # which all workers have alike
+        sys.stderr.write('mxhybrid calibrate: %s\n' % error)
+        return 1
+    if rank == 0:
+        save(given.file, cluster)
+        console.write('\n'.join(lines_of(cluster) + ['', 'written to ' + given.file]))
+    return 0
+
+
+if __name__ == '__main__':
+    from .main import run_alone
+
+    sys.exit(run_alone('calibrate'))

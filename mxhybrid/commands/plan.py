@@ -1,0 +1,209 @@
+"""Find how to split a network over a cluster, by simulating training steps.
+
+MODEL is a function without arguments that makes the network, a HybridBlock: train.py:make_net, or module:make_net.  The
+cluster file is what mxhybrid calibrate has measured, or was written by hand:
+
+  mxhybrid plan train.py:make_net --inputs data=64,3,224,224 --cluster cluster.json --export plan.json
+  mxhybrid plan train.py:make_net --inputs data=64,3,224,224 --cluster cluster.json --import plan.json --evaluate-only
+  mxhybrid plan train.py:make_net --inputs data=64,3,224,224 --cluster cluster.json --compare a.json b.json
+  mxhybrid plan train.py:make_net --inputs data=2048,3,224,224 --formula 8,64,512
+
+The first time operators are timed on this machine, which may take minutes; the times are kept.  In training,
+mxhybrid.parallelize takes the file that --export writes.
+"""
+import argparse
+import sys
+from typing import Any, Dict, List
+
+from ..base.errors import HybridError, InputError
+from ..base.files import cannot_write
+from ..base.text import aligned, seconds_text, size_text
+from . import console
+
+#: Between two readings of the clock by the progress bar, in proposals.
+_BAR_STEP = 50
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('model', metavar='MODEL', help='FILE.py:FUNCTION or MODULE:FUNCTION')
+    parser.add_argument('--inputs', nargs='+', required=True, metavar='NAME=SHAPE[:TYPE]',
+                        help='of the joint batch, in the order in which the network takes them')
+    parser.add_argument('--batch-axis', type=int, default=0, metavar='N', help='which dimension has the samples')
+    parser.add_argument('--cluster', metavar='FILE', help='the cluster file')
+    parser.add_argument('--budget', type=float, default=10.0, metavar='SECONDS', help='of the search (default 10)')
+    parser.add_argument('--proposals', type=int, metavar='N', help='end the search after so many')
+    parser.add_argument('--seed', type=int, default=0, metavar='N',
+                        help='the same one, with --proposals and a large --budget, finds the same plan')
+    parser.add_argument('--memory', type=float, metavar='GB', help='that no rank may exceed')
+    parser.add_argument('--states', type=int, default=0, metavar='N',
+                        help='arrays that the optimizer keeps beside each weight: 1 for momentum, 2 for adam')
+    parser.add_argument('--import', dest='start', metavar='FILE', help='a plan to begin with')
+    parser.add_argument('--evaluate-only', action='store_true',
+                        help='do not search: predict the plan of --import, or data parallelism')
+    parser.add_argument('--compare', nargs='+', metavar='FILE', help='predict several plans')
+    parser.add_argument('--export', metavar='FILE', help='write the plan, for mxhybrid.parallelize')
+    parser.add_argument('--trace', metavar='FILE', help='write the predicted step as a trace, as MXHYBRID_TRACE does')
+    parser.add_argument('--gantt', metavar='PICTURE', help='draw the predicted step; needs matplotlib')
+    parser.add_argument('--taskgraph', metavar='PICTURE', help='draw the plan, as .svg or .dot')
+    parser.add_argument('--formula', metavar='RANKS', help='print what communication takes by the formulas of Gholami '
+                        'et al., for these numbers of ranks: 8,64,512; without --cluster at 2 us and 6 GB/s')
+    parser.add_argument('--formula-png', metavar='PICTURE', help='draw that; needs matplotlib')
+    parser.add_argument('--profiles', metavar='FILE', help='where times of operators are kept (default: in ~/.cache)')
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do what was asked; returns the exit status."""
+    try:
+        return _run(given)
+    except HybridError as error:
+        sys.stderr.write('mxhybrid plan: %s\n' % error)
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
+    # As the command does without MXNet otherwise.
+    from ..planner.cluster import load as load_cluster
+    from ..planner.models import inputs_of, network_at
+
+    if given.cluster is None and not given.formula:
+        raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
+    if given.evaluate_only and given.compare:
+        raise InputError('compare: it does not search: leave out --evaluate-only')
+    for name in ('budget', 'proposals', 'memory'):
+        value = getattr(given, name)
+        if value is not None and not value > 0:
+            raise InputError('%s: %s: give more than 0' % (name, value))
+    for path in (given.export, given.trace, given.gantt, given.taskgraph, given.formula_png):
+        problem = cannot_write(path) if path else ''
+        if problem:
+            raise InputError(problem)
+    shapes, types = inputs_of(given.inputs)
+    cluster = None if given.cluster is None else load_cluster(given.cluster)
+    net = network_at(given.model)
+    if given.formula:
+        return _formula(given, net, shapes, types, cluster)
+    return _Planning(given, net, shapes, types, cluster).run()
+
+
+def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
+    from ..parallel.traced import traced
+    from ..planner.formula_table import draw_formula, formula_rows, formula_table, layer_formula_table
+    from ..planner.formulas import PAPER_NETWORK, network_of
+    from ..planner.layer_sizes import sizes_of
+
+    try:
+        ranks = [int(word) for word in given.formula.split(',')]
+    except ValueError as error:
+        raise InputError('formula: %r: give numbers of ranks, 8,64,512' % given.formula) from error
+    batch = shapes[0][given.batch_axis]
+    layers = sizes_of(traced(net, shapes, given.batch_axis, types).graph, batch)
+    network = PAPER_NETWORK if cluster is None else network_of(cluster)
+    console.write(formula_table(layers, batch, ranks, network) + '\n')
+    console.write(layer_formula_table(layers, batch, ranks[-1], network))
+    if given.formula_png:
+        draw_formula(formula_rows(layers, batch, ranks, network), given.formula_png)
+    return 0
+
+
+class _Planning:
+    """A network, a cluster and what is asked of them."""
+
+    def __init__(self, given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any):
+        from ..planner.planning import Planner
+        from ..planner.profiles import Profiles
+
+        self._given = given
+        self._profiles = Profiles(given.profiles)
+        self._planner = Planner(net, shapes, cluster, self._profiles, given.batch_axis, types, given.states)
+
+    def run(self) -> int:
+        """Predict, compare or search."""
+        from ..parallel.plan import data_parallel, load
+
+        given, planner = self._given, self._planner
+        if given.compare:
+            self._compare({path: load(path) for path in given.compare})
+            return 0
+        start = None if given.start is None else load(given.start)
+        if given.evaluate_only:
+            plan = data_parallel() if start is None else start
+            splits = planner.splits(plan)
+            self._show(splits, planner.predict(plan))
+            return 0
+        found = self._search(start)
+        splits = planner.splits(found.plan)
+        self._show(splits, found.prediction)
+        before = found.others['data parallel']
+        console.write('\ndata parallelism:')
+        self._words(planner.splits(data_parallel()), before)
+        ratio = before.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
+        proposals = sum(walk.proposals for walk in found.discovery.walks)
+        console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as data parallelism; %d '
+                      'proposals in %.1f s' % (found.name, ratio, proposals, found.discovery.elapsed))
+        self._front(found.front)
+        return 0
+
+    def _search(self, start: Any) -> Any:
+        from tqdm import tqdm
+
+        given = self._given
+        with tqdm(total=given.budget, desc='search', disable=None, bar_format='{desc}: {bar} {postfix}') as bar:
+            def progress(now: Any) -> None:
+                if now.proposals % _BAR_STEP == 0:
+                    bar.n = min(now.elapsed, given.budget)
+                    bar.set_postfix_str('%d plans, best %s' % (now.proposals, seconds_text(now.best)))
+
+            return self._planner.search(given.budget, given.proposals, given.seed,
+                                        None if given.memory is None else given.memory * 1e9, start, progress)
+
+    def _compare(self, plans: Dict[str, Any]) -> None:
+        from ..parallel.plan import data_parallel
+
+        rows = []
+        for name, plan in {'data parallel': data_parallel(), **plans}.items():
+            one = self._planner.predict(plan)
+            rows.append([name, seconds_text(one.seconds), size_text(one.largest_memory())])
+        console.write(aligned(['plan', 'step', 'memory'], rows))
+
+    def _show(self, splits: Any, prediction: Any) -> None:
+        from ..parallel.plan import save
+        from ..parallel.program import Parts
+        from ..planner.plan_picture import picture_of, write_picture
+        from ..planner.prediction_table import prediction_table
+        from ..planner.timeline_files import draw_gantt, write_timeline
+
+        given, planner = self._given, self._planner
+        console.write(prediction_table(planner, splits, prediction) + '\n')
+        self._words(splits, prediction)
+        if planner.cluster.measured is None:
+            console.write('the cluster file was written by hand, not measured')
+        tasks: List[Any] = prediction.tasks() if given.trace or given.gantt else []
+        title = 'predicted: %s a step' % seconds_text(prediction.seconds)
+        if given.export:
+            save(given.export, planner.explicit(splits))
+        if given.trace:
+            write_timeline(given.trace, tasks)
+        if given.gantt:
+            draw_gantt(tasks, given.gantt, title)
+        if given.taskgraph:
+            seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
+            nodes, edges = picture_of(Parts(planner.graph, splits), planner.network.dimensions, seconds)
+            write_picture(given.taskgraph, nodes, edges, title)
+
+    def _words(self, splits: Any, prediction: Any) -> None:
+        from ..planner.prediction_table import prediction_words
+
+        console.write('\n'.join(prediction_words(self._planner, splits, prediction)))
+
+    def _front(self, front: Any) -> None:
+        """What less memory costs."""
+        if len(front) > 1:
+            console.write('\nless memory takes more time (as single steps):')
+            console.write(aligned(['memory', 'step'], [[size_text(one.bytes), seconds_text(one.seconds)]
+                                                       for one in front]))
+
+
+if __name__ == '__main__':
+    from .main import run_alone
+
+    sys.exit(run_alone('plan'))

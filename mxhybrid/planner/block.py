@@ -1,0 +1,154 @@
+"""Blocks of tasks: what a simulated step is put together from."""
+from typing import Any, Dict, Mapping, Sequence, Tuple, Union
+
+import numpy as np
+
+from ..base.errors import InputError
+
+#: A task as ``src/simulate.cc`` reads it.  Successors are ranges in the arrays of its :class:`~.slots.Slots`: those in
+#: its own block, and those in others.
+TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
+                 ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('express', 'i4'),
+                 ('unused', 'i4')], align=True)
+#: Key and index in the block make one number, by which tasks that are ready together are ordered.
+_INDEX_BITS = 23
+_MOST_TASKS = 1 << _INDEX_BITS
+_MOST_KEYS = 1 << 40
+_MOST_PORTS = 1 << 20
+
+Numbers = Union[float, Sequence[Any], np.ndarray]
+
+
+class Block:
+    """Tasks that come and go together, such as those of an operator, or of the edge between two.  Immutable.
+
+    Parameters
+    ----------
+    key : int
+        Of at least 0 and less than 2**40; a simulation has one block of each.  Tasks that are ready at the same moment
+        are taken in order of key, then of index.
+    resource : array_like of int, shape (n,)
+        What each task takes: the number of a resource; -1 for a join, which takes none.
+    work : float or array_like, shape (n,)
+        In units of the resource: bytes, or seconds of a core.
+    second : int or array_like of int, shape (n,)
+        Another resource that a task holds at the same time, or -1.
+    latency : float or array_like, shape (n,)
+        Seconds after its end before its successors may start; its resources are free meanwhile.
+    express : bool or array_like of bool, shape (n,)
+        Whether it overtakes what waits for its resource without being express.
+    inner : array_like of int, shape (m, 2)
+        Tasks by index, and those that come after them.
+    ports : mapping of int to int, or array_like of int, shape (p, 2)
+        Numbers, small ones, by which tasks of other blocks wait for tasks of this one, and those tasks by index.
+    waits : array_like of int, shape (w, 3)
+        A task by index, the key of another block, and the port of that for whose task it waits.  A block that is not
+        there, or has no such port, is not waited for.
+
+    Raises
+    ------
+    InputError
+        For numbers out of range.
+    """
+
+    __slots__ = ('key', 'size', 'tasks', 'targets', 'table', 'reads', 'top')
+
+    #: Numbers of tasks that wait, and the ports they wait for, by key of the other block.
+    reads: Dict[int, Tuple[np.ndarray, np.ndarray]]
+
+    def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
+                 express: Any = False, inner: Any = (), ports: Union[Mapping[int, int], Any] = (), waits: Any = ()):
+        if not 0 <= key < _MOST_KEYS:
+            raise InputError('block %r: give a key of at least 0 and less than %d' % (key, _MOST_KEYS))
+        self.key = int(key)
+        resources = np.asarray(resource, np.int32)
+        if resources.ndim != 1 or len(resources) >= _MOST_TASKS:
+            raise self._wrong('give fewer than %d tasks, in one dimension' % _MOST_TASKS)
+        self.size = size = len(resources)
+        self.tasks = tasks = np.zeros(size, TASK)
+        tasks['resource'] = resources
+        try:
+            for name, values in (('work', work), ('second', second), ('latency', latency), ('express', express)):
+                tasks[name] = values
+        except ValueError as error:
+            raise self._wrong('%s: give a number, or one for each of %d tasks' % (name, size)) from error
+        tasks['order'] = np.arange(size, dtype=np.int64) + (self.key << _INDEX_BITS)
+        self._check_tasks()
+        self._set_inner(self._rows('inner', inner, 2))
+        self._set_ports(self._rows('ports', list(ports.items()) if isinstance(ports, Mapping) else ports, 2))
+        self._set_waits(self._rows('waits', waits, 3))
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError('block %d: %s' % (self.key, what))
+
+    def _rows(self, name: str, values: Any, width: int) -> np.ndarray:
+        rows = np.asarray(values, np.int64)
+        if not rows.size:
+            return rows.reshape(0, width)
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise self._wrong('%s: give rows of %d numbers' % (name, width))
+        if rows.min() < 0:
+            raise self._wrong('%s: give numbers of at least 0, not %d' % (name, rows.min()))
+        return rows
+
+    def _own(self, name: str, indices: np.ndarray) -> None:
+        if indices.size and indices.max() >= self.size:
+            raise self._wrong('%s: it has %d tasks, and none of index %d' % (name, self.size, indices.max()))
+
+    def _check_tasks(self) -> None:
+        tasks, size = self.tasks, self.size
+        resource, second = tasks['resource'], tasks['second']
+        self.top = int(max(resource.max(), second.max())) if size else -1
+        for name in ('work', 'latency'):
+            # min and max are NaN where any is.
+            if size and not (tasks[name].min() >= 0 and tasks[name].max() < np.inf):
+                raise self._wrong('%s: give numbers of at least 0' % name)
+        if size and (resource.min() < -1 or second.min() < -1):
+            raise self._wrong('resource, second: give numbers of resources, or -1')
+        if ((second >= 0) & ((resource < 0) | (resource == second))).any():
+            raise self._wrong('second: give it only with another resource beside it')
+        if (tasks['work'][resource < 0] > 0).any():
+            raise self._wrong('work: a task without resource does none')
+
+    def _set_inner(self, inner: np.ndarray) -> None:
+        self._own('inner', inner)
+        ends = np.bincount(inner[:, 0], minlength=self.size).cumsum()
+        self.tasks['inner_end'] = ends
+        self.tasks['inner'][1:] = ends[:-1]
+        self.targets = inner[inner[:, 0].argsort(kind='stable'), 1].astype(np.int32)
+
+    def _set_ports(self, ports: np.ndarray) -> None:
+        self._own('ports', ports[:, 1])
+        top = int(ports[:, 0].max()) if len(ports) else -1
+        if top >= _MOST_PORTS:
+            raise self._wrong('ports: give numbers less than %d, not %d' % (_MOST_PORTS, top))
+        #: The task of each port, -1 for none; the last one is what larger numbers stand for.
+        self.table = np.full(top + 2, -1, np.int32)
+        self.table[ports[:, 0]] = ports[:, 1]
+
+    def _set_waits(self, waits: np.ndarray) -> None:
+        self._own('waits', waits[:, 0])
+        own, others, ports = waits.T
+        if (others == self.key).any():
+            raise self._wrong('waits: its tasks wait for each other by `inner`')
+        order = others.argsort(kind='stable')
+        others = others[order]
+        own, ports = own[order].astype(np.int32), ports[order].astype(np.int32)
+        cuts = np.flatnonzero(others[1:] != others[:-1]) + 1
+        starts = [0] + cuts.tolist() if len(others) else []
+        ends = starts[1:] + [len(others)]
+        self.reads = {int(others[start]): (own[start:end], ports[start:end]) for start, end in zip(starts, ends)}
+
+    def __repr__(self) -> str:
+        return 'Block(%d, %d tasks)' % (self.key, self.size)
+
+
+def key_and_index(order: int) -> Tuple[int, int]:
+    """The block's key and the index in it of a task, by its `order`."""
+    return order >> _INDEX_BITS, order & (_MOST_TASKS - 1)
+
+
+def keys_in_words(orders: np.ndarray, most: int = 5) -> str:
+    """Keys of blocks of tasks, for a message."""
+    keys = np.unique(orders >> _INDEX_BITS)
+    return ', '.join(map(str, keys[:most])) + (' and %d more' % (len(keys) - most) if len(keys) > most else '')

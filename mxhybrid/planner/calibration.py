@@ -1,0 +1,320 @@
+"""Measures the cluster that a job runs on: ``mxhybrid calibrate``.
+
+Everything is done as training does it: exchanges of a network that is split, steps of a Trainer, pushes and pulls of a
+table.  Of each, several sizes are timed on all workers at once; a cost is what makes up the seconds of cores, and what
+is left of the clock's seconds is latency.
+"""
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..base.errors import InputError
+from ..base.log import get_logger
+from ..job.job import Job
+from ..kvstore import hooks
+from ..parallel.team import team_of
+from .cluster import Bucket, Cluster, Host, TransferCost
+from .core_time import CoreWatch, Taken
+from .cores import facts, hosts_of
+from .exchange_probe import ExchangeChain, GroupSums, Step, all_to_all, shifted
+from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
+from .reference import Reference, reference_seconds
+from .store_probe import ROW_BYTES, DenseWeights, TableRows, TrainerSteps, partitions_to_try
+
+logger = get_logger(__name__)
+
+#: Bytes of transfers after idleness, and seconds of idleness before each; no larger ones when one has taken so long.
+WAY_BYTES = tuple(1 << at for at in range(12, 24))
+IDLE_S, LONG_ENOUGH_S = 0.03, 0.15
+#: Transfers of each size.
+WAY_ROUNDS = 9
+#: Bytes that a rank gives in an exchange, or has in a sum over a group.
+EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
+#: Exchanges of the longer chain; the shorter one has one.
+CHAIN = 5
+#: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
+MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
+#: Runs of the reference pieces.
+SPEED_RUNS = 21
+
+
+class Calibration:
+    """A measurement of a job's cluster (collective).
+
+    Parameters
+    ----------
+    job : Job
+        Of at least two workers.
+    progress : callable, optional
+        Is told what is measured next.
+    """
+
+    def __init__(self, job: Job, progress: Callable[[str], None] = lambda what: None):
+        if job.num_workers < 2:
+            raise InputError('calibrate: there is one worker: start it on all hosts of the cluster as a training is '
+                             'started, for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
+        hooks.install()  # which the command mxhybrid, other than a script, has not done
+        self._job, self._progress = job, progress
+        self._team = team_of(job)
+        self._watch = CoreWatch(job)
+        if not self._watch.sees_servers:
+            logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
+                           'lane')
+        places = job.topology.places
+        #: Ranks by host.
+        self._local = [[rank for rank, other in enumerate(places) if other == place]
+                       for place in dict.fromkeys(places)]
+        self._everyone = list(range(job.num_workers))
+        #: Bytes a second that limit sizes.
+        self._limit = 1e15
+
+    def measure(self, beside: Optional[Reference] = None) -> Cluster:
+        """The cluster.
+
+        Parameters
+        ----------
+        beside : Reference, optional
+            What speeds are relative to: what the reference pieces took where operators were profiled; by default what
+            they take on worker 0's host while nobody else computes.
+
+        Raises
+        ------
+        InputError
+            Workers that are not numbered host by host.
+        """
+        began = time.perf_counter()
+        self._progress('cores')
+        hosts, memory_rate = self._hosts(beside)
+        self._progress('links')
+        link, link_latency = self._way([[local[0] for local in self._local]], 'link')
+        if link is not None:
+            self._limit = link.rate / max(map(len, self._local))
+        self._progress('memory')
+        pairs = [local for local in self._local if len(local) > 1]
+        memory, memory_latency = self._memory(pairs, memory_rate)
+        if link is None:
+            link, link_latency = memory, memory_latency
+        self._hop = link_latency if len(self._local) > 1 else memory_latency
+        costs: Dict[str, TransferCost] = {}
+        self._progress('exchanges')
+        costs['exchange'] = self._exchange()
+        self._progress('sums of groups')
+        costs['group_sum'] = self._group_sum()
+        self._progress('steps')
+        costs.update(self._steps())
+        self._progress('rows')
+        costs.update(self._rows())
+        self._progress('transfers at the same time')
+        cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs)
+        self._overlap(cluster)
+        self._log('calibrated in %.0f s', time.perf_counter() - began)
+        return cluster
+
+    # -- hosts -----------------------------------------------------------------------------------------------------
+
+    def _hosts(self, beside: Optional[Reference]) -> Tuple[List[Host], float]:
+        """Hosts, and bytes a second that a core copies."""
+        topology = self._job.topology
+        alone = reference_seconds(SPEED_RUNS) if self._job.rank == 0 else None
+        first = beside or Reference(*self._watch.exchange(alone)[0])
+        self._watch.meet()
+        mine = reference_seconds(SPEED_RUNS)
+        everyone = self._watch.exchange([facts(), mine.speed_beside(first), mine.memory])
+        hosts = hosts_of(topology.places, topology.hosts, [one[0] for one in everyone],
+                         [one[1] for one in everyone])
+        for host in hosts:
+            self._log('%s: %d ranks on %.3g cores, %.2f times as fast as the core alone that is the measure',
+                      host.name, host.ranks, host.cores, host.speed)
+        # The reference pass reads two arrays of 16 MB and writes one.
+        return hosts, 3 * (16 << 20) / statistics.median(one[2] for one in everyone)
+
+    # -- ways ------------------------------------------------------------------------------------------------------
+
+    def _way(self, groups: List[List[int]], name: str) -> Tuple[Optional[Bucket], float]:
+        """Bucket and latency of the way between the ranks of a group, each of which gives to the next one."""
+        if len(groups[0]) < 2:
+            return None, 0.0
+        sizes: List[int] = []
+        seconds: List[float] = []
+        for size in WAY_BYTES:
+            chain = self._chain(lambda columns: shifted(groups, 1, columns), size, 1)
+            chain.there()
+            sizes.append(size)
+            # Programs that compute beside it make it longer, nothing makes it shorter.
+            seconds.append(min(self._after_idleness(chain) for _ in range(WAY_ROUNDS)))
+            self._forget(chain)
+            if seconds[-1] > LONG_ENOUGH_S:
+                break
+        bucket, _, left = fit_bucket(sizes, seconds)
+        latency = self._latency(groups)
+        self._log('%s: %.1f MB/s%s, latency %.0f us; %s', name, bucket.rate / 1e6,
+                  ', after idleness %.0f kB at %.0f MB/s' % (bucket.burst / 1e3, bucket.peak / 1e6) * (
+                      bucket.burst > 0), 1e6 * latency, _left(left))
+        return bucket, latency
+
+    def _after_idleness(self, chain: ExchangeChain) -> float:
+        """Seconds of a transfer on the slowest worker that takes part."""
+        self._watch.meet()
+        time.sleep(IDLE_S)
+        began = time.perf_counter()
+        chain.there()
+        return max(self._watch.exchange(time.perf_counter() - began))
+
+    def _latency(self, groups: List[List[int]]) -> float:
+        """Seconds of a small exchange, in a graph, in which nobody computes."""
+        taken = self._each(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
+        # Who has no part in it computes nothing.
+        part = self._job.num_workers / sum(map(len, groups))
+        return max(0.0, (taken.seconds - taken.core_s) * part)
+
+    def _memory(self, pairs: List[List[int]], copied: float) -> Tuple[Bucket, float]:
+        """Between ranks of a host; a core's own copies, where no host has two of them."""
+        if not pairs:
+            return Bucket(copied), 0.0
+        sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
+        part = self._job.num_workers / sum(map(len, pairs))
+        taken = [self._each(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
+        left = [max(0.0, one.seconds - one.core_s) * part for one in taken]
+        _, slope = least_squares([(1.0, float(size)) for size in sizes], left)
+        # No faster than a core copies: what is left beside the seconds of cores may be next to nothing.
+        rate = min(1 / max(float(slope), 1e-15), copied)
+        latency = self._latency(pairs)
+        self._log('memory: %.1f GB/s, latency %.0f us', rate / 1e9, 1e6 * latency)
+        return Bucket(rate), latency
+
+    # -- exchanges -------------------------------------------------------------------------------------------------
+
+    def _chain(self, step: Callable[[int], Callable[[int], Step]], size: int, length: int) -> ExchangeChain:
+        columns = size // 4
+        return ExchangeChain(self._team, self._job.num_workers, columns, step(columns), length)
+
+    def _forget(self, chain: ExchangeChain) -> None:
+        self._watch.meet()
+        chain.forget()
+
+    def _each(self, step: Callable[[int], Callable[[int], Step]], size: int) -> Taken:
+        """What one direction of one exchange takes: a long chain without a short one."""
+        taken = []
+        for length in (1, CHAIN):
+            chain = self._chain(step, size, length)
+            taken.append(self._watch.take(chain.there_and_back))
+            self._forget(chain)
+        ways = 2 * (CHAIN - 1)
+        return Taken(*((long - short) / ways for short, long in zip(*taken)))
+
+    def _groups(self) -> List[List[List[int]]]:
+        """Ways to put ranks into groups: neighbours in pairs, and all together."""
+        found = [[self._everyone[at:at + 2] for at in range(0, len(self._everyone) - 1, 2)]]
+        if len(self._everyone) > 2:
+            found.append([self._everyone])
+        return found
+
+    def _sizes(self, most: float) -> List[int]:
+        """Bytes of exchanges that a link takes in time."""
+        return [size for size in EXCHANGE_BYTES if size <= max(most, EXCHANGE_BYTES[1])]
+
+    def _exchange(self) -> TransferCost:
+        samples, count = [], len(self._everyone)
+        shift = max(map(len, self._local)) if len(self._local) > 1 else 1
+        for size in self._sizes(self._limit * EXCHANGE_S):
+            taken = self._each(lambda columns: shifted([self._everyone], shift, columns), size)
+            samples.append(Sample(2, 2 * size, taken.core_s))
+            if count > 2:
+                taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
+                samples.append(_among(count, size, taken.core_s))
+        return self._fitted('exchange', samples)
+
+    def _group_sum(self) -> TransferCost:
+        samples, latencies = [], []
+        for size in self._sizes(self._limit * EXCHANGE_S):
+            for groups in self._groups():
+                taken = self._watch.take(GroupSums(self._team, groups, size // 4).make)
+                # It is two exchanges: ranks give each other ranges to sum, then their sums.
+                part = self._job.num_workers / sum(map(len, groups)) / 2
+                samples.append(_among(len(groups[0]), size, taken.core_s * part))
+                latencies.append((taken.seconds - taken.core_s) * part)
+        return self._fitted('group_sum', samples, self._beyond(latencies[0], 1))
+
+    def _beyond(self, seconds: float, hops: int) -> float:
+        """Latency beside that of messages, of which `hops` follow one another."""
+        return max(0.0, seconds - hops * self._hop)
+
+    # -- the store -------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> Dict[str, TransferCost]:
+        most = min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
+        several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(256, 256)]
+        several += [DenseWeights(count, most // count // 4) for count in (2, 8, 32)]
+        several.append(DenseWeights(8, min(most, 15 << 17) // 8 // 4))
+        rows, taken = [], []
+        for weights in several:
+            for updates in (0, 1):
+                steps = TrainerSteps(weights, bool(updates))
+                taken.append(self._watch.take(steps.step, steps.compute, 0.5))
+                rows.append((1.0, weights.number, weights.sums, weights.size,
+                             updates * weights.number, updates * weights.size))
+        seconds = [one.core_s for one in taken]
+        found = least_squares(rows, seconds)
+        self._log('step, sum and update: %s', _left(errors(rows, seconds, found)))
+        waits = [one.seconds - one.core_s for one in taken[:2]]
+        summed = self._beyond(waits[0], 2 if len(self._local) > 1 else 1)
+        made = [float(one) for one in found]
+        return {'step': TransferCost(made[0], made[1], 0.0, max(0.0, waits[1] - waits[0])),
+                'sum': TransferCost(made[2], 0.0, made[3], summed), 'update': TransferCost(0.0, made[4], made[5])}
+
+    def _rows(self) -> Dict[str, TransferCost]:
+        pushes, pulls = [], []
+        waits: List[Sequence[float]] = []
+        most = min(MOST_ROWS, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
+        for partitions in partitions_to_try(self._job.num_servers):
+            table = TableRows(self._job.rank, partitions)
+            for count in (8, most // 8, most):
+                table.draw(count)
+                pushed = self._watch.take(table.push)
+                pulled = self._watch.take(table.pull, table.push)
+                touched = min(partitions, count)
+                pushes.append(Sample(touched, count * ROW_BYTES, pushed.core_s))
+                pulls.append(Sample(touched, count * ROW_BYTES, pulled.core_s))
+                waits.append((pushed.seconds - pushed.core_s, pulled.seconds - pulled.core_s))
+        pull = self._fitted('pull', pulls, self._beyond(waits[0][1], 2))
+        one_row = pull.seconds(1, ROW_BYTES)
+        pushes = [one._replace(seconds=max(0.0, one.seconds - one_row)) for one in pushes]
+        return {'pull': pull,
+                'push': self._fitted('push', pushes, self._beyond(waits[0][0] - max(0.0, waits[0][1]), 1))}
+
+    def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:
+        cost, left = fit_cost(samples, latency)
+        self._log('%s: %.3g ms, %.3g ms an item, %.3g ms/MB, latency %.3g ms; %s', kind, 1e3 * cost.fixed_s,
+                  1e3 * cost.per_item_s, 1e9 * cost.per_byte_s, 1e3 * cost.latency_s, _left(left))
+        return cost
+
+    # -- a look back -----------------------------------------------------------------------------------------------
+
+    def _overlap(self, cluster: Cluster) -> None:
+        """Compare what transfers of all ranks at the same time take with what the links make of them."""
+        if len(self._local) < 2:
+            return
+        count = len(self._everyone)
+        size = self._sizes(self._limit * EXCHANGE_S)[-1]
+        taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
+        most = max(len(local) * (count - len(local)) for local in self._local)
+        leaving = most * size / count
+        steady = Bucket(cluster.link.rate)
+        expected = float(way_seconds(steady, cluster.link_latency_s, np.array(leaving)))
+        self._log('transfers of all ranks at the same time: %.1f kB leave a host in %.1f ms, the link alone makes it '
+                  '%.1f ms', leaving / 1e3, 1e3 * taken.seconds, 1e3 * expected)
+
+    def _log(self, text: str, *args: Any) -> None:
+        if self._job.rank == 0:
+            logger.info(text, *args)
+
+
+def _among(ranks: int, size: int, seconds: float) -> Sample:
+    """Of an exchange in which each rank gives every other one a share of so many bytes."""
+    return Sample(2 * (ranks - 1), 2 * size * (ranks - 1) / ranks, seconds)
+
+
+def _left(left: np.ndarray) -> str:
+    return 'off by %.0f %% on average, %.0f %% at most' % (100 * float(np.mean(left)), 100 * float(np.max(left)))

@@ -1,0 +1,224 @@
+"""What a plan runs on: hosts, ranks, links, and what each kind of transfer takes there; a file in JSON.
+
+``mxhybrid calibrate`` measures it on the cluster that will train.  For hardware that is not there it is written by
+hand, with ``"measured": null``; docs/planner.md has all keys.
+"""
+import dataclasses
+import hashlib
+import json
+import math
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..base.errors import InputError
+from ..base.files import write_atomically
+
+FORMAT = 'mxhybrid.cluster 1'
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """What a resource gives: `rate` units a second, and after idleness up to `burst` units more, at `peak` a second.
+
+    Units are bytes of a link and seconds of a core.  A link under ``tc tbf`` and a core under a quota of cgroups are
+    such buckets; without a burst it is the rate alone.
+    """
+
+    rate: float
+    peak: float = 0.0
+    burst: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host, and the ranks on it.
+
+    Attributes
+    ----------
+    name : str
+    ranks : int
+    cores : float
+        That its ranks share; less than one is a share of a core.
+    burst_s : float
+        Seconds of a core that may be saved while idle, where it is a share by quota.
+    speed : float
+        How fast a core computes, all others busy, beside the one that operators were profiled on.
+    memory_bytes : int or None
+        Of the host; None where it is not known.
+    """
+
+    name: str
+    ranks: int
+    cores: float
+    burst_s: float = 0.0
+    speed: float = 1.0
+    memory_bytes: Optional[int] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferCost:
+    """What a transfer takes beside links: ``fixed_s + per_item_s * items + per_byte_s * bytes`` seconds of a rank's
+    core, and `latency_s` in which nobody computes.
+    """
+
+    fixed_s: float
+    per_item_s: float
+    per_byte_s: float
+    latency_s: float = 0.0
+
+    def seconds(self, items: int, size: float) -> float:
+        """Of a rank's core."""
+        return self.fixed_s + self.per_item_s * items + self.per_byte_s * size
+
+
+#: Kinds of transfers, and what their items and bytes are.
+KINDS = {
+    'exchange': 'one direction of an exchange: messages given and taken, and their bytes',
+    'sum': 'a sum of dense gradients of all ranks, up to 2 MB of them together: ranks, bytes of the gradients',
+    'group_sum': 'each of the two exchanges of a sum over some ranks: messages given and taken, and their bytes',
+    'push': 'rows pushed to servers: partitions, bytes of rows',
+    'pull': 'rows pulled from servers: partitions, bytes of rows',
+    'update': 'an update of weights in a worker: parameters, bytes of weights',
+    'step': 'what a step takes beside all that: parameters, nothing',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Hosts and what joins them.  Ranks are numbered host by host.
+
+    Attributes
+    ----------
+    hosts : tuple of Host
+    link : Bucket
+        Of each host in each direction, bytes of payload.
+    link_latency_s : float
+        Until the first byte of a message is on another host.
+    memory : Bucket
+        Between ranks of a host, bytes.
+    memory_latency_s : float
+    costs : dict of str to TransferCost
+        By kind, see :data:`KINDS`.
+    measured : str or None
+        When and how it was measured; None if a person wrote it.
+    """
+
+    hosts: Tuple[Host, ...]
+    link: Bucket
+    link_latency_s: float
+    memory: Bucket
+    memory_latency_s: float
+    costs: Mapping[str, TransferCost]
+    measured: Optional[str] = None
+
+    @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return sum(host.ranks for host in self.hosts)
+
+    def host_of(self, rank: int) -> int:
+        """The number of a rank's host."""
+        for number, host in enumerate(self.hosts):
+            if rank < host.ranks:
+                return number
+            rank -= host.ranks
+        raise IndexError(rank)
+
+    def digest(self) -> str:
+        """Tells clusters apart."""
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def as_json(self) -> Dict[str, Any]:
+        """What :func:`cluster_from_json` reads."""
+        return {'format': FORMAT, 'measured': self.measured,
+                'hosts': [dataclasses.asdict(host) for host in self.hosts],
+                'link': dict(dataclasses.asdict(self.link), latency_s=self.link_latency_s),
+                'memory': dict(dataclasses.asdict(self.memory), latency_s=self.memory_latency_s),
+                'costs': {kind: dataclasses.asdict(cost) for kind, cost in self.costs.items()}}
+
+
+def save(path: str, cluster: Cluster) -> None:
+    """Write a cluster file."""
+    write_atomically(path, (json.dumps(cluster.as_json(), indent=1) + '\n').encode())
+
+
+def load(path: str) -> Cluster:
+    """Read a cluster file; InputError where it cannot be read or says something impossible."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            value = json.load(file)
+    except (OSError, ValueError) as error:
+        raise InputError('cluster: cannot read %s: %s' % (path, error)) from error
+    try:
+        return cluster_from_json(value)
+    except InputError as error:
+        raise InputError('%s: %s' % (path, error)) from error
+
+
+def cluster_from_json(value: Any) -> Cluster:
+    """The cluster that :meth:`Cluster.as_json` wrote; InputError for anything else."""
+    if not isinstance(value, dict) or value.get('format') != FORMAT:
+        raise InputError('cluster: no format %r: it is no cluster file of this version' % FORMAT)
+    _known('', value, {'format', 'measured', 'hosts', 'link', 'memory', 'costs'})
+    hosts = value.get('hosts')
+    if not isinstance(hosts, list) or not hosts:
+        raise InputError('cluster: hosts=%r: give a list of at least one' % (hosts,))
+    costs = value.get('costs')
+    if not isinstance(costs, dict) or set(costs) != set(KINDS):
+        raise InputError('cluster: costs: give %s, no more and no less' % ', '.join(sorted(KINDS)))
+    link, link_latency = _way('link', value.get('link'))
+    memory, memory_latency = _way('memory', value.get('memory'))
+    return Cluster(tuple(_host(at, one) for at, one in enumerate(hosts)), link, link_latency, memory, memory_latency,
+                   {kind: _cost('costs.' + kind, one) for kind, one in costs.items()},
+                   None if value.get('measured') is None else str(value['measured']))
+
+
+def _host(at: int, value: Any) -> Host:
+    where = 'hosts[%d]' % at
+    if not isinstance(value, dict):
+        raise InputError('cluster: %s=%r: give an object' % (where, value))
+    rest = {key: one for key, one in value.items() if key not in ('name', 'ranks', 'memory_bytes')}
+    numbers = _numbers(where, rest, ('cores',), {'burst_s': 0.0, 'speed': 1.0})
+    ranks, memory = value.get('ranks'), value.get('memory_bytes')
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (where, ranks))
+    if memory is not None and (not isinstance(memory, int) or memory < 1):
+        raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (where, memory))
+    for key in ('cores', 'speed'):
+        if numbers[key] <= 0:
+            raise InputError('cluster: %s.%s=%r: give more than 0' % (where, key, numbers[key]))
+    return Host(str(value.get('name', 'host%d' % at)), ranks, memory_bytes=memory, **numbers)
+
+
+def _cost(where: str, value: Any) -> TransferCost:
+    return TransferCost(**_numbers(where, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
+
+
+def _way(where: str, value: Any) -> Tuple[Bucket, float]:
+    numbers = _numbers(where, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
+    latency = numbers.pop('latency_s')
+    if numbers['rate'] <= 0:
+        raise InputError('cluster: %s.rate=%r: give bytes a second, more than 0' % (where, numbers['rate']))
+    if numbers['burst'] > 0 and numbers['peak'] <= numbers['rate']:
+        raise InputError('cluster: %s.burst=%r: give a peak above the rate with it, not %r'
+                         % (where, numbers['burst'], numbers['peak']))
+    return Bucket(**numbers), latency
+
+
+def _numbers(where: str, value: Any, needed: Tuple[str, ...], others: Dict[str, float]) -> Dict[str, float]:
+    if not isinstance(value, dict):
+        raise InputError('cluster: %s=%r: give an object' % (where, value))
+    _known(where, value, set(needed) | set(others))
+    found = {}
+    for key in list(needed) + list(others):
+        one = value.get(key, others.get(key))
+        if not isinstance(one, (int, float)) or isinstance(one, bool) or not math.isfinite(one) or one < 0:
+            raise InputError('cluster: %s.%s=%r: give a number of at least 0' % (where, key, one))
+        found[key] = float(one)
+    return found
+
+
+def _known(where: str, value: Mapping[str, Any], known: Any) -> None:
+    unknown: List[str] = sorted(set(value) - set(known))
+    if unknown:
+        raise InputError('cluster: %s%s is no key: take it out; there are %s'
+                         % (where + '.' if where else '', unknown[0], ', '.join(sorted(known))))

@@ -1,0 +1,116 @@
+"""Seconds of cores: what a worker, and the servers of its host on its behalf, compute for something that all workers
+do at once.
+"""
+import time
+from typing import Any, Callable, List, NamedTuple, Optional
+
+import mxnet as mx
+import numpy as np
+
+from ..job.job import Job
+
+_NAME = 'mxhybrid.calibrate.'
+#: Rounds of nothing, and seconds of idleness, by which other readings are corrected.
+_EMPTY_ROUNDS, _IDLE_ROUNDS, _IDLE_S = 15, 5, 0.1
+#: Rounds of an act; seconds that one lasts, where an act is repeated within it.
+_FEWEST, _MOST, _LONG_ENOUGH_S = 3, 15, 0.004
+
+#: What is timed.
+Act = Callable[[], None]
+
+
+class Taken(NamedTuple):
+    """What something took, on average over all workers: seconds of a worker's core, and of the clock."""
+
+    core_s: float
+    seconds: float
+
+
+def process_seconds(pid: int) -> float:
+    """CPU seconds of a process of this machine, of all its threads; 0 where it cannot be seen."""
+    try:
+        # clock_getcpuclockid(3) makes this number, of CPUCLOCK_SCHED in the kernel's posix-timers.
+        return time.clock_gettime(~pid << 3 | 2) if pid > 0 else 0.0
+    except OSError:
+        return 0.0
+
+
+class CoreWatch:
+    """Times what all workers of a job do at once (every method is collective).
+
+    Servers' seconds are shared by the workers of their host.  What threads take while nothing happens, and what it
+    takes to meet, does not count.
+    """
+
+    def __init__(self, job: Job):
+        assert job.collective is not None
+        self._collective: Any = job.collective
+        lane = None if job.servers is None else job.servers.lane
+        self._servers = [] if lane is None else lane.local_nodes
+        #: Whether the servers' seconds can be seen.
+        self.sees_servers = all(process_seconds(pid) > 0 for pid in self._servers) and bool(self._servers)
+        places = job.topology.places
+        self._share = 1.0 / list(places).count(places[job.rank])
+        self._burnt = self._met = 0.0
+        self._burnt = min(self._idle() for _ in range(_IDLE_ROUNDS))
+        self._met = float(np.median([self._once(lambda: None)[0] for _ in range(_EMPTY_ROUNDS)]))
+
+    def _core(self) -> float:
+        return time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) + self._share * sum(map(process_seconds,
+                                                                                         self._servers))
+
+    def _idle(self) -> float:
+        """Seconds of a core a second, while nobody does anything."""
+        self.meet()
+        before, began = self._core(), time.perf_counter()
+        time.sleep(_IDLE_S)
+        return (self._core() - before) / (time.perf_counter() - began)
+
+    def meet(self) -> None:
+        """Wait for all workers."""
+        self._collective.any(False, _NAME + 'meet')
+
+    def exchange(self, value: Any) -> List[Any]:
+        """The JSON `value` of every worker, in rank order."""
+        return self._collective.exchange(value, _NAME + 'values')
+
+    def average(self, values: Any) -> np.ndarray:
+        """Of an array of numbers, over all workers."""
+        return np.mean(np.array(self.exchange(np.asarray(values, float).tolist())), axis=0)
+
+    def _once(self, act: Act, before: Optional[Act] = None, times: int = 1) -> List[float]:
+        if before is not None:
+            before()
+            mx.nd.waitall()
+        self.meet()
+        core, began = self._core(), time.perf_counter()
+        for _ in range(times):
+            act()
+        mx.nd.waitall()
+        seconds = time.perf_counter() - began
+        self.meet()  # or servers would still work for others
+        lasted = time.perf_counter() - began
+        return [(self._core() - core - self._burnt * lasted - self._met) / times, seconds / times]
+
+    def take(self, act: Act, before: Optional[Act] = None, budget_s: float = 0.3) -> Taken:
+        """Time an act, by as many rounds as `budget_s` has room for, three at least.
+
+        Parameters
+        ----------
+        act : callable
+            The same on all workers.
+        before : callable, optional
+            What comes before each time, and does not count; nothing is under way after it.
+        budget_s : float, optional
+            Seconds.
+        """
+        self._once(act, before)
+        began = time.perf_counter()
+        _, once = self._once(act, before)
+        once, round_s = self.average([once, time.perf_counter() - began])
+        times = 1 if before is not None else max(1, min(16, int(_LONG_ENOUGH_S / once)))
+        rounds = max(_FEWEST, min(_MOST, int(budget_s / (round_s + (times - 1) * once))))
+        found = [self._once(act, before, times) for _ in range(rounds)]
+        # Other programs make it last longer, nothing makes it shorter.
+        core, seconds = self.average([np.median([one[0] for one in found]), min(one[1] for one in found)])
+        return Taken(max(0.0, float(core)), float(seconds))

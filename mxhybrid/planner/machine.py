@@ -1,0 +1,170 @@
+"""The resources that a cluster has, and the tasks that use them."""
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from .cluster import Bucket, Cluster
+from .flows import Moved
+
+
+class Machine:
+    """Resources of a cluster by number, and who uses which.
+
+    Attributes
+    ----------
+    resources : list of Bucket
+    core : numpy.ndarray of int
+        By rank.
+    host : numpy.ndarray of int
+        By rank.
+    speed : numpy.ndarray of float
+        By rank.
+    up, down : numpy.ndarray of int
+        By host.
+    names : list of str
+        Of the resources.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
+        self.resources: List[Bucket] = []
+        self.names: List[str] = []
+        core, host_of, speed = [], [], []
+        for number, host in enumerate(cluster.hosts):
+            count = max(1, min(host.ranks, int(host.cores)))
+            # A share of a core by quota; whole cores are taken in turn by the ranks that share them.
+            share = min(1.0, host.cores / count)
+            bucket = Bucket(share, 1.0 if host.burst_s else 0.0, host.burst_s)
+            cores = [self._add(bucket, '%s core %d' % (host.name, at)) for at in range(count)]
+            for rank in range(host.ranks):
+                core.append(cores[rank * count // host.ranks])
+                host_of.append(number)
+                speed.append(host.speed)
+        self.core, self.host, self.speed = np.array(core), np.array(host_of), np.array(speed)
+        self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])
+        self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
+
+    def core_of(self, rank: int) -> int:
+        """The number of a rank's core; -1 for none's."""
+        return int(self.core[rank]) if rank >= 0 else -1
+
+    def _add(self, bucket: Bucket, name: str) -> int:
+        self.resources.append(bucket)
+        self.names.append(name)
+        return len(self.resources) - 1
+
+
+class Tasks:
+    """Tasks that belong together, as they are put into a block of the simulation."""
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+        self.resource: List[int] = []
+        self.second: List[int] = []
+        self.work: List[float] = []
+        self.latency: List[float] = []
+        self.express: List[bool] = []
+        self.kinds: List[str] = []
+        self.ranks: List[int] = []
+        self.inner: List[Tuple[int, int]] = []
+        self._columns: Dict[str, np.ndarray] = {}
+
+    def columns(self) -> Dict[str, np.ndarray]:
+        """As :class:`~mxhybrid.planner.block.Block` takes them, once all are there."""
+        if not self._columns:
+            self._columns = {name: np.array(getattr(self, name))
+                             for name in ('resource', 'second', 'work', 'latency', 'express')}
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def add(self, kind: str, rank: int, resource: int, work: float, second: int = -1, latency: float = 0.0,
+            express: bool = False, after: Sequence[int] = ()) -> int:
+        """A task behind others of these; its index."""
+        self.resource.append(resource)
+        self.second.append(second)
+        self.work.append(work)
+        self.latency.append(latency)
+        self.express.append(express)
+        self.kinds.append(kind)
+        self.ranks.append(rank)
+        self.inner += [(one, len(self.work) - 1) for one in after]
+        return len(self.work) - 1
+
+    def compute(self, kind: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
+        """A rank's core is busy for so long, were it the machine of the profiles."""
+        return self.spend(kind, rank, seconds / float(self._machine.speed[rank]), after=after)
+
+    def spend(self, kind: str, rank: int, seconds: float, latency: float = 0.0, after: Sequence[int] = ()) -> int:
+        """A rank's core is busy for so long, by the costs of the cluster."""
+        return self.add(kind, rank, int(self._machine.core[rank]), float(seconds), latency=latency, after=after)
+
+    def exchange(self, moved: Moved, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
+                 cost: str = 'exchange', kind: str = 'exchange', express: bool = True
+                 ) -> Tuple[Dict[int, int], Dict[int, int]]:
+        """Ranks give, what they give moves, ranks take: the first and the last task of each.
+
+        `givers` and `takers` are who has an array to give or to take, by rank the task before, None for none.
+        """
+        machine = self._machine
+        own = machine.cluster.costs[cost]
+        size = moved.elements * itemsize
+        ranks = machine.ranks
+
+        def seconds(side: np.ndarray) -> np.ndarray:
+            return (own.fixed_s / 2 + own.per_item_s * np.bincount(side, None, ranks)
+                    + own.per_byte_s * np.bincount(side, size, ranks))
+        gives, takes = seconds(moved.sources), seconds(moved.targets)
+        give = {rank: self.spend(kind, rank, gives[rank], own.latency_s, () if before is None else (before,))
+                for rank, before in givers.items()}
+        take = {rank: self.spend(kind, rank, takes[rank], after=[one for one in (before, give.get(rank))
+                                                                 if one is not None])
+                for rank, before in takers.items()}
+        self._move(moved, size, give, take, kind, express)
+        return give, take
+
+    def _move(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
+              express: bool) -> None:
+        machine, cluster = self._machine, self._machine.cluster
+        if len(moved) > 8 * machine.ranks:
+            self._move_by_hosts(moved, size, give, take, kind, express)
+            return
+        # As senders go about it: each begins with the next rank.
+        order = np.lexsort((moved.sources, (moved.targets - moved.sources) % machine.ranks))
+        for source, target, count in zip(moved.sources[order].tolist(), moved.targets[order].tolist(),
+                                         size[order].tolist()):
+            here, there = int(machine.host[source]), int(machine.host[target])
+            if here == there:
+                at = self.add(kind, source, -1, 0.0, after=[give[source]],
+                              latency=cluster.memory_latency_s + count / cluster.memory.rate)
+            else:
+                at = self.add(kind, source, int(machine.up[here]), count, int(machine.down[there]),
+                              cluster.link_latency_s, express, [give[source]])
+            self.inner.append((at, take[target]))
+
+    def _move_by_hosts(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
+                       express: bool) -> None:
+        """Of very many messages, all that a host sends is one task, and all that it receives another."""
+        machine, cluster = self._machine, self._machine.cluster
+        here, there = machine.host[moved.sources], machine.host[moved.targets]
+        remote = here != there
+        inside = np.bincount(here[~remote], size[~remote], machine.hosts)
+        sent = np.bincount(here[remote], size[remote], machine.hosts)
+        got = np.bincount(there[remote], size[remote], machine.hosts)
+        joined = self.add(kind, -1, -1, 0.0)
+        for host in range(machine.hosts):
+            before = [give[rank] for rank in sorted(set(moved.sources[here == host].tolist()))]
+            after = [take[rank] for rank in sorted(set(moved.targets[there == host].tolist()))]
+            if sent[host]:
+                at = self.add(kind, -1, int(machine.up[host]), float(sent[host]), -1, cluster.link_latency_s, express,
+                              before)
+                self.inner.append((at, joined))
+            if inside[host]:
+                at = self.add(kind, -1, -1, 0.0, after=before,
+                              latency=cluster.memory_latency_s + float(inside[host]) / cluster.memory.rate)
+                self.inner += [(at, one) for one in after]
+            if got[host]:
+                at = self.add(kind, -1, int(machine.down[host]), float(got[host]), -1, 0.0, express, [joined])
+                self.inner += [(at, one) for one in after]

@@ -1,0 +1,67 @@
+"""Networks that a command line names: ``train.py:make_net``, or ``package.module:make_net``."""
+import importlib
+import runpy
+from typing import Any, List, Tuple
+
+import numpy as np
+
+from ..base.errors import InputError
+
+
+def network_at(where: str) -> Any:
+    """What a function without arguments makes, initialised.
+
+    Raises
+    ------
+    InputError
+        No such file, module or function, or one that makes no HybridBlock.
+    """
+    from mxnet import gluon
+
+    place, _, name = where.rpartition(':')
+    if not place:
+        raise InputError('model: %r: give a file or a module, and a function in it: train.py:make_net' % where)
+    try:
+        if place.endswith('.py'):
+            # A name of its own: what it does as a program stays undone.
+            found = runpy.run_path(place, run_name='mxhybrid_model')
+        else:
+            found = vars(importlib.import_module(place))
+    except (OSError, ImportError) as error:
+        raise InputError('model: cannot read %s: %s' % (place, error)) from error
+    if not callable(found.get(name)):
+        raise InputError('model: %s has no function %s' % (place, name))
+    net = found[name]()
+    if not isinstance(net, gluon.HybridBlock):
+        raise InputError('model: %s makes a %s: return a HybridBlock' % (where, type(net).__name__))
+    if not all(_is_initialised(param) for param in net.collect_params().values()):
+        net.initialize()
+    return net
+
+
+def _is_initialised(param: Any) -> bool:
+    try:
+        param.list_ctx()
+    except RuntimeError:
+        return False
+    return True
+
+
+def inputs_of(words: List[str]) -> Tuple[List[Tuple[int, ...]], List[str]]:
+    """Shapes and types of ``data=64,3,224,224`` or ``labels=64:int32``, in the order in which the network takes them;
+    InputError for other words.
+    """
+    shapes, types = [], []
+    for word in words:
+        name, _, rest = word.rpartition('=')
+        sizes, _, dtype = rest.partition(':')
+        try:
+            shape = tuple(int(size) for size in sizes.split(','))
+            types.append(np.dtype(dtype or 'float32').name)
+        except (ValueError, TypeError) as error:
+            raise InputError('inputs: %r: give the shape of the joint batch, data=64,3,224,224, and a type other than '
+                             'float32 behind it, labels=64:int32' % word) from error
+        if not name or min(shape) < 1:
+            raise InputError('inputs: %r: give a name, and whole numbers of at least 1: data=64,3,224,224' % word)
+        shapes.append(shape)
+    return shapes, types

@@ -1,0 +1,198 @@
+"""Plans of a network on a cluster: what they take, and which takes least."""
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from ..base.errors import InputError
+from ..parallel.graph import Operator
+from ..parallel.plan import Explicit, Plan, data_parallel, grid, one_weird_trick
+from ..parallel.rule_table import rule_of
+from ..parallel.shares import Shares
+from ..parallel.split import PartPlace, Split
+from ..parallel.traced import traced
+from .choices import Choices
+from .cluster import Cluster
+from .formulas import best_choices, network_of, split_plan
+from .layer_sizes import sizes_of
+from .machine import Machine
+from .pareto import Point
+from .plan_problem import PlanProblem, random_decisions
+from .prediction import Prediction
+from .profiles import Profiles
+from .search import Discovery, Progress, SearchLimits, walk_randomly
+from .step_graph import StepGraph
+from .step_model import PartTime, StepModel
+
+#: Starts, the fastest, of which the steps are simulated as the found plan's are, one behind the other.
+_FINALISTS = 3
+
+#: Seconds that a search takes where nothing is said.
+SEARCH_SECONDS = 10.0
+
+
+class FoundPlan(NamedTuple):
+    """What a search has come to.
+
+    Attributes
+    ----------
+    plan : Plan
+        As :func:`mxhybrid.parallelize` takes it, with digests of network and cluster.
+    name : str
+        Where it comes from: ``'search'``, or the start that nothing was better than.
+    prediction : Prediction
+    others : dict of str to Prediction
+        Of the plans that the search began with; always with ``'data parallel'``.
+    front : list of Point
+        Plans that were seen of which none is better in time and memory.
+    discovery : Discovery
+    """
+
+    plan: Explicit
+    name: str
+    prediction: Prediction
+    others: Dict[str, Prediction]
+    front: List[Point]
+    discovery: Discovery
+
+
+class Planner:
+    """Simulates training steps of a network on a cluster.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        Initialised; nothing in it changes.
+    data : tuple of int, or list of them
+        Shape of the joint batch of all ranks, of each input.
+    cluster : Cluster
+    profiles : Profiles
+        Times of parts of operators.
+    batch_axis, dtype
+        As for :func:`mxhybrid.parallelize`.
+    states : int, optional
+        Arrays that the optimizer keeps beside each weight, for the memory.
+
+    Raises
+    ------
+    InputError
+        A network that cannot be traced.
+    """
+
+    def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: Profiles, batch_axis: Any = 0,
+                 dtype: Any = 'float32', states: int = 0):
+        self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
+        self.graph, self._dimensions = self.network.graph, self.network.dimensions
+        shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
+        frozen = {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
+        step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
+        self._profiles, self._frozen = profiles, frozen
+        machine = Machine(cluster)
+        self.model = StepModel(step_graph, machine, self._part_times(True), states)
+        #: Of what was not measured it has estimates.
+        self._rough = StepModel(step_graph, machine, self._part_times(False), states)
+        self._choices = Choices(step_graph, cluster.ranks, max(host.ranks for host in cluster.hosts))
+        self._base = self.splits(data_parallel())
+
+    def _part_times(self, measure: bool) -> PartTime:
+        known: Dict[Tuple[int, PartPlace], Tuple[float, float]] = {}
+
+        def part_time(one: Operator, place: PartPlace) -> Tuple[float, float]:
+            key = one.number, place
+            if key not in known:
+                known[key] = self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure)
+            return known[key]
+        return part_time
+
+    def _measure(self) -> None:
+        """Time parts of operators that are cut in one dimension, in as many parts as there are ranks, and of those that
+        follow them: the others are estimated from these.
+        """
+        wanted: Dict[Tuple[int, PartPlace], Operator] = {}
+        for number in self._choices.deciding:
+            for split in self._choices.of(number):
+                cut = sum(degree > 1 for degree in split.degrees + (split.addends,))
+                if cut == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
+                    for other, follows in self._choices.follow(self._base, {number: split}).items():
+                        places = follows.places(self.graph.shape(self.graph.operators[other]),
+                                                rule_of(self.graph.operators[other]).grains(
+                                                    self.graph, self.graph.operators[other]))
+                        wanted[other, next(iter(places.values()))] = self.graph.operators[other]
+        self._profiles.measure(self.graph, [(one, place) for (_, place), one in wanted.items()], frozen=self._frozen)
+
+    def splits(self, plan: Plan) -> Dict[int, Split]:
+        """How a plan splits the network; InputError where it cannot."""
+        if isinstance(plan, Explicit) and plan.cluster not in (None, self.cluster.digest()):
+            raise InputError('plan: it was found for another cluster (digest %s, not %s): search again, or take the '
+                             'cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
+        return plan.settle(self.graph, self._dimensions, self.cluster.ranks).splits
+
+    def predict(self, plan: Plan) -> Prediction:
+        """What a step takes by a plan."""
+        found = Prediction(self.model, self.splits(plan))
+        self._profiles.save()
+        return found
+
+    def explicit(self, splits: Mapping[int, Split]) -> Explicit:
+        """A plan that says it all."""
+        return Explicit({self.graph.label(self.graph.operators[number]): split for number, split in
+                         sorted(splits.items())}, self.graph.digest(), self.cluster.ranks, self.cluster.digest())
+
+    def starts(self) -> Dict[str, Plan]:
+        """Plans that a search begins with: data parallelism, the one weird trick, and all grids."""
+        ranks = self.cluster.ranks
+        found: Dict[str, Plan] = {'data parallel': data_parallel(), 'one weird trick': one_weird_trick()}
+        batches = {self.graph.data[name][axis] for name, axis in self.network.axes.items() if axis is not None}
+        layers = sizes_of(self.graph, max(batches))
+        if layers and ranks > 1:
+            found['formula'] = split_plan(layers, best_choices(layers, max(batches), ranks, network_of(self.cluster)))
+        for model in range(2, ranks + 1):
+            if ranks % model == 0:
+                for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):
+                    found[plan.name] = plan
+        return found
+
+    def search(self, seconds: Optional[float] = SEARCH_SECONDS, proposals: Optional[int] = None, seed: int = 0,
+               memory_bytes: Optional[float] = None, start: Optional[Plan] = None,
+               progress: Optional[Callable[[Progress], None]] = None) -> FoundPlan:
+        """Look for the plan with the shortest step (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep
+        Neural Networks", MLSys 2019, section 6).
+
+        Parameters
+        ----------
+        seconds, proposals : optional
+            What the search takes at most.
+        seed : int, optional
+            The same one finds the same plan, where `proposals` end the search.
+        memory_bytes : float, optional
+            That no rank may exceed.
+        start : Plan, optional
+            One more to begin with.
+        progress : callable, optional
+            Told of each proposal.
+
+        Raises
+        ------
+        InputError
+            No plan within the memory, or no end to the search.
+        """
+        self._measure()
+        problem = PlanProblem(self._rough, self._choices)
+        plans = {name: self.splits(plan) for name, plan in self.starts().items()}
+        if start is not None:
+            plans['imported'] = self.splits(start)
+        starts = {name: problem.decisions(splits) for name, splits in plans.items()}
+        draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
+        starts['random'] = random_decisions(self._choices, draw)
+        found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, None, memory_bytes), seed, progress)
+        plans['search'] = problem.splits(found.assignment)
+        # A search simulates a step by itself; here they follow each other.
+        quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
+        predictions = {name: Prediction(self.model, plans[name]) for name in dict.fromkeys(
+            ['search', 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
+        fitting = [name for name, one in predictions.items()
+                   if memory_bytes is None or one.largest_memory() <= memory_bytes]
+        self._profiles.save()
+        best = min(fitting, key=lambda name: predictions[name].seconds)
+        return FoundPlan(self.explicit(plans[best]), best, predictions[best],
+                         {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
+                         found.front, found)

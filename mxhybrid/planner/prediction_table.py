@@ -1,0 +1,39 @@
+"""A predicted step in words: a table of operators, how long a step takes, and what it waits for."""
+from typing import List, Mapping
+
+from ..base.text import aligned, seconds_text, size_text
+from ..parallel.report import layout_words, rank_words
+from ..parallel.split import Split
+from .path_words import path_words
+from .planning import Planner
+from .prediction import Prediction
+
+
+def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> str:
+    """One line an operator: how it is split, on which ranks, what of its parts takes on the fullest rank, forward and
+    backward together: computing, moving and summing, and bytes of weights, gradients and outputs.
+    """
+    graph, model = planner.graph, planner.model
+    seconds = prediction.seconds_of()
+    rows = []
+    for one in graph.computing:
+        split = splits[one.number]
+        computing, moving = seconds.get(graph.label(one), (0.0, 0.0))
+        memory = float(model.activations(one.number, split).max())
+        for name in model.step_graph.weights_of.get(one.number, ()):
+            readers = tuple(splits[reader.number] for reader in model.step_graph.readers[name])
+            memory += float(model.weight_bytes(name, readers).max())
+        rows.append([graph.label(one), one.op, layout_words(planner.network.dimensions, one, split),
+                     rank_words(split.ranks), seconds_text(computing), seconds_text(moving), size_text(memory)])
+    head = ['layer', 'operator', 'layout', 'ranks', 'computes', 'moves', 'memory']
+    widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
+    return aligned(lines[0], lines[1:])
+
+
+def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> List[str]:
+    """How long a step takes, how much memory, and what it waits for."""
+    parts = {planner.graph.label(planner.graph.operators[number]): len(split.ranks)
+             for number, split in splits.items()}
+    words = path_words(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks)
+    return words + ['at most %s on a rank' % size_text(prediction.largest_memory())]

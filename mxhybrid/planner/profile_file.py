@@ -1,0 +1,132 @@
+"""The file that keeps times of this machine, which several processes may write."""
+import contextlib
+import fcntl
+import functools
+import hashlib
+import inspect
+import json
+import os
+import time
+from typing import Any, Dict, Iterator, List
+
+import mxnet as mx
+
+from ..base.errors import InputError
+from ..base.files import write_atomically
+from ..parallel import composed, layer_rules, program, shape_rules
+from . import lone_part, part_keys, still, stopwatch
+
+FORMAT = 'mxhybrid.profiles 1'
+
+#: What is kept, each by a key.
+SECTIONS = ('parts', 'programs', 'reference')
+
+
+#: How long a writer waits for another one, which takes milliseconds.
+_LOCK_S = 5.0
+
+#: Modules by which it is decided what a part is made of, and how it is timed.
+_MODULES = (composed, layer_rules, lone_part, part_keys, program, shape_rules, still, stopwatch)
+
+
+@functools.lru_cache(None)
+def _code() -> str:
+    """Tells versions of those modules apart."""
+    found = hashlib.sha256()
+    for module in _MODULES:
+        found.update(inspect.getsource(module).encode())
+    return found.hexdigest()[:12]
+
+
+def this_machine() -> Dict[str, str]:
+    """What times depend on: MXNet's build, what parts are made of, CPU, threads."""
+    library = mx.libinfo.find_lib_path()[0]
+    return {'mxnet': '%s, %d bytes' % (mx.__version__, os.path.getsize(library)), 'mxhybrid': _code(), 'cpu': _cpu(),
+            'threads': str(stopwatch.omp_threads())}
+
+
+def _cpu() -> str:
+    wanted = ('model name', 'cpu family', 'model', 'stepping')
+    found: Dict[str, str] = {}
+    try:
+        with open('/proc/cpuinfo', encoding='utf-8') as lines:
+            for line in lines:
+                key, _, value = line.partition(':')
+                if key.strip() in wanted:
+                    found.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    return ', '.join(found[key] for key in wanted if key in found) or 'unknown'
+
+
+def default_path() -> str:
+    """One file for each machine, so that homes may be shared."""
+    home = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+    key = hashlib.sha256(json.dumps(this_machine(), sort_keys=True).encode()).hexdigest()[:12]
+    return os.path.join(home, 'mxhybrid', 'profiles-%s.json' % key)
+
+
+def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
+    """What a file keeps, by section; nothing where there is no file.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is none of this version, or was measured elsewhere.
+    """
+    empty: Dict[str, Dict[str, List[float]]] = {section: {} for section in SECTIONS}
+    try:
+        with open(path, encoding='utf-8') as file:
+            value = json.load(file)
+    except FileNotFoundError:
+        return empty
+    except (OSError, ValueError) as error:
+        raise InputError('profiles: cannot read %s: %s; delete it, or give another file' % (path, error)) from error
+    if not isinstance(value, dict) or value.get('format') != FORMAT or not all(
+            isinstance(value.get(section), dict) for section in SECTIONS):
+        raise InputError('profiles: %s has no format %r: delete it, or give another file' % (path, FORMAT))
+    here, there = this_machine(), value.get('machine')
+    for what in here:
+        theirs = there.get(what) if isinstance(there, dict) else None
+        if theirs != here[what]:
+            raise InputError('profiles: %s was measured with %s %r, but here it is %r: give another file, or delete it'
+                             % (path, what, theirs, here[what]))
+    for section in SECTIONS:
+        for key, entry in value[section].items():
+            if not isinstance(entry, list) or not all(isinstance(one, (int, float)) and one >= 0 for one in entry):
+                raise InputError('profiles: %s has %r for %r: delete it, or give another file' % (path, entry, key))
+            empty[section][key] = [float(one) for one in entry]
+    return empty
+
+
+def merge_profiles(path: str, kept: Dict[str, Dict[str, List[float]]]) -> Dict[str, Dict[str, List[float]]]:
+    """Add to a file, and return all that it keeps then."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with _alone(path + '.lock'):
+        found = read_profiles(path)
+        for section in SECTIONS:
+            found[section].update(kept[section])
+        value: Dict[str, Any] = {'format': FORMAT, 'machine': this_machine(), **found}
+        write_atomically(path, (json.dumps(value, indent=0, sort_keys=True) + '\n').encode())
+    return found
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Keep other writers away, for as long as a small file takes."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # a writer that was stopped must not stop others: at worst times are measured again
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOCK_S / 500)
+            except OSError:  # not every file system has locks
+                break
+        yield
+    finally:
+        os.close(handle)

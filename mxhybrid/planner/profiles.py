@@ -1,0 +1,186 @@
+"""Times of operators' parts and of whole programs on this machine, measured once and kept in a file."""
+import hashlib
+import json
+import time
+import weakref
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from tqdm import tqdm
+
+from ..base.log import get_logger
+from ..parallel.boxes import Box
+from ..parallel.composed import COMPOSED
+from ..parallel.graph import Entry, Graph, Operator
+from ..parallel.program import Parts
+from ..parallel.rule_table import rule_of
+from ..parallel.split import PartPlace
+from .part_keys import PartKeys
+from .profile_file import default_path, merge_profiles, read_profiles
+from .reference import Reference, reference_seconds
+from .roofline import Timed, Work, estimate_part, work_of
+from .still import StillProgram, still
+from .stopwatch import PartSeconds, ProgramWatch, part_seconds
+
+logger = get_logger(__name__)
+
+#: Seconds after which new times are written, so that little is lost with a process.
+_SAVE_S = 10.0
+
+
+class Profiles:
+    """Times of this machine.
+
+    Parts are timed as they run in a program: several of them in one call, in CPU time where MXNet computes with one
+    thread.  Each is measured when it is asked for first, which takes 0.2 s, or as many as :meth:`measure` is told.
+
+    Parameters
+    ----------
+    path : str, optional
+        The file that keeps them, by default one in ``~/.cache/mxhybrid`` for this MXNet, CPU and number of threads.
+        Processes may share it.
+    measure : bool, optional
+        Whether what the file lacks is measured; else it is estimated.
+    composed : dict, optional
+        What operators are several where they are split, see :mod:`mxhybrid.parallel.composed`.
+
+    Raises
+    ------
+    InputError
+        A file that is none, or was measured elsewhere.
+    """
+
+    def __init__(self, path: Optional[str] = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None):
+        self.path = default_path() if path is None else path
+        self._measures = measure
+        self._composed = dict(COMPOSED[True] if composed is None else composed)
+        self._kept = read_profiles(self.path)
+        self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
+        self._estimates: Dict[str, PartSeconds] = {}
+        self._written = time.monotonic()
+        self._told = False
+        self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, PartKeys]]' = weakref.WeakKeyDictionary()
+        #: Programs and parts that were measured for this object, not found in the file.
+        self.measured = 0
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
+             measure: bool = True) -> PartSeconds:
+        """What a part of an operator takes.
+
+        Parameters
+        ----------
+        graph : Graph
+        one : Operator
+            Of the graph, one of ``graph.computing``.
+        place : PartPlace
+            The box of its first output that the part makes.
+        flows, frozen : set of str, optional
+            Inputs of the graph through which gradients go back, and parameters that have none.
+        measure : bool, optional
+            Whether it is measured if it is not known, unless this object only estimates.
+
+        Returns
+        -------
+        PartSeconds
+            Forward and backward, in seconds of a core.
+        """
+        keys = self.keys(graph, flows, frozen)
+        key = keys.of(one, place)
+        kept = self._kept['parts'].get(key)
+        if kept is not None:
+            return PartSeconds(kept[0], kept[1])
+        work = work_of(graph, one, rule_of(one).part(graph, one, place))
+        if not (self._measures and measure):
+            if key not in self._estimates:
+                self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
+            return self._estimates[key]
+        forward, backward = part_seconds(keys.program(one, place))
+        found = PartSeconds(forward, backward + sum(part_seconds(each).forward for each in keys.sums(one, place)))
+        self._keep('parts', key, [*found, *work])
+        return found
+
+    def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = ()
+                ) -> None:
+        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it."""
+        keys = self.keys(graph, flows, frozen)
+        missing = {key: pair for pair in wanted for key in [keys.of(*pair)] if key not in self._kept['parts']}
+        for one, place in tqdm(missing.values(), desc='operators', unit=' parts', disable=None if missing else True):
+            self.part(graph, one, place, flows, frozen)
+        self.save()
+
+    def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> PartKeys:
+        """Of the parts of a graph."""
+        known = self._keys.setdefault(graph, {})
+        which: Tuple[Any, Any] = frozenset(flows), frozenset(frozen)
+        if which not in known:
+            known[which] = PartKeys(graph, self._composed, *which)
+        return known[which]
+
+    def _estimate(self, op: str, work: Work, goes_back: bool) -> PartSeconds:
+        known = [Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
+                 for key, entry in self._kept['parts'].items()]
+        forward, backward = estimate_part(op, work, known)
+        return PartSeconds(forward, backward if goes_back else 0.0)
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    def program(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+                outputs: Dict[Entry, Dict[int, Box]], flows: Any = (), frozen: Any = ()) -> PartSeconds:
+        """What a rank's whole program takes but for its exchanges; the parameters are those of
+        :class:`mxhybrid.parallel.program.Program`.
+        """
+        made = still(parts, rank, inputs, outputs, self._composed, flows, frozen)
+        key = _digest(made)
+        kept = self._kept['programs'].get(key)
+        if kept is None:
+            kept = list(ProgramWatch(made).seconds())
+            self._keep('programs', key, kept)
+        return PartSeconds(*kept)
+
+    def scale(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+              outputs: Dict[Entry, Dict[int, Box]], flows: Any = (), frozen: Any = ()) -> float:
+        """What a rank's program takes, beside the sum of its parts."""
+        whole = self.program(parts, rank, inputs, outputs, flows, frozen).both
+        return whole / sum(self.part(parts.graph, one, parts.places[one.number][rank], flows, frozen).both
+                           for one in parts.graph.computing if rank in parts.places[one.number])
+
+    def reference(self) -> Reference:
+        """What :func:`mxhybrid.planner.reference.reference_seconds` takes here, by which machines are compared."""
+        if 'seconds' not in self._kept['reference']:
+            self._keep('reference', 'seconds', list(reference_seconds()))
+        return Reference(*self._kept['reference']['seconds'])
+
+    # -- the file --------------------------------------------------------------------------------------------------
+
+    def _keep(self, section: str, key: str, entry: List[float]) -> None:
+        self._kept[section][key] = self._new[section][key] = entry
+        self.measured += 1
+        if time.monotonic() - self._written > _SAVE_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is new, beside what other processes have written meanwhile; where that cannot be, say so, since
+        the times themselves are there.
+        """
+        self._written = time.monotonic()
+        if not any(self._new.values()):
+            return
+        try:
+            self._kept = merge_profiles(self.path, self._new)
+        except OSError as error:
+            if not self._told:
+                logger.warning('profiles: times of operators cannot be kept in %s, and will be measured again: %s; '
+                               'give another file, or XDG_CACHE_HOME', self.path, error)
+            self._told = True
+            return
+        self._new = {section: {} for section in self._kept}
+
+
+def _digest(program: StillProgram) -> str:
+    """Tells programs apart, but not by names."""
+    text = json.loads(program.symbol.tojson())
+    nodes = [(node['op'], sorted((node.get('attrs') or {}).items()), node['inputs']) for node in text['nodes']]
+    told = [nodes, text['heads'], [(one.shape, str(one.dtype), one.learns) for one in
+                                   (program.inputs[name] for name in program.symbol.list_inputs())]]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]

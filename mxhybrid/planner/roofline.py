@@ -1,0 +1,85 @@
+"""What a part computes and moves, and times of parts that were not measured, by those of others that were.
+
+The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), with a sum in the place of a maximum: an
+operator of MXNet's does not compute while it waits for memory.
+"""
+import math
+from typing import List, NamedTuple, Sequence, Tuple
+
+from ..parallel.boxes import shape_of, size_of
+from ..parallel.graph import Graph, Operator
+from ..parallel.rule import OperatorPart
+
+#: A core that is nobody's: only how two parts compare counts.
+_FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
+
+#: Parts of which an estimate_part is made.
+_NEIGHBOURS = 3
+
+
+class Work(NamedTuple):
+    """Of one direction, forward."""
+
+    flop: float
+    bytes: float
+
+
+class Timed(NamedTuple):
+    """A part that was measured."""
+
+    op: str
+    work: Work
+    forward: float
+    backward: float
+
+
+def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
+    """What a part of an operator computes, and what it reads and writes."""
+    boxes = [box for box in part.inputs if box is not None]
+    outputs = sum(map(size_of, part.outputs[:one.outputs]))
+    moved = outputs + sum(map(size_of, boxes))
+    shapes = [shape_of(box) for box in boxes]
+    itemsize = graph.dtypes[one.number, 0].itemsize
+    if one.op == 'Convolution':
+        flop = 2.0 * outputs * _product(shapes[1][1:])
+    elif one.op == 'Deconvolution':
+        flop = 2.0 * size_of(boxes[0]) * _product(shapes[1][1:])
+    elif one.op == 'FullyConnected':
+        flop = 2.0 * outputs * shapes[1][-1]
+    elif one.op == 'RNN':
+        flop = 2.0 * shapes[0][0] * shapes[0][1] * _product(shapes[1])
+    elif one.op == 'Embedding':  # it reads rows, not the table
+        flop, moved = float(outputs), 2 * outputs
+    else:
+        flop = float(moved)
+    return Work(flop, float(moved) * itemsize)
+
+
+def roof_seconds(work: Work) -> float:
+    """Of the core that is nobody's."""
+    return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S
+
+
+def estimate_part(op: str, work: Work, known: Sequence[Timed]) -> Tuple[float, float]:
+    """Seconds forward and backward: as far from the model as those parts of the same operator, or of any, that are
+    next to it.
+    """
+    others = [one for one in known if one.op == op] or list(known)
+    if not others:
+        return roof_seconds(work), 2 * roof_seconds(work)
+    nearest = sorted(others, key=lambda one: _distance(one.work, work))[:_NEIGHBOURS]
+    weights = [1 / (0.1 + _distance(one.work, work)) for one in nearest]
+
+    def beside(times: List[float]) -> float:
+        logs = [math.log(max(seconds, 1e-9) / roof_seconds(one.work)) for one, seconds in zip(nearest, times)]
+        return math.exp(sum(weight * log for weight, log in zip(weights, logs)) / sum(weights))
+    roof = roof_seconds(work)
+    return roof * beside([one.forward for one in nearest]), roof * beside([one.backward for one in nearest])
+
+
+def _distance(one: Work, other: Work) -> float:
+    return sum(abs(math.log(max(mine, 1.0) / max(theirs, 1.0))) for mine, theirs in zip(one, other))
+
+
+def _product(shape: Sequence[int]) -> float:
+    return float(math.prod(shape))

@@ -1,0 +1,339 @@
+"""The best choice for each operator, by a guided random walk (Markov chain Monte Carlo), or by trying all.
+
+The walk is that of FlexFlow (Jia, Zaharia, Aiken: Beyond Data and Model Parallelism for Deep Neural Networks, MLSys
+2019): a proposal is taken with the chance min(1, exp(beta * (old - new))).  It goes in waves, each from the best plan
+so far, in which beta grows.  The first ones begin with a large beta and only go down; later ones begin with a smaller
+one each, so that they leave the valley.  What is large is measured by how much worse proposals are.
+"""
+import dataclasses
+import math
+import random
+import time
+from typing import Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..base.errors import InputError
+from .pareto import ParetoFront, Point
+from .problem import Assignment, Problem
+
+#: 1 / beta at the begin of each wave, and its share of that at the end; in units of what worse proposals cost.
+_HEATS, _COOLED = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1.0), 0.01
+#: What they cost before any was seen, as a share of what the start takes.
+_FIRST_GUESS = 0.01
+#: Proposals of a wave, for each operator, and at least.
+_WAVE, _SHORTEST_WAVE = 4, 100
+#: How often proposals are a single operator's, or a neighbour's choice; the others are of several neighbours.
+_SINGLE, _COPY = 0.3, 0.1
+_MOST_COMBINATIONS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchLimits:
+    """When a search ends, and what it may find.
+
+    Attributes
+    ----------
+    seconds : float or None
+    proposals : int or None
+    stale : int or None
+        Ends the walk from a start after so many proposals without gain.
+    memory : float or None
+        Bytes that no rank of a plan may exceed.
+    """
+
+    seconds: Optional[float] = None
+    proposals: Optional[int] = None
+    stale: Optional[int] = None
+    memory: Optional[float] = None
+
+
+class Progress(NamedTuple):
+    """How far a search is: after `proposals` from the start of this name, in `elapsed` seconds."""
+
+    start: str
+    proposals: int
+    elapsed: float
+    best: float
+
+
+class Walk(NamedTuple):
+    """What came of a start: seconds of its own plan and of the best on the way, infinite where none fits in memory."""
+
+    start: str
+    seconds: float
+    best: float
+    proposals: int
+    accepted: int
+    #: 'seconds', 'proposals', 'stale', or 'no choice' where there is none.
+    ended: str
+
+
+class Discovery(NamedTuple):
+    """What a search has found.
+
+    Attributes
+    ----------
+    assignment : tuple
+        The fastest plan within the memory allowed.
+    seconds, bytes : float
+        Of a step with it, and of the fullest rank.
+    front : list of Point
+        Plans seen of which no other is better in time and memory; also those beyond the memory allowed.
+    walks : list of Walk
+    elapsed : float
+        Seconds that the search took.
+    """
+
+    assignment: Assignment
+    seconds: float
+    bytes: float
+    front: List[Point]
+    walks: List[Walk]
+    elapsed: float
+
+
+Watcher = Callable[[Progress], None]
+
+
+def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
+                  watcher: Optional[Watcher] = None) -> Discovery:
+    """Search from several plans, and share the time and the proposals allowed among them.
+
+    Parameters
+    ----------
+    problem : Problem
+    starts : mapping of str to tuple
+        Plans by name.  All are evaluated, whatever the limits, so that the outcome is none that is worse; walks begin
+        at the fastest.  What a walk leaves over goes to those after it.
+    limits : SearchLimits
+        At least one of `seconds`, `proposals` and `stale`.
+    seed : int
+        The same seed gives the same outcome, unless time ends it.
+    watcher : callable, optional
+        Called with a :class:`Progress` after each proposal.
+
+    Raises
+    ------
+    InputError
+        For limits that never end it, and where no plan was found within the memory allowed.
+    """
+    if limits.seconds is None and limits.proposals is None and limits.stale is None:
+        raise InputError('limits: a search without seconds, proposals and stale never ends: give one of them')
+    if not starts:
+        raise InputError('starts: give at least one plan')
+    record = _Record(problem, limits)
+    walkers = []
+    for number, (name, assignment) in enumerate(starts.items()):
+        walker = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
+        walkers.append(walker)
+    walkers.sort(key=lambda walker: walker.seconds)
+    walks = []
+    for number, walker in enumerate(walkers):
+        left = len(walkers) - number
+        walks.append(walker.walk(record.share_of_seconds(left), record.share_of_proposals(left)))
+    return record.discovery(walks)
+
+
+def try_all(problem: Problem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
+    """Search by trying all combinations, each of which differs from the one before in one operator.
+
+    Parameters
+    ----------
+    problem : Problem
+    limits : SearchLimits
+        Only its `memory` counts.
+
+    Raises
+    ------
+    InputError
+        For more than a million combinations, and where none keeps to the memory allowed.
+    """
+    choices = [list(problem.candidates(operator)) for operator in range(problem.operators)]
+    count = math.prod(map(len, choices))
+    if count > _MOST_COMBINATIONS:
+        raise InputError('problem: %d combinations are too many to try all: search with walk_randomly()' % count)
+    record = _Record(problem, limits)
+    now: List[Hashable] = [found[0] for found in choices]
+    first = problem.begin(tuple(now))
+    record.see(first, problem.memory(), now, {})
+    for operator, choice in _one_at_a_time([len(found) for found in choices]):
+        changes = {operator: choices[operator][choice]}
+        record.see(problem.propose(changes), problem.memory(), now, changes)
+        problem.accept()
+        now[operator] = choices[operator][choice]
+        record.proposals += 1
+    return record.discovery([Walk('all', first, record.best, record.proposals, record.proposals, 'no choice')])
+
+
+def _one_at_a_time(counts: Sequence[int]) -> Iterator[Tuple[int, int]]:
+    """Changes, place and digit, that lead through all numbers of so many digits (a reflected Gray code)."""
+    digits, steps = [0] * len(counts), [1] * len(counts)
+    while True:
+        for place, count in enumerate(counts):
+            digit = digits[place] + steps[place]
+            if 0 <= digit < count:
+                digits[place] = digit
+                yield place, digit
+                break
+            steps[place] = -steps[place]
+        else:
+            return
+
+
+class _Record:
+    """All that was seen, and what is left of the budget."""
+
+    def __init__(self, problem: Problem, limits: SearchLimits):
+        self.problem = problem
+        self.limits = limits
+        self.proposals = 0
+        self.best = math.inf
+        self._found: Optional[Point] = None
+        self._front = ParetoFront()
+        self._began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def share_of_seconds(self, walks: int) -> float:
+        """When the next of so many walks has to end."""
+        if self.limits.seconds is None:
+            return math.inf
+        return self.elapsed + max(0.0, self.limits.seconds - self.elapsed) / walks
+
+    def share_of_proposals(self, walks: int) -> float:
+        """How many the next of so many walks has."""
+        return math.inf if self.limits.proposals is None else (self.limits.proposals - self.proposals) // walks
+
+    def fits(self, size: float) -> bool:
+        return self.limits.memory is None or size <= self.limits.memory
+
+    def see(self, seconds: float, size: float, now: Sequence[Hashable], changes: Mapping[int, Hashable]) -> None:
+        """A plan: `now` with changes."""
+        def assignment() -> Assignment:
+            return tuple(changes.get(operator, choice) for operator, choice in enumerate(now))
+
+        self._front.add(seconds, size, assignment)
+        if self.fits(size) and (self._found is None or seconds < self.best):
+            self.best = seconds
+            self._found = Point(size, seconds, assignment())
+
+    def discovery(self, walks: List[Walk]) -> Discovery:
+        front = self._front.points()
+        if self._found is None:
+            raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes; the least seen '
+                             'is %.0f: allow that, or take more ranks' % (self.limits.memory or 0, front[0].bytes))
+        return Discovery(self._found.assignment, self._found.seconds, self._found.bytes, front, walks, self.elapsed)
+
+
+class _Walker:
+    """A walk from one start."""
+
+    def __init__(self, record: _Record, name: str, start: Assignment, source: random.Random,
+                 watcher: Optional[Watcher]):
+        self._record, self._problem = record, record.problem
+        self._name, self._start = name, start
+        self._random, self._watcher = source, watcher
+        operators = range(self._problem.operators)
+        if len(start) != len(operators):
+            raise InputError('start %s: it has %d choices for %d operators' % (name, len(start), len(operators)))
+        self._choices = [list(self._problem.candidates(operator)) for operator in operators]
+        self._free = [operator for operator in operators if len(self._choices[operator]) > 1]
+        self._now: List[Hashable] = list(start)
+        self.seconds = self._seconds = self._problem.begin(start)
+        self._size = self._problem.memory()
+        record.see(self.seconds, self._size, self._now, {})
+        self._best = self.seconds if record.fits(self._size) else math.inf
+        self._best_assignment = start
+        #: How many proposals were slower, and the sum of the logarithms of by how much.
+        self._worse, self._log_worse = 1, math.log(_FIRST_GUESS * self.seconds)
+
+    def walk(self, until: float, most: float) -> Walk:
+        """For as long as `until`, of the search's seconds, or for so many proposals."""
+        wave = max(_SHORTEST_WAVE, _WAVE * len(self._free))
+        proposals = accepted = 0
+        best_at = 0
+        ended = self._end(0, 0, until, most)
+        while not ended:
+            if proposals % wave == 0:
+                self._return_to_best()
+            heat = _HEATS[proposals // wave % len(_HEATS)] * _COOLED ** (proposals % wave / wave)
+            proposals += 1
+            self._record.proposals += 1
+            best = self._best
+            accepted += self._try(self._draw(), heat)
+            if self._best < best:
+                best_at = proposals
+            if self._watcher is not None:
+                self._watcher(Progress(self._name, self._record.proposals, self._record.elapsed, self._record.best))
+            ended = self._end(proposals, proposals - best_at, until, most)
+        return Walk(self._name, self.seconds, self._best, proposals, accepted, ended)
+
+    def _end(self, proposals: int, stale: int, until: float, most: float) -> str:
+        """Why to end now; empty to go on."""
+        limit = self._record.limits.stale
+        reasons = (('no choice', not self._free), ('proposals', proposals >= most),
+                   ('stale', limit is not None and stale >= limit), ('seconds', self._record.elapsed >= until))
+        return next((reason for reason, holds in reasons if holds), '')
+
+    def _return_to_best(self) -> None:
+        self._now = list(self._best_assignment)
+        self._seconds = self._problem.begin(self._best_assignment)
+        self._size = self._problem.memory()
+
+    def _try(self, changes: Dict[int, Hashable], heat: float) -> bool:
+        """Whether a proposal was taken."""
+        if not changes:
+            return False
+        seconds = self._problem.propose(changes)
+        size = self._problem.memory()
+        self._record.see(seconds, size, self._now, changes)
+        takes = self._takes(seconds - self._seconds, size, heat)
+        if not takes:
+            self._problem.reject()
+            return False
+        self._problem.accept()
+        self._seconds, self._size = seconds, size
+        for operator, choice in changes.items():
+            self._now[operator] = choice
+        fits = self._record.fits(size)
+        if seconds < self._best if fits else math.isinf(self._best):
+            self._best_assignment = tuple(self._now)
+            self._best = seconds if fits else math.inf
+        return True
+
+    def _takes(self, more: float, size: float, heat: float) -> bool:
+        """Whether to take a proposal that is so much slower.  Beyond the memory allowed, less of it counts."""
+        if not self._record.fits(self._size):
+            return size < self._size
+        if not self._record.fits(size):
+            return False
+        if more <= 0:
+            return True
+        if more < math.inf:
+            self._worse += 1
+            self._log_worse += math.log(more)
+        return self._random.random() < math.exp(-more / (heat * math.exp(self._log_worse / self._worse)))
+
+    def _draw(self) -> Dict[int, Hashable]:
+        """A proposal; nothing where it would change nothing."""
+        operator = self._random.choice(self._free)
+        kind = self._random.random()
+        if kind < _SINGLE:
+            others = [choice for choice in self._choices[operator] if choice != self._now[operator]]
+            return {operator: self._random.choice(others)}
+        neighbours = self._problem.neighbours(operator)
+        if kind < _SINGLE + _COPY and neighbours:
+            return self._set([operator], self._now[self._random.choice(neighbours)])
+        return self._set(self._run_from(operator), self._random.choice(self._choices[operator]))
+
+    def _set(self, operators: Sequence[int], choice: Hashable) -> Dict[int, Hashable]:
+        return {one: choice for one in operators if self._now[one] != choice and choice in self._choices[one]}
+
+    def _run_from(self, operator: int) -> List[int]:
+        """Some operators that hang together: few more often than many."""
+        length = int(2 ** self._random.uniform(1, max(1.0, math.log2(len(self._now) + 1))))
+        found = [operator]
+        for one in found:  # it grows meanwhile
+            found += [other for other in self._problem.neighbours(one) if other not in found][:length - len(found)]
+        return found

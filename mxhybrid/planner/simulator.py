@@ -1,0 +1,309 @@
+"""A training step as tasks on resources, simulated: when each starts and ends, and what the last end waits for.
+
+A resource is a :class:`~.cluster.Bucket`, and does one task at a time, first come first served.  Tasks come in blocks
+(:class:`~.block.Block`), which are changed as wholes::
+
+    simulation = Simulation([Bucket(1.0), Bucket(1e8)])
+    seconds = simulation.run(blocks)
+    other = simulation.change({7: another, 8: None})
+    if other > seconds:
+        simulation.undo()
+
+A task is ready when all that it comes after have ended, and their latency has passed.  Ready tasks are taken in order
+of that moment, then of key and index, and start as soon as their resources are free; at equal moments one that gets
+ready only by another one comes after that.  What a task takes: while its bucket is not empty, it works at the peak,
+then at the rate; the bucket loses what was worked and gains the rate.  A task with two resources takes the longer time
+of both, and gives both back at its end.  An express task waits for other express ones only; what others still do on its
+resource, or will do after they were ready before, ends as if it were not there, and what comes later is put off by it.
+
+After a change only what comes later than the first task that it can touch is simulated again.
+"""
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from ..base.errors import InputError
+from .block import Block, key_and_index, keys_in_words
+from .cluster import Bucket
+from .compiled_loop import Loop, fastest_loop
+from .event_loop import Rates
+from .slots import Slots, Undo
+from .timeline import Timeline, default_stride
+
+#: Why a task started when it did, see :class:`PathTask`.
+START, AFTER, RESOURCE = 'start', 'after', 'resource'
+
+
+class Times(NamedTuple):
+    """Of the tasks of a block, in seconds; arrays of shape (tasks,)."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+class PathTask(NamedTuple):
+    """A task of the critical path.
+
+    Attributes
+    ----------
+    key, task : int
+        The block's, and the index in it.
+    start, end : float
+        In seconds.
+    why : str
+        What it waited for to the last: ``'after'`` the task before it in the path, which it comes after;
+        ``'resource'``, which the task before it in the path had; ``'start'``, for nothing.
+    """
+
+    key: int
+    task: int
+    start: float
+    end: float
+    why: str
+
+
+class Simulation:
+    """Of steps on the same resources.
+
+    Parameters
+    ----------
+    resources : sequence of Bucket
+        Tasks have their numbers.
+    stride : int, optional
+        Of how many tasks there is a point from which a change may go on; the default suits any step.
+    loop : callable, optional
+        What takes the tasks; the default is the fastest there is.
+
+    Raises
+    ------
+    InputError
+        For resources that never end what they do.
+    """
+
+    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None,
+                 loop: Optional[Loop] = None):
+        for number, one in enumerate(resources):
+            if not one.rate > 0 or (one.burst > 0 and not one.peak > one.rate):
+                raise InputError('resource %d: %r: give a rate above 0, and a peak above that with a burst'
+                                 % (number, one))
+        self._rates = Rates(*(np.array([getattr(one, name) for one in resources], np.float64)
+                              for name in Rates._fields))
+        self._stride = stride
+        self._simulate = loop or fastest_loop()
+        self._slots: Optional[Slots] = None
+        self._now: Timeline
+        self._spare: Timeline
+        self._undo: Optional[Undo] = None
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        return self._slots.live_tasks if self._slots else 0
+
+    @property
+    def seconds(self) -> float:
+        """Until the last end."""
+        self._get_slots()
+        return float(self._now.finish[0])
+
+    def run(self, blocks: Iterable[Block]) -> float:
+        """Simulate all tasks of some blocks.
+
+        Returns
+        -------
+        float
+            Seconds until the last of them ends.
+
+        Raises
+        ------
+        InputError
+            Where two blocks have a key, a resource is not there, or tasks wait for each other; what was before stays.
+        """
+        all_blocks = list(blocks)
+        self._check(all_blocks)
+        if len({block.key for block in all_blocks}) < len(all_blocks):
+            raise InputError('blocks: two have the same key')
+        slots = _laid_out(all_blocks, [])
+        now, spare = self._timelines(slots, self._stride or default_stride(slots.live_tasks))
+        taken = self._simulate(slots, self._rates, None, now, np.empty(0, np.int64), np.inf)
+        if taken < slots.live_tasks:
+            raise _cycle(slots, now)
+        self._slots, self._now, self._spare, self._undo = slots, now, spare, None
+        return float(now.finish[0])
+
+    def change(self, blocks: Mapping[int, Optional[Block]]) -> float:
+        """Simulate again with other blocks, from where that can make a difference.
+
+        Parameters
+        ----------
+        blocks : mapping of int to Block or None
+            By key: what comes in the place of that block, if there is one; None to have none.
+
+        Returns
+        -------
+        float
+            What :meth:`run` returns for all blocks that there are now, to the last bit.
+
+        Raises
+        ------
+        InputError
+            As :meth:`run`, and for a block under the key of another.  Then nothing has changed.
+        """
+        slots = self._get_slots()
+        new = [block for block in blocks.values() if block is not None]
+        self._check(new)
+        for key, block in blocks.items():
+            if block is not None and block.key != key:
+                raise InputError('block %d: it is given as block %d' % (block.key, key))
+        old = [slots.places[key] for key in blocks if key in slots.places]
+        touched: Set[int] = set(blocks)
+        touched.update(*(place.block.reads for place in old), *(block.reads for block in new))
+        if not slots.has_room(new, touched):
+            slots = self._lay_out_anew(new)
+            old = [slots.places[key] for key in blocks if key in slots.places]
+        undo = slots.mark(blocks, touched)
+        after_old = [slots.outer_of(place) for place in old]
+        first = slots.used
+        for place in old:
+            slots.take_out(place.block.key)
+        slots.put(new)
+        slots.connect(touched)
+        self._now.events['place'][first:slots.used] = -1
+        changed = np.concatenate([np.arange(first, slots.used)] + after_old
+                                 + [slots.outer_of(slots.places[block.key]) for block in new])
+        ready = self._now.events['ready']
+        bound = min((float(ready[place.span].min()) for place in old if place.block.size), default=np.inf)
+        taken = self._simulate(slots, self._rates, self._now, self._spare, self._living(changed, slots), bound)
+        if taken < slots.live_tasks:
+            error = _cycle(slots, self._spare)
+            slots.undo(undo)
+            self._undo = None
+            raise error
+        self._now, self._spare, self._undo = self._spare, self._now, undo
+        return float(self._now.finish[0])
+
+    def undo(self) -> None:
+        """Back to before the last :meth:`change`; once for each.
+
+        Raises
+        ------
+        InputError
+            Where there is no change to take back.
+        """
+        slots = self._get_slots()
+        if self._undo is None:
+            raise InputError('undo: the last change is taken back already, or there is none')
+        slots.undo(self._undo)
+        self._now, self._spare, self._undo = self._spare, self._now, None
+
+    def blocks(self) -> List[Block]:
+        """Those that there are now."""
+        return [place.block for place in self._get_slots().places.values()]
+
+    def timeline(self) -> Dict[int, Times]:
+        """When the tasks of each block start and end, by key."""
+        places, events = self._get_slots().places, self._now.events
+        return {key: Times(events['start'][place.span].copy(), events['end'][place.span].copy())
+                for key, place in places.items()}
+
+    def critical_path(self) -> List[PathTask]:
+        """What the last end waits for, from the start on; where tasks are equal, the one that was taken first."""
+        slots = self._get_slots()
+        return _Path(slots, self._now).links() if slots.live_tasks else []
+
+    def _get_slots(self) -> Slots:
+        if self._slots is None:
+            raise InputError('simulation: run blocks first')
+        return self._slots
+
+    def _check(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            if block.top >= len(self._rates.rate):
+                raise InputError('block %d: there are %d resources, and none of number %d'
+                                 % (block.key, len(self._rates.rate), block.top))
+
+    def _timelines(self, slots: Slots, stride: int) -> Tuple[Timeline, Timeline]:
+        room, resources = len(slots.tasks), len(self._rates.rate)
+        return Timeline(room, resources, stride), Timeline(room, resources, stride)
+
+    def _living(self, tasks: np.ndarray, slots: Slots) -> np.ndarray:
+        """Those whose blocks are there."""
+        owners = np.searchsorted(slots.bases[:slots.used_slots], tasks, side='right') - 1
+        return tasks[slots.alive[owners] > 0]
+
+    def _lay_out_anew(self, more: Sequence[Block]) -> Slots:
+        """The same blocks without what lies between them, and with room for more."""
+        old = self._get_slots()
+        tasks = old.live()
+        slots = _laid_out([place.block for place in sorted(old.places.values(), key=lambda place: place.slot)], more)
+        now, spare = self._timelines(slots, self._now.stride)
+        now.events[:slots.used] = self._now.events[tasks]
+        for name in ('taken', 'last', 'states', 'snapshots', 'finish'):
+            getattr(now, name)[...] = getattr(self._now, name)
+        self._slots, self._now, self._spare, self._undo = slots, now, spare, None
+        return slots
+
+
+def _laid_out(blocks: Sequence[Block], more: Sequence[Block]) -> Slots:
+    slots = Slots([*blocks, *more])
+    slots.put(blocks)
+    slots.connect([block.key for block in blocks])
+    return slots
+
+
+def _cycle(slots: Slots, made: Timeline) -> InputError:
+    live = slots.live()
+    missing = live[made.events['place'][live] < 0]
+    return InputError('blocks %s: %d of their tasks wait for each other'
+                      % (keys_in_words(slots.tasks['order'][missing]), len(missing)))
+
+
+class _Path:
+    """Looks back from the last end."""
+
+    def __init__(self, slots: Slots, made: Timeline):
+        self._tasks, self._events = slots.tasks, made.events
+        self._live = slots.live()
+        before, after = slots.edges(self._live)
+        order = after.argsort(kind='stable')
+        self._before, self._after = before[order], after[order]
+        record = self._tasks[self._live]
+        held = np.concatenate([record['resource'], record['second']])
+        users = np.concatenate([self._live, self._live])
+        order = np.lexsort((self._events['place'][users], held))
+        #: Tasks by resource, in the order in which they were taken.
+        self._held, self._users = held[order], users[order]
+
+    def links(self) -> List[PathTask]:
+        events = self._events
+        candidates = self._live[events['end'][self._live] == events['end'][self._live].max()]
+        task: Optional[int] = self._first(candidates)
+        found = []
+        while task is not None:
+            other, why = self._waited_for(task)
+            found.append(PathTask(*key_and_index(int(self._tasks['order'][task])), float(events['start'][task]),
+                              float(events['end'][task]), why))
+            task = other
+        return found[::-1]
+
+    def _first(self, tasks: np.ndarray) -> int:
+        return int(tasks[self._events['place'][tasks].argmin()])
+
+    def _waited_for(self, task: int) -> Tuple[Optional[int], str]:
+        events, record = self._events, self._tasks[task]
+        if events['start'][task] > events['ready'][task]:
+            found = [one for one in (record['resource'], record['second']) if one >= 0]
+            users = np.concatenate([self._earlier(one, task) for one in found])
+            ends = np.where(events['end'][users] <= events['start'][task], events['end'][users], -1.0)
+            # Express tasks put off what had not begun: then nothing ends just when this starts.
+            return self._first(users[ends == ends.max()]), RESOURCE
+        start, stop = np.searchsorted(self._after, [task, task + 1])
+        before = self._before[start:stop]
+        last = before[events['end'][before] + self._tasks['latency'][before] == events['ready'][task]]
+        return (self._first(last), AFTER) if len(last) else (None, START)
+
+    def _earlier(self, resource: int, task: int) -> np.ndarray:
+        """Tasks that were taken before on a resource."""
+        start, stop = np.searchsorted(self._held, [resource, resource + 1])
+        users = self._users[start:stop]
+        return users[:np.searchsorted(self._events['place'][users], self._events['place'][task])]

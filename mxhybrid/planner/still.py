@@ -1,0 +1,159 @@
+"""A rank's program whose exchanges move nothing, so that one process can run it: what it would give is an output, what
+it would get is an input.
+"""
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ..parallel.boxes import Box, shape_of
+from ..parallel.exchange import Exchange
+from ..parallel.graph import Entry, Graph
+from ..parallel.program import Parts, Program
+from ..parallel.rule_table import indices
+
+
+class Input(NamedTuple):
+    """An array that a program is given.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    learns : bool
+        Whether it has a gradient.
+    is_weight : bool
+    below : int
+        Values are indices below that, if it is not 0.
+    is_blocked : bool
+        Whether it comes in a layout of oneDNN's.
+    """
+
+    shape: Tuple[int, ...]
+    dtype: Any
+    learns: bool
+    is_weight: bool = False
+    below: int = 0
+    is_blocked: bool = False
+
+
+class Average(NamedTuple):
+    """A running average that each call updates with one of its outputs."""
+
+    output: int
+    shape: Tuple[int, ...]
+    dtype: Any
+    momentum: np.float32
+
+
+class StillProgram(NamedTuple):
+    """What a rank computes.
+
+    Attributes
+    ----------
+    symbol : mxnet.symbol.Symbol
+        Outputs and statistics of the program, then what the rank would give to others.
+    inputs : dict of str to Input
+        By name.
+    averages : list of Average
+    """
+
+    symbol: Any
+    inputs: Dict[str, Input]
+    averages: List[Average]
+
+
+class _StillNode:
+    """An exchange that moves nothing."""
+
+    def __init__(self, exchange: Exchange, differentiable: bool, name: str):
+        self.exchange, self.differentiable, self.name = exchange, differentiable, name
+
+    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
+        """As :meth:`mxhybrid.parallel.program.AnyNode.symbol`."""
+        if given is not None:  # it becomes an output, since the last token is one
+            token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
+        shape = self.exchange.shapes[1]
+        return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
+
+    def forget(self) -> None:
+        """Nothing is kept anywhere."""
+
+
+def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, Dict[int, Box]],
+          composed: Dict[str, Any], flows: Any = (), frozen: Any = ()) -> StillProgram:
+    """A rank's program without its exchanges; the parameters are those of
+    :class:`mxhybrid.parallel.program.Program`.
+    """
+    graph = parts.graph
+    nodes: Dict[str, _StillNode] = {}
+
+    def make_node(exchange: Exchange, differentiable: bool) -> _StillNode:
+        node = _StillNode(exchange, differentiable, 'mxhybrid_still%d' % len(nodes))
+        nodes[node.name] = node
+        return node
+    program = Program(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
+    made = list(program.symbol)
+    # The token, and what an exchange brings for the network's outputs, are just inputs.
+    kept = [at for at, one in enumerate(made) if one.list_outputs() != one.list_inputs()]
+    symbol = mx.sym.Group([made[at] for at in kept])
+    below = index_limits(graph)
+    numbers = {one.name: one.number for one in graph.operators}
+    found: Dict[str, Input] = {}
+    for name in symbol.list_inputs():
+        if name in nodes:
+            node = nodes[name]
+            shape = node.exchange.shapes[1]
+            assert shape is not None
+            found[name] = Input(shape, node.exchange.dtype, node.differentiable,
+                                below=below.get(numbers[node.exchange.label], 0))
+        elif name in graph.data:
+            entry = numbers[name], 0
+            found[name] = Input(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
+                                below=below.get(entry[0], 0))
+        elif name in numbers:
+            learns = name not in graph.auxiliary and name not in frozen
+            found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True)
+        else:
+            values = program.constants[name]
+            found[name] = Input(values.shape, values.dtype, False, True)
+    averages = [Average(kept.index(at), shape_of(parts.weights.boxes(one.parameter)[rank]),
+                        graph.dtypes[numbers[one.parameter], 0], one.momentum)
+                for at, one in enumerate(program.statistics, program.outputs)]
+    return StillProgram(symbol, found, averages)
+
+
+def index_limits(graph: Graph) -> Dict[int, int]:
+    """Operators and data whose values are indices, and what all of these are below."""
+    found: Dict[int, int] = {}
+
+    def note(number: int, count: int) -> None:
+        if found.get(number, count + 1) > count:
+            found[number] = count
+            for source, _ in graph.operators[number].inputs:
+                note(source, count)
+    for one in graph.computing:
+        at = indices(one)
+        if at is not None:
+            if one.op == 'one_hot':
+                count = int(one.get('depth'))
+            elif one.op == 'pick':
+                count = graph.inputs(one)[0][int(one.get('axis', -1))]
+            else:
+                count = graph.inputs(one)[1][0]
+            note(one.inputs[at][0], count)
+    return found
+
+
+def learning(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
+    """Operators, data and weights to which gradients go back."""
+    found: Set[int] = set()
+    for one in graph.operators:
+        used = indices(one)
+        if one.op == 'null':
+            if one.name in flows or graph.is_parameter(one.number) and one.name not in graph.auxiliary and \
+                    one.name not in frozen:
+                found.add(one.number)
+        elif any(source in found for at, (source, _) in enumerate(one.inputs) if at != used):
+            found.add(one.number)
+    return found

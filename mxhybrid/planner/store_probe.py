@@ -1,0 +1,97 @@
+"""What the store takes: steps of a Trainer with dense weights, and rows of tables on the servers."""
+from typing import Any, List, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from ..kvstore.hybrid import Hybrid
+from .step_model import BUNDLE_BYTES
+
+#: Rows of a table, and values of a row.
+TABLE_ROWS, WIDTH = 1 << 15, 64
+ROW_BYTES = 4 * WIDTH
+#: The optimizer whose updates count.
+OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
+
+
+class DenseWeights(NamedTuple):
+    """So many weights of so many values."""
+
+    number: int
+    values: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return 4 * self.number * self.values
+
+    @property
+    def sums(self) -> int:
+        """How many sums a step makes of them, see :mod:`mxhybrid.routes.dense_bundles`."""
+        return -(-self.number // max(1, BUNDLE_BYTES // (4 * self.values)))
+
+
+class TrainerSteps:
+    """Steps of a Trainer, with an update or without (collective)."""
+
+    def __init__(self, weights: DenseWeights, updates: bool):
+        self._updates = updates
+        self._params = [gluon.Parameter('calibration%d' % at, shape=(weights.values,)) for at in range(weights.number)]
+        for param in self._params:
+            param.initialize(mx.init.Zero(), ctx=mx.cpu())
+        self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
+                                      update_on_kvstore=False)
+
+    def compute(self) -> None:
+        """Gradients, so that there is something to sum."""
+        with autograd.record():
+            heads = [param.data() * 1 for param in self._params]
+        autograd.backward(heads)
+
+    def step(self) -> None:
+        """Sum, and update."""
+        if self._updates:
+            self._trainer.step(1)
+        else:
+            self._trainer.allreduce_grads()
+
+
+class TableRows:
+    """Rows of a table, which this worker pushes and pulls (collective)."""
+
+    def __init__(self, rank: int, partitions: int):
+        self._name = 'calibration%d' % partitions
+        self._store = Hybrid(routes={'*': 'servers'}, partitions={'*': partitions})
+        self._random = np.random.RandomState(rank)
+        self._store.init(self._name, mx.nd.sparse.zeros('row_sparse', (TABLE_ROWS, WIDTH), ctx=mx.cpu()))
+        self._store.set_optimizer(mx.optimizer.create(OPTIMIZER, **SETTINGS))
+        self._some: Any = None
+        self.draw(1)
+
+    def draw(self, count: int) -> None:
+        """What is pushed and pulled from now on: other rows for each worker, now and then the same."""
+        ids: Any = np.sort(self._random.choice(TABLE_ROWS, count, replace=False)).astype(np.int64)
+        self._ids: Any = mx.nd.array(ids, ctx=mx.cpu(), dtype='int64')
+        values = mx.nd.zeros((count, WIDTH), ctx=mx.cpu())
+        self._some = mx.nd.sparse.row_sparse_array((values, self._ids), shape=(TABLE_ROWS, WIDTH))
+        self._one: Any = mx.nd.array([0], ctx=mx.cpu(), dtype='int64')
+
+    def push(self) -> None:
+        """Push them (collective), and see that they have arrived."""
+        self._store.push(self._name, self._some)
+        self._pull(self._one)
+
+    def pull(self) -> None:
+        """Pull them; the second time since a push they lie on this host."""
+        self._pull(self._ids)
+
+    def _pull(self, ids: Any) -> None:
+        out = mx.nd.sparse.zeros('row_sparse', (TABLE_ROWS, WIDTH), ctx=mx.cpu())
+        self._store.row_sparse_pull(self._name, out=out, row_ids=ids)
+        out.data.wait_to_read()
+
+
+def partitions_to_try(servers: int) -> List[int]:
+    """Counts of partitions whose cost is measured."""
+    return [servers, 4 * servers]

@@ -1,0 +1,1 @@
+"""What the planner costs, measured without a job."""

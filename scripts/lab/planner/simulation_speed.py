@@ -1,0 +1,68 @@
+"""How long simulations of made-up steps take: ``PYTHONPATH=scripts python -m lab.planner.simulation_speed``."""
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+from mxhybrid.planner import compiled_loop, event_loop
+from mxhybrid.planner.simulator import Simulation
+
+from .steps import MadeUpStep
+
+SIZES = {
+    '320 operators, 16 ranks': {'operators': 320, 'ranks': 16},
+    'and 80 halo exchanges': {'operators': 320, 'ranks': 16, 'halos': 80},
+    'and 80 all-to-alls': {'operators': 320, 'ranks': 16, 'all_to_alls': 80},
+    '200 operators, 512 ranks, 48 halos': {'operators': 200, 'ranks': 512, 'halos': 48},
+}
+
+
+def seconds_of(call, times):
+    """The median of a few calls, in seconds of this process."""
+    found = []
+    for _ in range(times):
+        start = time.process_time()
+        call()
+        found.append(time.process_time() - start)
+    return statistics.median(found)
+
+
+def measure(step, loop, times, proposals):
+    """Seconds to make all blocks, to run them, of the loop alone, of a change and of its undo."""
+    blocks = step.blocks()
+    simulation = Simulation(step.resources, loop=loop)
+    made = seconds_of(step.blocks, 1)
+    run = seconds_of(lambda: simulation.run(blocks), times)
+    empty = seconds_of(lambda: simulation.change({}), times)
+    random, change, undo = np.random.RandomState(1), [], []
+    for _ in range(proposals):
+        proposed = step.proposal(random.randint(step.operators))
+        start = time.process_time()
+        simulation.change(proposed)
+        between = time.process_time()
+        if random.randint(10):
+            simulation.undo()
+        change.append(between - start)
+        undo.append(time.process_time() - between)
+    return simulation.tasks, made, run, empty, statistics.mean(change), statistics.mean(undo)
+
+
+def main():
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--python', action='store_true', help='the loop in Python, not the compiled one')
+    parser.add_argument('--sizes', type=int, default=len(SIZES), help='only so many of the sizes')
+    given = parser.parse_args()
+    loop = event_loop.simulate if given.python else compiled_loop.load()
+    print('%-36s %8s %9s %9s %9s %9s %9s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'none ms', 'change ms',
+                                                 'undo ms', 'ratio'))
+    for name, sizes in list(SIZES.items())[:given.sizes]:
+        large = sizes['ranks'] > 100
+        tasks, *found = measure(MadeUpStep(**sizes), loop, 3 if given.python or large else 15,
+                                5 if given.python else 20 if large else 200)
+        print('%-36s %8d' % (name, tasks), *('%9.2f' % (1e3 * one) for one in found), '%6.1f' % (found[1] / found[3]))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,65 @@
+"""Small networks and clusters to plan with, and times that need no measurement."""
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.boxes import size_of
+from mxhybrid.planner.cluster import KINDS, Bucket, Cluster, Host, TransferCost
+from mxhybrid.planner.planning import Planner
+
+BATCH = 8
+
+
+def network():
+    """Convolutions with statistics and a shortcut, then dense layers."""
+
+    class Shortcut(nn.HybridSequential):
+        def hybrid_forward(self, F, data):
+            for one in self._children.values():
+                data = one(data)
+            return data
+
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, data):
+            layers = list(self._children.values())
+            first = layers[0](data)
+            data = layers[1](first) + first
+            for one in layers[2:]:
+                data = one(data)
+            return data
+
+    net = Net(prefix='net_')
+    with net.name_scope():
+        inner = Shortcut()
+        with inner.name_scope():
+            inner.add(nn.Conv2D(8, 3, padding=1, in_channels=8), nn.BatchNorm(), nn.Activation('relu'))
+        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), inner, nn.MaxPool2D(2), nn.Flatten(),
+                nn.Dense(64, activation='relu'), nn.Dense(16))
+    net.initialize()
+    return net
+
+
+def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
+    """Hosts of one core a rank."""
+    cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
+    link = Bucket(rate, **keys)
+    there = tuple(Host('host%d' % at, ranks, float(ranks)) for at in range(hosts))
+    return Cluster(there, link, 1e-4, Bucket(4e9), 1e-5, dict.fromkeys(KINDS, cost))
+
+
+class Times:
+    """Seconds by the size of a part's output, in place of measured ones."""
+
+    def part(self, graph, one, place, **_):
+        """As :meth:`mxhybrid.planner.profiles.Profiles.part`."""
+        seconds = size_of(place.box) * {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(one.op, 1e-9) / place.addends
+        return seconds, 2 * seconds
+
+    def measure(self, graph, wanted, **_):
+        """Nothing is to be measured."""
+
+    def save(self):
+        """Nothing is to be kept."""
+
+
+def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
+    """Of the small network."""
+    return Planner(net or network(), data, on or cluster(), Times(), **keys)

@@ -1,0 +1,28 @@
+"""``mxhybrid calibrate`` over emulated hosts whose links have a known rate, and a known burst after idleness."""
+import pytest
+from lab.cluster import EmulatedCluster
+from lab.launchers import over_hosts
+
+from mxhybrid.planner.cluster import load
+
+#: Of bytes on an emulated link, headers included, what is left for those of exchanges.
+PAYLOAD = 0.957
+#: What the emulation gives every link besides its rate, in bytes (lab.emulation).
+BURST = 81920
+
+pytestmark = pytest.mark.alone
+
+
+def test_rate_and_burst_of_two_hosts(tmp_path):
+    path = tmp_path / 'cluster.json'
+    with EmulatedCluster(hosts=2, mbit_per_s=100) as cluster:
+        output = cluster.run(0, over_hosts([('hosta', 1), ('hostb', 1)], ['-m', 'mxhybrid', 'calibrate', path]),
+                             timeout=250).ok().output
+    found = load(str(path))
+    assert [(host.name, host.ranks) for host in found.hosts] == [('hosta', 1), ('hostb', 1)]
+    assert found.link.rate == pytest.approx(PAYLOAD * 100e6 / 8, rel=0.1)
+    assert found.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.1)
+    assert found.link.peak > 2 * found.link.rate and 0 <= found.link_latency_s < 0.01
+    # Both are on this machine, and may use all of it.
+    assert found.hosts[0].cores == found.hosts[1].cores and found.hosts[0].memory_bytes == found.hosts[1].memory_bytes
+    assert 'transfers of all ranks at the same time' in output

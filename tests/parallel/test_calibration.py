@@ -1,0 +1,52 @@
+"""``mxhybrid calibrate`` in real jobs on this host, and where it cannot work."""
+import sys
+
+import pytest
+from lab import jobs
+from lab.launchers import job_command
+
+from mxhybrid.planner.cluster import KINDS, load
+
+
+def calibrate(launcher, workers, *arguments):
+    """The command line of a calibration."""
+    return job_command('-m', launcher, workers, 1, ('mxhybrid', 'calibrate') + arguments)
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+def test_two_workers_of_a_host(launcher, tmp_path):
+    path = tmp_path / 'cluster.json'
+    with jobs.start_command(calibrate(launcher, 2, str(path))) as job:
+        output = job.wait(timeout=250).ok().output
+    cluster = load(str(path))
+    host, = cluster.hosts
+    assert (host.ranks, cluster.ranks) == (2, 2) and host.cores > 0 and 0.1 < host.speed < 10
+    assert host.memory_bytes > 1 << 28
+    # Within a host; and for want of a link, what memory gives.
+    assert cluster.memory.rate > 1e8 and cluster.link == cluster.memory
+    assert set(cluster.costs) == set(KINDS)
+    for kind, cost in cluster.costs.items():
+        # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
+        assert 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
+        assert 0 <= cost.latency_s < 1
+    # Steps are those of the store's Trainers: another weight in a sum takes far less than a sum of its own.
+    assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['exchange'].seconds(1, 0)
+    assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
+    assert 'written to %s' % path in output and output.count('written to') == 1
+    for kind in ('exchange', 'group_sum', 'push', 'pull'):
+        assert ' %s: ' % kind in output  # with what the fit leaves
+    assert 'off by' in output and 'calibrated in' in output
+
+
+def test_one_worker(tmp_path):
+    path = tmp_path / 'cluster.json'
+    with jobs.start_command([sys.executable, '-m', 'mxhybrid', 'calibrate', str(path)]) as job:
+        job.wait(timeout=60).failed('mxhybrid calibrate: it measures what is between workers, and there is one',
+                                    'horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate')
+    assert not path.exists()
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with jobs.start_command(calibrate('horovodrun', 2, str(tmp_path))) as job:
+        output = job.wait(timeout=120).failed('is a directory: give a file in it').output
+    assert 'cores' not in output

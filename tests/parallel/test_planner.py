@@ -1,0 +1,133 @@
+"""The planner as users have it: the command, its files, and training by what it has found."""
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from lab.jobs import run_job
+
+from mxhybrid.planner.cluster import Bucket, Host, save
+
+from ..helpers.planned_networks import cluster
+from . import BODIES
+
+NETS = '''
+from mxnet.gluon import nn
+
+def make_net():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3, activation='relu'), nn.MaxPool2D(4), nn.Flatten(),
+                nn.Dense(2048, activation='relu'), nn.Dense(10, in_units=2048))
+    return net
+
+def no_net():
+    return nn.Sequential()
+
+if __name__ == '__main__':
+    raise AssertionError('a planner trains nothing')
+'''
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / 'train.py').write_text(NETS)
+    save(str(tmp_path / 'cluster.json'), cluster(4, rate=1e6))
+    save(str(tmp_path / 'other.json'), cluster(4, rate=2e6))
+    return tmp_path
+
+
+def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0):
+    """What the command prints."""
+    done = subprocess.run([sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', inputs, '--profiles',
+                           'profiles.json'] + list(words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=300)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def step_of(text):
+    return next(line.split(' a step')[0] for line in text.splitlines() if ' a step: ' in line)
+
+
+def test_finds_exports_and_evaluates(place):
+    on = ['--cluster', 'cluster.json']
+    found = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
+                 'plan.svg')
+    ratio = float(found.partition('predicted to be ')[2].split()[0])
+    assert ratio > 2, found  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
+    assert 'data parallelism:' in found and 'written by hand' in found
+    written = json.loads((place / 'plan.json').read_text())
+    assert set(written['operators']) >= {'conv0_fwd', 'dense0_fwd', 'dense1_fwd'}
+    assert {event['ph'] for event in json.loads((place / 'step.json').read_text())} >= {'X', 'M'}
+    assert '<svg' in (place / 'plan.svg').read_text()
+    # The same step without a search, in another process that times nothing anew.
+    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only')
+    assert step_of(again) == step_of(found)
+    slower = plan(place, *on, '--evaluate-only')
+    assert step_of(slower) != step_of(found)
+    table = plan(place, *on, '--compare', 'plan.json')
+    assert 'data parallel' in table and step_of(found) in table and step_of(slower) in table
+    begun = plan(place, *on, '--import', 'plan.json', '--budget', '1')
+    assert 'predicted to be' in begun
+    refused = plan(place, '--cluster', 'other.json', '--import', 'plan.json', '--evaluate-only', status=1)
+    assert 'another cluster' in refused
+    refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', inputs='data=16,3,16,16', status=1)
+    assert 'another network' in refused
+
+
+def test_is_repeatable_by_a_seed(place):
+    bounded = ['--cluster', 'cluster.json', '--budget', '1000', '--proposals', '60']
+    # The first one times operators: what it goes by grows on the way.
+    plan(place, *bounded)
+    runs = []
+    for name in ('a.json', 'b.json'):
+        plan(place, *bounded, '--seed', '5', '--export', name)
+        runs.append((place / name).read_text())
+    assert runs[0] == runs[1]
+
+
+def test_formulas_need_no_cluster(place):
+    found = plan(place, '--formula', '2,4,8')
+    assert [line.split()[0] for line in found.splitlines()[3:6]] == ['2', '4', '8']
+    assert 'dense0_fwd' in found
+
+
+@pytest.mark.parametrize('words, message', [
+    ({}, 'cluster: none is given'),
+    ({'more': ['--cluster', 'nowhere.json']}, 'cannot read nowhere.json'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py'}, 'train.py:make_net'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:nothing'}, 'has no function nothing'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'nowhere.py:make_net'}, 'cannot read nowhere.py'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:no_net'}, 'return a HybridBlock'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,x'}, 'give the shape of the joint batch'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,0,16'}, 'whole numbers of at least 1'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', '1', '--memory', '0.000001']}, 'no plan was found'),
+    ({'more': ['--cluster', 'cluster.json', '--export', 'nowhere/plan.json']}, 'nowhere/plan.json cannot be written'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', '-1']}, 'budget: -1.0: give more than 0'),
+    ({'more': ['--formula', 'many']}, 'give numbers of ranks'),
+], ids=lambda value: value if isinstance(value, str) else '')
+def test_says_what_is_wrong(place, words, message):
+    options = {key: words[key] for key in ('model', 'inputs') if key in words}
+    assert message in plan(place, *words.get('more', []), status=1, **options)
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+def test_trains_by_what_it_found(tmp_path, launcher):
+    path = str(tmp_path / 'cluster.json')
+    # So slow that sums of these weights cost much more than exchanges of activations, as they do here.
+    there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=Bucket(1e8))
+    save(path, there)
+    result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
+    assert re.search(r"plan='auto': a step takes .* by the plan that was found, predicted were .* by data parallelism",
+                     result.output)
+    for rank in range(2):
+        found = result.results[rank]
+        assert found['apart'] < 1e-10
+        for error, message in zip(found['errors'], ['mxhybrid calibrate', 'cannot read /nowhere', 'hosts of [2, 2]',
+                                                    "batch_norm='local'"]):
+            assert message in error
+    assert result.results[0]['plan'] == result.results[1]['plan']

@@ -1,0 +1,107 @@
+"""Cluster files: what is written is read, and whatever cannot be is refused by its key."""
+import copy
+import json
+
+import pytest
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.planner.cluster import KINDS, Bucket, Cluster, Host, TransferCost, cluster_from_json, load, save
+
+CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)), Bucket(1e7, 1e8, 1e5), 1e-4,
+                  Bucket(1e10), 0.0, {kind: TransferCost(1e-4, 1e-5, 1e-9, 1e-4) for kind in KINDS})
+
+
+def without(value, *keys):
+    """A deep copy without a key."""
+    found = copy.deepcopy(value)
+    inner = found
+    for key in keys[:-1]:
+        inner = inner[key]
+    del inner[keys[-1]]
+    return found
+
+
+def changed(value, new, *keys):
+    """A deep copy with another value of a key."""
+    found = copy.deepcopy(value)
+    inner = found
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = new
+    return found
+
+
+WRITTEN = json.loads(json.dumps(CLUSTER.as_json()))
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    path = str(tmp_path / 'cluster.json')
+    save(path, CLUSTER)
+    assert load(path) == CLUSTER and load(path).digest() == CLUSTER.digest()
+    assert CLUSTER.ranks == 3 and [CLUSTER.host_of(rank) for rank in range(3)] == [0, 0, 1]
+    with pytest.raises(IndexError):
+        CLUSTER.host_of(3)
+
+
+def test_what_may_be_left_out():
+    short = {'format': WRITTEN['format'], 'hosts': [{'ranks': 1, 'cores': 1}], 'link': {'rate': 1},
+             'memory': {'rate': 2}, 'costs': {kind: {'fixed_s': 0, 'per_item_s': 0, 'per_byte_s': 0} for kind in KINDS}}
+    found = cluster_from_json(short)
+    assert found.hosts == (Host('host0', 1, 1.0),) and found.measured is None
+    assert (found.link, found.link_latency_s, found.memory) == (Bucket(1.0), 0.0, Bucket(2.0))
+    assert found.digest() != CLUSTER.digest()
+
+
+@pytest.mark.parametrize('value, words', [
+    ([], 'no format'), (without(WRITTEN, 'format'), 'no format'), (changed(WRITTEN, 'x', 'format'), 'no format'),
+    (changed(WRITTEN, 1, 'size'), 'size is no key: take it out; there are costs, format, hosts'),
+    (without(WRITTEN, 'hosts'), 'hosts=None: give a list of at least one'),
+    (changed(WRITTEN, [], 'hosts'), 'hosts=[]'), (changed(WRITTEN, {}, 'hosts'), 'hosts={}'),
+    (changed(WRITTEN, 3, 'hosts', 0), 'hosts[0]=3: give an object'),
+    (without(WRITTEN, 'hosts', 1, 'ranks'), 'hosts[1].ranks=None: give a whole number of at least 1'),
+    (changed(WRITTEN, 0, 'hosts', 0, 'ranks'), 'hosts[0].ranks=0'),
+    (changed(WRITTEN, True, 'hosts', 0, 'ranks'), 'hosts[0].ranks=True'),
+    (changed(WRITTEN, 1.5, 'hosts', 0, 'ranks'), 'hosts[0].ranks=1.5'),
+    (without(WRITTEN, 'hosts', 0, 'cores'), 'hosts[0].cores=None: give a number'),
+    (changed(WRITTEN, 0, 'hosts', 0, 'cores'), 'hosts[0].cores=0.0: give more than 0'),
+    (changed(WRITTEN, 'two', 'hosts', 0, 'cores'), "hosts[0].cores='two': give a number"),
+    (changed(WRITTEN, -1, 'hosts', 0, 'burst_s'), 'hosts[0].burst_s=-1: give a number of at least 0'),
+    (changed(WRITTEN, 0, 'hosts', 1, 'speed'), 'hosts[1].speed=0.0: give more than 0'),
+    (changed(WRITTEN, 0.5, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=0.5: give a whole number, or null'),
+    (changed(WRITTEN, 0, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=0'),
+    (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key'),
+    (without(WRITTEN, 'link'), 'link=None: give an object'), (without(WRITTEN, 'memory'), 'memory=None'),
+    (without(WRITTEN, 'link', 'rate'), 'link.rate=None: give a number'),
+    (changed(WRITTEN, 0, 'link', 'rate'), 'link.rate=0.0: give bytes a second, more than 0'),
+    (changed(WRITTEN, float('inf'), 'memory', 'rate'), 'memory.rate=inf: give a number'),
+    (changed(WRITTEN, float('nan'), 'memory', 'rate'), 'memory.rate=nan: give a number'),
+    (changed(WRITTEN, 1e6, 'link', 'peak'), 'link.burst=100000.0: give a peak above the rate with it, not 1000000.0'),
+    (changed(WRITTEN, -1, 'link', 'latency_s'), 'link.latency_s=-1'),
+    (changed(WRITTEN, None, 'link', 'burst'), 'link.burst=None'),
+    (changed(WRITTEN, 1, 'memory', 'mtu'), 'memory.mtu is no key'),
+    (without(WRITTEN, 'costs'), 'costs: give exchange, group_sum'),
+    (without(WRITTEN, 'costs', 'push'), 'costs: give exchange, group_sum'),
+    (changed(WRITTEN, {}, 'costs', 'pulls'), 'costs: give exchange, group_sum'),
+    (changed(WRITTEN, 1, 'costs', 'sum'), 'costs.sum=1: give an object'),
+    (without(WRITTEN, 'costs', 'sum', 'fixed_s'), 'costs.sum.fixed_s=None: give a number'),
+    (changed(WRITTEN, '1', 'costs', 'push', 'per_item_s'), "costs.push.per_item_s='1'"),
+    (changed(WRITTEN, False, 'costs', 'pull', 'per_byte_s'), 'costs.pull.per_byte_s=False'),
+    (changed(WRITTEN, -1e-3, 'costs', 'step', 'latency_s'), 'costs.step.latency_s=-0.001'),
+    (changed(WRITTEN, 1, 'costs', 'step', 'per_mb_s'), 'costs.step.per_mb_s is no key')],
+    ids=lambda value: str(value)[:48])
+def test_what_cannot_be_is_refused_by_its_key(value, words):
+    with pytest.raises(InputError) as raised:
+        cluster_from_json(value)
+    assert words in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / 'cluster.json'
+    with pytest.raises(InputError, match='cannot read .*cluster.json'):
+        load(str(path))
+    path.write_text('{"format": ')
+    with pytest.raises(InputError, match='cannot read'):
+        load(str(path))
+    path.write_text('{}')
+    with pytest.raises(InputError, match='cluster.json: cluster: no format'):
+        load(str(path))

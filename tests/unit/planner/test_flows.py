@@ -1,0 +1,56 @@
+"""What moves between ranks, computed for all at once, is what the wing's messages say."""
+import collections
+import itertools
+
+import numpy as np
+from hypothesis import given, settings, strategies as st
+
+from mxhybrid.parallel.boxes import parts, size_of
+from mxhybrid.parallel.layout import Layout, messages
+from mxhybrid.planner.flows import moved
+
+SHAPE = (6, 4, 5)
+
+
+@st.composite
+def boxes_of(draw, copies=True):
+    """Boxes of a tensor by rank, some of them held by several."""
+    degrees = [draw(st.integers(1, 3)) for _ in SHAPE]
+    every = parts(SHAPE, degrees)
+    times = draw(st.integers(1, 2)) if copies else 1
+    ranks = draw(st.permutations(range(len(every) * times)))
+    return dict(zip(ranks, list(itertools.chain(*[[box] * times for box in every]))))
+
+
+@settings(max_examples=200, deadline=None)
+@given(boxes_of(), boxes_of(), st.booleans())
+def test_moves_what_messages_say(boxes, wanted, partial):
+    if partial:
+        boxes = dict.fromkeys(list(boxes)[:4], tuple((0, count) for count in SHAPE))
+    have = Layout(SHAPE, boxes, partial)
+    expected, by_target = collections.Counter(), collections.Counter()
+    for one in messages(have, wanted):
+        if one.source != one.target:
+            expected[one.source, one.target] += size_of(one.box)
+            by_target[one.target] += size_of(one.box)
+    found = moved(have, wanted)
+    assert not (found.sources == found.targets).any() and (found.elements > 0).all()
+    unique = partial or len(set(boxes.values())) == len(boxes)
+    if unique:
+        pairs = zip(found.sources.tolist(), found.targets.tolist(), found.elements.tolist())
+        assert {(source, target): count for source, target, count in pairs} == dict(expected)
+    else:  # of those who hold the same, another one may be asked
+        counts = np.bincount(found.targets, found.elements, max(wanted) + 1)
+        assert {rank: count for rank, count in enumerate(counts) if count} == dict(by_target)
+
+
+@settings(max_examples=50, deadline=None)
+@given(boxes_of(copies=False), boxes_of(copies=False))
+def test_goes_back_to_where_it_came_from(boxes, wanted):
+    there = moved(Layout(SHAPE, boxes), wanted)
+    answers = sorted(wanted)[::2]
+    back = there.reversed(answers)
+    forth = {(source, target): count for source, target, count in
+             zip(there.sources.tolist(), there.targets.tolist(), there.elements.tolist()) if target in answers}
+    assert forth == {(target, source): count for source, target, count in
+                     zip(back.sources.tolist(), back.targets.tolist(), back.elements.tolist())}

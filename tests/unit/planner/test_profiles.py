@@ -1,0 +1,349 @@
+"""Times of operators' parts: what they are kept by, in which file, what is estimated, what a lone part computes."""
+import fcntl
+import json
+import multiprocessing
+import os
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid import InputError, parallel
+from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.program import Parts
+from mxhybrid.parallel.rule_table import rule_of
+from mxhybrid.parallel.shares import Shares
+from mxhybrid.parallel.split import PartPlace
+from mxhybrid.parallel.traced import traced
+from mxhybrid.planner import profile_file
+from mxhybrid.planner.part_keys import PartKeys
+from mxhybrid.planner.profile_file import merge_profiles, read_profiles
+from mxhybrid.planner.profiles import Profiles
+from mxhybrid.planner.roofline import Timed, Work, estimate_part, roof_seconds, work_of
+from mxhybrid.planner.still import index_limits, still
+from mxhybrid.planner.stopwatch import ProgramWatch, call_seconds, part_seconds
+
+
+class Images(mx.gluon.HybridBlock):
+    """Convolutions with a shortcut, and dense layers with a loss."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8),
+                          nn.Activation('relu'), nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
+                          nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64))
+            self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F, images, labels):
+        return self.loss(self.body(images), labels)
+
+
+class Words(mx.gluon.HybridBlock):
+    """An embedding before a recurrent layer."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.embedding = nn.Embedding(30, 6)
+            self.recurrent = mx.gluon.rnn.LSTM(5, input_size=6)
+
+    def hybrid_forward(self, F, words):
+        return self.recurrent(self.embedding(words))
+
+
+def graph_of(net, data, batch_axis=0):
+    net.initialize()
+    return traced(net, data, batch_axis)
+
+
+@pytest.fixture(scope='module')
+def images():
+    return graph_of(Images(), [(8, 4, 8, 8), (8,)])
+
+
+@pytest.fixture(scope='module')
+def words():
+    return graph_of(Words(), (7, 4), 1)
+
+
+def operators(network, op):
+    return [one for one in network.graph.computing if one.op == op]
+
+
+def place(graph, one, **cut):
+    """A place with other ranges in some dimensions, by d0=, d1= and so on."""
+    box = [(0, count) for count in graph.shape(one)]
+    for key, value in cut.items():
+        box[int(key[1:])] = value
+    return PartPlace(tuple(box))
+
+
+def still_of(network, plan, ranks, rank=0):
+    parts = Parts(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
+    shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
+    return parts, shares, still(parts, rank, shares.inputs, shares.outputs, COMPOSED[True])
+
+
+def test_parts_that_differ_in_their_position_are_one(images):
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    first, second, third = operators(images, 'Convolution')
+    low, high = place(graph, second, d2=(0, 4)), place(graph, second, d2=(4, 8))
+    assert keys.of(second, low) == keys.of(second, high)
+    assert keys.of(second, low) != keys.of(second, place(graph, second, d1=(0, 4)))
+    assert keys.of(second, low) == keys.of(third, low)
+    whole = [place(graph, one) for one in (first, second)]
+    assert keys.of(first, whole[0]) != keys.of(second, whole[1])
+    assert keys.of(second, PartPlace(whole[1].box, 0, 2)) != keys.of(second, PartPlace(whole[1].box, 1, 2))  # a bias
+    with_gradient = PartKeys(graph, COMPOSED[True], flows={'data0'})
+    assert keys.of(first, whole[0]) != with_gradient.of(first, whole[0])
+    assert keys.of(second, whole[1]) == with_gradient.of(second, whole[1])
+
+
+def test_joint_statistics_are_another_part(images):
+    graph, (norm,) = images.graph, operators(images, 'BatchNorm')
+    keys, local = PartKeys(graph, COMPOSED[True]), PartKeys(graph, {})
+    half, channels = place(graph, norm, d0=(0, 4)), place(graph, norm, d1=(0, 4))
+    assert keys.of(norm, half) != local.of(norm, half)
+    assert keys.of(norm, channels) == local.of(norm, channels)
+    assert keys.of(norm, half) != keys.of(norm, place(graph, norm, d0=(0, 2)))
+
+
+@pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
+def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
+    """As many values, and gradients of as many weights."""
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
+        where = place(graph, one, **cut)
+        program = keys.program(one, where)
+        shapes = {name: value.shape for name, value in program.inputs.items()}
+        _, found, _ = program.symbol.infer_shape(**shapes)
+        assert tuple(high - low for low, high in where.box) in found
+        if one.op == 'Convolution':
+            (weight,) = [value for value in program.inputs.values() if len(value.shape) == 4 and value.is_weight]
+            assert weight.learns and weight.shape[0] == where.box[1][1] - where.box[1][0]
+            data = [value for value in program.inputs.values() if not value.is_weight]
+            assert [value.learns for value in data] == [one != operators(images, 'Convolution')[0]]
+
+
+def test_gradients_of_what_several_read_are_summed():
+    """With the part that they come back to."""
+    data = mx.sym.var('data')
+    first = mx.sym.FullyConnected(data, num_hidden=5, name='first')
+    once, twice = (mx.sym.Activation(first, act_type='tanh', name=name) for name in ('once', 'twice'))
+    symbol = mx.sym.Group([mx.sym.dot(once + twice, twice, transpose_b=True), mx.sym.one_hot(first, depth=3)])
+    graph = Graph(symbol, {'data': (4, 6)}, {'data': 'float32'})
+    keys = PartKeys(graph, {})
+    counts = {one.name: [len(program.inputs) for program in keys.sums(one, place(graph, one))]
+              for one in graph.computing}
+    assert {name: count for name, count in counts.items() if count} == {'first': [2], 'twice': [2]}
+    one = next(one for one in graph.computing if one.name == 'first')
+    (program,) = keys.sums(one, place(graph, one, d0=(0, 2)))
+    assert [value.shape for value in program.inputs.values()] == [(2, 5)] * 2
+    names = {one.name: keys.of(one, place(graph, one)) for one in graph.computing}
+    assert names['once'] != names['twice']
+
+
+def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer, d1=(0, 2)))
+    assert len([value for value in program.inputs.values() if value.is_weight]) >= 4
+    assert any(node['op'] == '_rnn_param_concat' for node in json.loads(program.symbol.tojson())['nodes'])
+    assert [value.shape for name, value in program.inputs.items() if 'embedding' in name] == [(7, 2, 6)]
+
+
+def test_indices_are_in_range(words, images):
+    numbers = {one.name: one.number for one in words.graph.operators}
+    assert index_limits(words.graph)[numbers['data']] == 30
+    numbers = {one.name: one.number for one in images.graph.operators}
+    assert index_limits(images.graph)[numbers['data1']] == 12
+    assert numbers['data0'] not in index_limits(images.graph)
+
+
+@pytest.mark.parametrize('plan', [parallel.data_parallel(), parallel.grid(domain=(2,)), parallel.grid(model=2),
+                                  parallel.layers({'*dense*': {'channels': 2}, '*log_softmax*': {'channels': 2},
+                                                   '*pick*': {'addends': 2}})])
+def test_a_whole_program_runs_without_others(images, plan):
+    for rank in range(2):
+        _, _, program = still_of(images, plan, 2, rank)
+        assert set(program.inputs) == set(program.symbol.list_inputs())
+        found = ProgramWatch(program).call()
+        assert found.forward > 0 and found.backward > 0
+
+
+def test_exchanges_move_nothing(images):
+    """What a rank gives is an output, what it gets an input with a gradient."""
+    _, _, program = still_of(images, parallel.grid(domain=(2,)), 2)
+    taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_still')}
+    assert taken and any(value.learns for value in taken.values())
+    assert not any(node['op'] == 'Custom' for node in json.loads(program.symbol.tojson())['nodes'])
+    assert len(program.averages) == 2
+    assert all(one.shape == (8,) for one in program.averages)
+
+
+@pytest.mark.parametrize('copies', [1, 3])
+def test_copies_have_arrays_of_their_own(words, copies):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer))
+    watch = ProgramWatch(program, copies)
+    watch.call()
+    assert len({id(array) for array in watch._arrays}) == copies * len(program.inputs)
+    assert all(np.isfinite(one.asnumpy()).all() for one in watch._outputs)
+    weights = [array for array in watch._arrays if array.grad is not None and array.ndim == 2]
+    assert weights and all(np.abs(weight.grad.asnumpy()).sum() > 0 for weight in weights)
+
+
+def test_a_part_that_computes_more_takes_longer():
+    """By far: this is no measurement."""
+    seconds = []
+    for units in (8, 1024):
+        network = graph_of(nn.Dense(units, in_units=units), (256, units))
+        (one,) = operators(network, 'FullyConnected')
+        keys = PartKeys(network.graph, COMPOSED[True], flows={'data'})
+        seconds.append(part_seconds(keys.program(one, place(network.graph, one))))
+    assert 0 <= call_seconds().forward < seconds[1].forward
+    assert seconds[0].forward < seconds[1].forward and seconds[0].backward < seconds[1].backward
+
+
+def test_the_next_time_nothing_is_measured(images, tmp_path):
+    path = str(tmp_path / 'sub' / 'profiles.json')
+    graph, profiles = images.graph, Profiles(path)
+    wanted = [(one, place(graph, one)) for one in operators(images, 'Activation') + operators(images, 'Convolution')]
+    profiles.measure(graph, wanted)
+    assert profiles.measured == len({profiles.keys(graph).of(*pair) for pair in wanted}) < len(wanted)
+    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
+    whole = profiles.program(parts, 0, shares.inputs, shares.outputs)
+    profiles.save()
+    again = Profiles(path)
+    assert [again.part(graph, *pair) for pair in wanted] == [profiles.part(graph, *pair) for pair in wanted]
+    other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
+    parts, shares, _ = still_of(other, parallel.data_parallel(), 2)
+    assert again.program(parts, 0, shares.inputs, shares.outputs) == whole
+    again.part(other.graph, operators(other, 'Convolution')[1], wanted[-1][1])
+    assert again.measured == 0
+
+
+def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
+    scale = profiles.scale(parts, 0, shares.inputs, shares.outputs)
+    total = sum(profiles.part(images.graph, one, parts.places[one.number][0]).both for one in images.graph.computing)
+    assert scale == pytest.approx(profiles.program(parts, 0, shares.inputs, shares.outputs).both / total)
+
+
+def test_what_is_not_measured_is_estimated(images, tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    graph, (first, second, _) = images.graph, operators(images, 'Convolution')
+    measured = Profiles(path)
+    known = measured.part(graph, second, place(graph, second))
+    measured.save()
+    guessing = Profiles(path, measure=False)
+    assert guessing.part(graph, second, place(graph, second)) == known
+    half = guessing.part(graph, second, place(graph, second, d0=(0, 4)))
+    assert 0 < half.forward < known.forward and 0 < half.backward < known.backward
+    (pick,) = operators(images, 'pick')
+    assert guessing.part(graph, pick, place(graph, pick)).both > 0
+    assert guessing.measured == 0
+    assert guessing.part(graph, first, place(graph, first)).forward > 0
+
+
+def test_estimates_are_scaled_to_their_neighbours():
+    work = Work(1e9, 1e6)
+    twice = Timed('Convolution', work, 2 * roof_seconds(work), 5 * roof_seconds(work))
+    other = Timed('FullyConnected', work, 9.0, 9.0)
+    for factor in (0.5, 1, 4):
+        wanted = Work(work.flop * factor, work.bytes * factor)
+        forward, backward = estimate_part('Convolution', wanted, [other, twice])
+        assert forward == pytest.approx(2 * roof_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
+    near, far = (Timed('Pooling', Work(size, size), roof_seconds(Work(size, size)) * ratio, 0.0)
+                 for size, ratio in ((1e6, 2), (1e9, 8)))
+    assert 2 <= estimate_part('Pooling', Work(2e6, 2e6), [near, far])[0] / roof_seconds(Work(2e6, 2e6)) < 3
+    assert estimate_part('Pooling', work, []) == (roof_seconds(work), 2 * roof_seconds(work))
+
+
+def test_work_is_counted(images, words):
+    def work(network, op, number=0):
+        one = operators(network, op)[number]
+        return work_of(network.graph, one, rule_of(one).part(network.graph, one, place(network.graph, one)))
+    assert work(images, 'Convolution', 1) == Work(2 * 8 * 8 * 64 * 8 * 9, 4 * (2 * 8 * 8 * 64 + 8 * 8 * 9 + 8))
+    assert work(images, 'FullyConnected').flop == 2 * 8 * 12 * 512
+    assert work(words, 'RNN').flop == 2 * 7 * 4 * (4 * 5 * (6 + 5) + 8 * 5)
+    assert work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
+
+
+def entry(value):
+    return {'parts': {'Convolution %s' % value: [1.0, 2.0, 3.0, 4.0]}, 'programs': {}, 'reference': {}}
+
+
+def _merge(path, value):
+    merge_profiles(path, entry(value))
+
+
+def test_what_several_processes_write_is_merged(tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    context = multiprocessing.get_context('spawn')
+    processes = [context.Process(target=_merge, args=(path, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    assert len(read_profiles(path)['parts']) == 3
+    assert len(merge_profiles(path, entry('own'))['parts']) == 4
+
+
+@pytest.mark.parametrize('change, text', [
+    ({'format': 'mxhybrid.profiles 0'}, 'no format'), ({'parts': 3}, 'no format'),
+    ({'machine': {'mxnet': '1.8.0, 3 bytes', 'cpu': 'x', 'threads': '1'}}, "was measured with mxnet '1.8.0, 3 bytes'"),
+    ({'machine': None}, 'was measured with mxnet None'),
+    ({'parts': {'Convolution 1': [1.0, -2.0]}}, r"has \[1.0, -2.0\] for 'Convolution 1'")])
+def test_a_file_of_something_else_is_refused(tmp_path, change, text):
+    path = tmp_path / 'profiles.json'
+    merge_profiles(str(path), entry(1))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=text):
+        Profiles(str(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / 'profiles.json'
+    path.write_text('{')
+    with pytest.raises(InputError, match='cannot read %s' % path):
+        read_profiles(str(path))
+
+
+def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    one = profile_file.default_path()
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')
+    assert profile_file.default_path() != one
+    assert os.path.dirname(one) == str(tmp_path / 'mxhybrid')
+    merge_profiles(one, entry(1))
+    with pytest.raises(InputError, match="was measured with threads '2', but here it is '1'"):
+        monkeypatch.setenv('OMP_NUM_THREADS', '1')
+        read_profiles(one)
+
+
+def test_a_file_that_cannot_be_written_is_told_and_times_stay(tmp_path, caplog):
+    (tmp_path / 'profiles.json.lock').mkdir()
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    found = profiles.reference()
+    profiles.save()
+    profiles.save()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
+    assert profiles.reference() == found and profiles.measured == 1
+
+
+def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_file, '_LOCK_S', 0.1)
+    path = str(tmp_path / 'profiles.json')
+    with open(path + '.lock', 'w') as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        kept = merge_profiles(path, {section: {} for section in profile_file.SECTIONS})
+    assert kept == read_profiles(path)
+    assert os.path.exists(path)

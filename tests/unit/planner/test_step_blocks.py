@@ -1,0 +1,170 @@
+"""Blocks of a step: what changes is what would be made anew, and what moves is what the wing moves."""
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.parallel.plan import data_parallel, grid, one_weird_trick
+from mxhybrid.parallel.program import Parts, Program
+from mxhybrid.parallel.shares import Shares
+from mxhybrid.planner import step_model
+from mxhybrid.planner.choices import Choices
+from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
+from mxhybrid.planner.simulator import Simulation
+from mxhybrid.planner.step_blocks import StepBlocks
+from tests.helpers.planned_networks import Times, cluster, network, planner
+
+RANKS = 4
+
+
+class QuietNode:
+    """An exchange in a graph that nobody runs."""
+
+    def __init__(self, exchange, differentiable):
+        self._exchange = exchange
+
+    def symbol(self, token, given):
+        found = mx.sym.var('got%d' % self._exchange.number, shape=self._exchange.shapes[1])
+        return token, None if self._exchange.shapes[1] is None else found
+
+
+@pytest.fixture(scope='module')
+def planned():
+    return planner(cluster(RANKS))
+
+
+@pytest.fixture(scope='module')
+def choices(planned):
+    return Choices(planned.model.step_graph, RANKS, 1)
+
+
+def numbers(count):
+    return st.lists(st.floats(0, 1, exclude_max=True), min_size=count, max_size=count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_changes_are_what_is_made_anew(planned, choices, data):
+    problem = PlanProblem(planned.model, choices)
+    decisions = [random_decisions(choices, data.draw(numbers(problem.operators))) for _ in range(4)]
+    steps = data.draw(st.integers(1, 2))
+    blocks = StepBlocks(planned.model, problem.splits(decisions[0]), steps)
+    simulation = Simulation(planned.model.machine.resources)
+    simulation.run(blocks.blocks.values())
+    for one in decisions[1:]:
+        splits = problem.splits(one)
+        found = simulation.change(blocks.change(splits))
+        anew = StepBlocks(planned.model, splits, steps)
+        assert set(blocks.blocks) == set(anew.blocks)
+        assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
+        np.testing.assert_array_equal(blocks.memory, anew.memory)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_exchanges_are_the_wings(planned, choices, data):
+    problem = PlanProblem(planned.model, choices)
+    splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
+    graph, model = planned.graph, planned.model
+    shares = Shares(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
+    program = Program(Parts(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], QuietNode, 0)
+    expected = sorted(one.bytes for one in program.exchanges)
+    found = []
+    for entry in model.step_graph.consumers:
+        of = (splits.get(entry[0]),) + tuple(splits.get(number) for number, _ in model.step_graph.consumers[entry])
+        itemsize = graph.dtypes[entry].itemsize
+        found += [(int(unit.moved.elements.sum()) * itemsize,
+                   int(unit.moved.reversed(unit.answers).elements.sum()) * itemsize)
+                  for unit in model.flow(entry, of).units]
+    joint = [one for one in graph.computing if one.op == 'BatchNorm' and COMPOSED[True]['BatchNorm'].applies(
+        graph, one, splits[one.number])]
+    assert len(found) + len(joint) == len(expected)
+    for one in found:
+        expected.remove(one)
+    assert len(expected) == len(joint)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
+    problem = PlanProblem(planned.model, choices)
+    splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
+    weights = Parts(planned.graph, splits).weights
+    for name, readers in planned.model.step_graph.readers.items():
+        assert planned.model.held(name, tuple(splits[one.number] for one in readers)) == weights.boxes(name)
+
+
+@pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
+                         ids=repr)
+def test_followers_do_what_plans_have_them_do(planned, choices, plan):
+    problem = PlanProblem(planned.model, choices)
+    splits = planned.splits(plan)
+    followed = problem.splits(problem.decisions(splits))
+    assert set(followed) == set(splits)
+    assert {number for number in splits if followed[number] != splits[number]} == set()
+
+
+def test_one_rank_computes_one_after_the_other():
+    alone = planner(cluster(1, 1))
+    graph = alone.graph
+    computed = sum(sum(Times().part(graph, one, place)) for one in graph.computing for _, (place, _) in
+                   alone.model.parts(one.number, alone.splits(data_parallel())[one.number]).items())
+    cost = alone.cluster.costs['step']
+    sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
+    expected = computed + cost.seconds(len(sizes), 0) + cost.seconds(len(sizes), sum(sizes))
+    assert alone.predict(data_parallel()).seconds == pytest.approx(expected)
+
+
+def test_data_parallelism_takes_what_its_sums_take():
+    bytes_a_second = 1e3  # so that all else is nothing beside it
+    planned = planner(cluster(RANKS, rate=bytes_a_second))
+    sizes = sum(int(np.prod(shape)) * 4 for name, shape in planned.graph.parameters.items()
+                if name not in planned.graph.auxiliary)
+    found = planned.predict(data_parallel())
+    assert found.seconds == pytest.approx(2 * sizes * (RANKS - 1) / RANKS / bytes_a_second, rel=0.05)
+
+
+def test_a_split_layer_needs_a_part_of_the_memory():
+    net = network()
+    whole = planner(cluster(1, 1), net).predict(data_parallel()).largest_memory()
+    split = planner(cluster(RANKS), net).predict(one_weird_trick()).largest_memory()
+    assert split < 0.45 * whole
+
+
+def test_a_plan_for_another_cluster_is_refused(planned):
+    from mxhybrid import InputError
+    other = planner(cluster(RANKS, rate=2e7))
+    plan = other.explicit(other.splits(data_parallel()))
+    with pytest.raises(InputError, match='another cluster'):
+        planned.predict(plan)
+    assert other.predict(plan).seconds == other.predict(data_parallel()).seconds
+
+
+def test_rows_of_tables_go_to_servers_and_back():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(10000, 256, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=2560))
+    net.initialize()
+    batch, length, rate = 8, 10, 1e4
+    planned = planner(cluster(RANKS, rate=rate), net, (batch, length))
+    found = planned.predict(data_parallel())
+    rows = batch * length * 256 * 4
+    # Each host pushes and is pushed its share, and each rank pulls every row that anyone touched.
+    pushed = rows / RANKS * (RANKS - 1) / RANKS
+    pulled = rows * (RANKS - 1) / RANKS
+    dense = 2 * (2560 * 4 + 4) * 4 * (RANKS - 1) / RANKS
+    assert found.seconds == pytest.approx((pushed + pulled + dense) / rate, rel=0.02)
+    assert {task.kind for task in found.tasks()} >= {'push', 'pull', 'sum', 'update'}
+
+
+def test_little_room_for_what_is_known_changes_nothing(planned, choices, monkeypatch):
+    problem = PlanProblem(planned.model, choices)
+    draw = np.random.RandomState(0)
+    plans = [problem.splits(random_decisions(choices, draw.uniform(size=problem.operators))) for _ in range(5)]
+    expected = [planned.predict(planned.explicit(splits)).seconds for splits in plans]
+    other = planner(cluster(RANKS))
+    monkeypatch.setattr(step_model, 'MOST_KNOWN', 30 * RANKS)
+    assert [other.predict(other.explicit(splits)).seconds for splits in plans] == expected
+    assert len(other.model._known) <= 30
