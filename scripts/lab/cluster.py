@@ -59,6 +59,8 @@ class EmulatedCluster(Network):
     ----------
     hosts : int
         How many; they are called hosta, hostb, ...
+    mbit_per_s : float, optional
+        Rate of every host's link in each direction, in 10^6 bits per second; not limited by default.
     loopback_names : sequence of int
         Hosts whose own name leads them to 127.0.1.1, as Debian's installer writes it into /etc/hosts. The other
         hosts still find them.
@@ -74,8 +76,8 @@ class EmulatedCluster(Network):
         not answer (with its log).
     """
 
-    def __init__(self, hosts=2, loopback_names=()):
-        super().__init__(hosts, loopback_names=loopback_names)
+    def __init__(self, hosts=2, mbit_per_s=None, loopback_names=()):
+        super().__init__(hosts, mbit_per_s, loopback_names)
         self._daemons = []
 
     def open(self):

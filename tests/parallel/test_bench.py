@@ -2,6 +2,7 @@
 import json
 import sys
 
+import pytest
 from lab import jobs
 from lab.launchers import SCRIPTS
 
@@ -41,3 +42,17 @@ def test_overhead_in_one_process(tmp_path):
 def test_a_worker_that_fails_ends_the_benchmark():
     with jobs.start_command(BENCH + SMALL + ['--env', 'MXHYBRID_PARTITIONS=none']) as job:
         job.wait(timeout=100).failed('bench: worker ', "MXHYBRID_PARTITIONS='none' is not a whole number")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_plans_are_predicted_and_measured(tmp_path):
+    file = tmp_path / 'plans.json'
+    with jobs.start_command(BENCH + ['--workload', 'plans', '--no-network', '--hosts', '2', '--workers', '1', '--steps',
+                                     '2', '--warmup', '1', '--rounds', '1', '--cases', 'recommender', '--profiles',
+                                     tmp_path / 'profiles.json', '--json', file]) as job:
+        output = job.wait(timeout=380).ok().output
+    run, = json.loads(file.read_text())['runs']
+    assert set(run['predicted']) == set(run['measured']) >= {'data', 'trick', 'model 2', 'found'}
+    assert all(run[what][name] > 0 for what in ('predicted', 'measured') for name in run[what])
+    assert 'recommender on 2 hosts x 1 workers, no network' in output

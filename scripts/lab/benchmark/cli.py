@@ -21,6 +21,7 @@ from .exchange import Exchange
 from .interruption import Interrupted, Signals
 from .layers import CASES, Layers
 from .places import Emulated, Loopback
+from .plans import CASES as PLAN_NAMES, NAME as PLANS, Plans
 from .training import NAME, Training
 from .workloads import WORKLOADS
 
@@ -85,9 +86,10 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         prog='scripts/bench', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Exchange the gradients of a model between emulated hosts, by this project and by others.')
     add = parser.add_argument
-    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD] + list(CASES), default='lm1b',
+    add('--workload', choices=list(WORKLOADS) + [NAME, OVERHEAD, PLANS] + list(CASES), default='lm1b',
         help='tensors and access patterns; word_lm is a real training run, overhead its step in one process; layers_* '
-             'are training steps with layers split by several plans, which are the contenders then')
+             'are training steps with layers split by several plans, which are the contenders then; plans measures '
+             'what the planner predicts')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
     add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
@@ -101,6 +103,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         help='plain processes on this host, no limit, no byte counts; needs no root')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
         help='who takes part: ' + ', '.join(launching.CONTENDERS))
+    add('--cases', type=lambda text: text.split(','), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
+        help='networks of the workload plans: ' + ', '.join(PLAN_NAMES))
+    add('--profiles', metavar='FILE', help='where times of operators are kept, of the workload plans')
     add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded')
     add('--rounds', type=_positive, default=2, help='jobs of each contender')
     add('--steps', type=_positive, default=10, help='steps measured in each job')
@@ -167,6 +172,12 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 0
     runs: List[Dict[str, Any]] = []
     try:
+        if args.workload == PLANS:
+            with Signals() as signals:
+                runs = Plans(args, signals, say).run()
+            if args.json:
+                _write({'settings': settings, 'runs': runs}, args.json)
+            return 0
         with Signals() as signals:
             kind: Any = (Training(args) if args.workload == NAME else
                          Layers(args) if args.workload in CASES else Exchange(args))

@@ -13,6 +13,9 @@ from .contender_job import ContenderJob
 #: Between the losses of two plans, which round differently.
 _TOLERANCE = 1e-3
 
+#: Contenders that are no plans: by samples, and each worker with all samples by itself, at its share of the machine.
+WITHOUT_PLAN = ('plain', 'alone')
+
 
 class Case(NamedTuple):
     """A network and the plans that it is trained with."""
@@ -28,6 +31,7 @@ CASES = {
                          ('data', 'grid', 'trick')),
     'layers_softmax': Case('a softmax over 30,000 words of width 512', -16, ('data', 'vocabulary')),
     'layers_images': Case('resnet18 on images of 224 x 224', -1, ('data', 'height')),
+    'layers_image': Case('resnet18 on one image of 224 x 224; alone: on each worker', 1, ('alone', 'height')),
     'layers_plain': Case('resnet18 on images of 64 x 64', -4, ('plain', 'data')),
 }
 
@@ -75,6 +79,6 @@ class Layers:
     def _check(self, hosts: int, plan: str, readings: List[Dict[str, Any]]) -> None:
         loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
         # Without a plan, weights that wait for their shapes draw in another order.
-        first = self._losses.setdefault((hosts, plan == 'plain'), loss)
+        first = self._losses.setdefault((hosts, plan in WITHOUT_PLAN), loss)
         if abs(loss / first - 1) > _TOLERANCE:
             raise JobFailed('%s has a loss of %r after an update, a plan before it has %r' % (plan, loss, first))

@@ -53,7 +53,7 @@ def network(workload: str) -> Any:
         return _Softmax(), (WIDTH,), WORDS
     if workload == 'layers_dense':
         return _dense(), (3, 64, 64), 1000
-    side = 224 if workload == 'layers_images' else 64
+    side = 64 if workload == 'layers_plain' else 224
     return _WithLoss(vision.resnet18_v1(classes=100)), (3, side, side), 100
 
 
@@ -83,17 +83,20 @@ class Trained:
         draw = np.random.RandomState(0)
         shapes = (batch,) + sample, (batch,)
         data, labels = draw.uniform(-1, 1, shapes[0]).astype('float32'), draw.randint(0, classes, batch)
-        if self._spec['contender'] == 'plain':
-            net.hybridize(static_alloc=True)
-            mine = slice(self._rank * batch // self._size, (self._rank + 1) * batch // self._size)
+        contender = self._spec['contender']
+        if contender in ('plain', 'alone'):
+            net.hybridize(static_alloc=True, static_shape=True)
+            rank, size = (self._rank, self._size) if contender == 'plain' else (0, 1)
+            mine = slice(rank * batch // size, (rank + 1) * batch // size)
         else:
             # Statistics as they are without a plan, where that is what is compared.
             batch_norm = 'local' if self._spec['workload'] == 'layers_plain' else 'joint'
-            net = mxhybrid.parallelize(net, plan_of(self._spec['contender'], self._size), list(shapes),
+            net = mxhybrid.parallelize(net, plan_of(contender, self._size), list(shapes),
                                        batch_norm=batch_norm)
             mine = net.samples
         self._net, self._given = net, [mx.nd.array(one[mine], dtype='float32') for one in (data, labels)]
-        self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01}, kvstore=self._store)
+        self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.01},
+                                      kvstore=None if contender == 'alone' else self._store)
 
     def step(self, batch: int) -> None:
         """Forward, backward and update."""

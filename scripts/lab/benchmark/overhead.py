@@ -9,7 +9,6 @@ import statistics
 import sys
 import time
 from typing import Any, Dict, List, Tuple
-from unittest import mock
 
 import mxnet as mx
 import numpy as np
@@ -42,8 +41,7 @@ class _Training:
 
         mx.random.seed(1)
         embedding = gluon.contrib.nn.SparseEmbedding if weights == PAIRS[0][0] else _dense_embedding
-        with mock.patch.object(gluon.contrib.nn, 'SparseEmbedding', embedding):
-            self._model = WordLM(VOCAB, WIDTH, WIDTH, 1, 0.0)
+        self._model = WordLM(embedding, VOCAB, WIDTH, WIDTH, 1, 0.0)
         self._model.initialize(mx.init.Uniform(0.05))
         self._trainer = gluon.Trainer(self._model.collect_params(), 'adagrad', {'learning_rate': 0.05},
                                       kvstore=kvstore)

@@ -33,6 +33,10 @@ def make_workload(spec: Dict[str, Any]) -> Workload:
 def make_contender(spec: Dict[str, Any], rank: int) -> Any:
     """This worker's contender; imports the library that it needs and no other."""
     size = spec['hosts'] * spec['workers']
+    if spec['workload'] == 'plans':
+        from .plan_training import PlanTrained
+
+        return PlanTrained(spec, rank, size)
     if spec['workload'] not in WORKLOADS:
         from .layers_training import Trained
 

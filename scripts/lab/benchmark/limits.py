@@ -1,0 +1,73 @@
+"""Emulated hosts with processors of their own: two share out the machine's, more have quotas of control groups.
+
+Without them hosts take processors from each other, and what a plan takes depends on what runs beside it.
+"""
+import contextlib
+import os
+import uuid
+from pathlib import Path
+from typing import List, Optional, Sequence
+
+from lab.emulation import EmulationError
+
+from .places import Emulated
+
+_CGROUP = Path('/sys/fs/cgroup/cpu')
+#: Longer periods spread times of steps, and the kernel refuses shorter quotas than 1 ms.
+_PERIOD_US, _LEAST_QUOTA_US = 2500, 1000
+
+
+class Limited(Emulated):
+    """As :class:`Emulated`, each host on its share of the processors."""
+
+    def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
+        super().__init__(hosts, mbit_per_s, congestion_control)
+        self._processors = sorted(os.sched_getaffinity(0))
+        self._groups: List[Optional[Path]] = [None] * hosts
+        self._hosts = hosts
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> 'Limited':
+        super().__enter__()
+        try:
+            if self._hosts > len(self._processors):
+                self._make_groups()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        self._undo.close()
+
+    def _make_groups(self) -> None:
+        # 80 % of the processors: the rest is the kernel's, which does not count what it does for the network.
+        quota = int(0.8 * _PERIOD_US * len(self._processors) / self._hosts)
+        if quota < _LEAST_QUOTA_US:
+            raise EmulationError('%d hosts on %d processors have less than %d us in %d us each, which the kernel '
+                                 'refuses: emulate at most %d' % (self._hosts, len(self._processors), _LEAST_QUOTA_US,
+                                                                  _PERIOD_US, 2 * len(self._processors)))
+        for host in range(self._hosts):
+            group = _CGROUP / ('mxhybrid-%s' % uuid.uuid4().hex[:8])
+            try:
+                group.mkdir()
+                self._undo.callback(group.rmdir)
+                for name, value in (('cpu.cfs_period_us', _PERIOD_US), ('cpu.cfs_quota_us', quota)):
+                    (group / name).write_text(str(value))
+                    if int((group / name).read_text()) != value:
+                        raise EmulationError('%s: the kernel did not take %d' % (group / name, value))
+            except OSError as error:
+                raise EmulationError('control groups of version 1 are needed for more hosts than processors: %s'
+                                     % error) from error
+            self._groups[host] = group
+
+    def argv(self, host: int, argv: Sequence[str]) -> List[str]:
+        """The command line that runs a command on a host, within its limits."""
+        found = super().argv(host, argv)
+        # Outside of the host's namespace, in which /sys is another one.
+        if self._groups[host] is not None:
+            found = ['sh', '-c', 'echo $$ > %s/cgroup.procs && exec "$@"' % self._groups[host], 'sh'] + found
+        first = host * len(self._processors) // self._hosts
+        mine = self._processors[first:first + max(1, len(self._processors) // self._hosts)]
+        return ['taskset', '-c', ','.join(map(str, mine))] + found

@@ -1,0 +1,106 @@
+"""Networks that are trained by several plans, to see what the planner makes of them."""
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from mxnet import gluon
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+
+from mxhybrid import parallel
+
+
+class PlanCase(NamedTuple):
+    """A network, shapes of a sample of each input and their types, and plans by name for a number of ranks."""
+
+    make: Callable[[], Any]
+    #: Samples of a rank.
+    batch: int
+    shapes: Tuple[Tuple[int, ...], ...]
+    types: Tuple[str, ...]
+    plans: Callable[[int], Dict[str, Any]]
+
+
+def _alexnet() -> Any:
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(32, 5, strides=2, padding=2, in_channels=3, activation='relu'), nn.MaxPool2D(2, 2),
+                nn.Conv2D(64, 3, padding=1, in_channels=32, activation='relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
+                nn.Dense(1024, in_units=4096, activation='relu'), nn.Dense(1024, in_units=1024, activation='relu'),
+                nn.Dense(100, in_units=1024))
+    return net
+
+
+class _LanguageModel(gluon.HybridBlock):
+    """Words in, words out: a recurrent layer, and a dense softmax over all words with its loss."""
+
+    def __init__(self, words: int = 8000, width: int = 128):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.embedding = nn.Embedding(words, width)
+            self.recurrent = gluon.rnn.LSTM(width, layout='NTC', input_size=width)
+            self.words = nn.Dense(words, flatten=False, in_units=width)
+            self.loss = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F: Any, words: Any, labels: Any) -> Any:
+        """The loss of each sample."""
+        return self.loss(self.words(self.recurrent(self.embedding(words))), labels)
+
+
+class _Recommender(gluon.HybridBlock):
+    """Users and items in a table on the servers, then dense layers."""
+
+    def __init__(self, rows: int = 20000, width: int = 64):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.rows = nn.Embedding(rows, width, sparse_grad=True)
+            self.layers = nn.HybridSequential()
+            with self.layers.name_scope():
+                self.layers.add(nn.Dense(1024, in_units=2 * width, activation='relu'),
+                                nn.Dense(1024, in_units=1024, activation='relu'), nn.Dense(1, in_units=1024))
+
+    def hybrid_forward(self, F: Any, pairs: Any) -> Any:
+        """A rating for each sample."""
+        return self.layers(F.reshape(self.rows(pairs), shape=(0, -1)))
+
+
+def _common(ranks: int) -> Dict[str, Any]:
+    found = {'data': parallel.data_parallel(), 'trick': parallel.one_weird_trick()}
+    for model in range(2, ranks + 1):
+        if ranks % model == 0:
+            found['model %d' % model] = parallel.grid(model=model, batch=ranks // model)
+    return found
+
+
+def _images(ranks: int) -> Dict[str, Any]:
+    found = _common(ranks)
+    for domain in range(2, ranks + 1):
+        if ranks % domain == 0:
+            found['height %d' % domain] = parallel.grid(domain=(domain,), batch=ranks // domain)
+    return found
+
+
+def _recurrent(ranks: int) -> Dict[str, Any]:
+    found = _common(ranks)
+    found['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
+                                           '*pick*': {'addends': ranks}})
+    found['placed'] = parallel.layers({'*lstm*': {'ranks': [0], 'samples': 1}})
+    return found
+
+
+def _dense(ranks: int) -> Dict[str, Any]:
+    found = _common(ranks)
+    found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1*': {'addends': ranks}})
+    return found
+
+
+PLAN_CASES: Dict[str, PlanCase] = {
+    'alexnet': PlanCase(_alexnet, 8, ((3, 64, 64),), ('float32',), _images),
+    'resnet18': PlanCase(lambda: vision.resnet18_v1(classes=100, prefix='net_'), 4, ((3, 64, 64),), ('float32',),
+                         _images),
+    'language': PlanCase(_LanguageModel, 4, ((20,), (20,)), ('float32', 'float32'), _recurrent),
+    'recommender': PlanCase(_Recommender, 64, ((2,),), ('float32',), _dense),
+}
+
+
+def shapes_of(case: PlanCase, ranks: int) -> List[Tuple[int, ...]]:
+    """Of the joint batch, of each input."""
+    return [(case.batch * ranks,) + shape for shape in case.shapes]

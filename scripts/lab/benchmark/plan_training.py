@@ -1,0 +1,84 @@
+"""One worker's part in training a network by a plan, and what the planner predicts of several."""
+import json
+import sys
+from typing import Any, Dict
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.parallel.plan import from_json
+from mxhybrid.planner.cluster import load
+from mxhybrid.planner.planning import Planner
+from mxhybrid.planner.profiles import Profiles
+
+from .plan_cases import PLAN_CASES, shapes_of
+
+
+class PlanTrained:
+    """The methods are those of `contenders.Contender`."""
+
+    def __init__(self, spec: Dict[str, Any], rank: int, size: int):
+        self._spec, self._case, self._size = spec, PLAN_CASES[spec['case']], size
+        self.phases: Dict[str, float] = {}
+
+    def start(self) -> None:
+        """Join the others, and split the network."""
+        self._store = mxhybrid.create()
+        shapes = shapes_of(self._case, self._size)
+        mx.random.seed(1)
+        net = self._case.make()
+        net.initialize(mx.init.Xavier())
+        net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(self._case.types))
+        draw = np.random.RandomState(0)
+        # Indices where a network looks something up, which small whole numbers are for all of them.
+        self._given = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)
+                       for shape, dtype in zip(shapes, self._case.types)]
+        self._net, self._batch = net, shapes[0][0]
+        self._trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1e-6, 'momentum': 0.9},
+                                      kvstore=self._store)
+
+    def step(self, batch: int) -> None:
+        """Forward, backward and update."""
+        with autograd.record():
+            self._found = self._net(*self._given)
+        self._found.backward()
+        self._trainer.step(self._batch)
+        self._found.wait_to_read()
+
+    def flush(self) -> None:
+        """Wait until all is computed."""
+        mx.nd.waitall()
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        self._store.backend.barrier()
+
+    def verify(self, batch: int) -> Dict[str, float]:
+        """That something finite comes out."""
+        return {'mean': float(self._found.mean().asscalar())}
+
+
+def main() -> None:
+    """Say which plans there are, find one, or predict what a step takes by each of some; the argument is JSON, and so
+    is what is printed.
+    """
+    spec = json.loads(sys.argv[1])
+    case = PLAN_CASES[spec['case']]
+    if 'ranks' in spec:
+        print(json.dumps({name: plan.as_json() for name, plan in case.plans(spec['ranks']).items()}))
+        return
+    there = load(spec['cluster'])
+    net = case.make()
+    net.initialize(mx.init.Xavier())
+    planner = Planner(net, shapes_of(case, there.ranks), there, Profiles(spec['profiles']), 0, list(case.types), 1)
+    if 'seconds' in spec:
+        found = planner.search(spec['seconds'])
+        print(json.dumps({'plan': found.plan.as_json(), 'name': found.name, 'seconds': found.prediction.seconds}))
+        return
+    print(json.dumps({name: planner.predict(from_json(plan)).seconds for name, plan in spec['plans'].items()}))
+
+
+if __name__ == '__main__':
+    main()

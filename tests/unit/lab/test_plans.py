@@ -1,0 +1,53 @@
+"""What the benchmark makes of predicted and measured steps, and the processors that its hosts have."""
+import os
+
+import pytest
+from lab.benchmark import limits, plans
+from lab.emulation import EmulationError
+
+RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'found': 'search',
+       'predicted': {'data': 1.0, 'trick': 0.52, 'model 2': 0.5, 'found': 0.2},
+       'measured': {'data': 1.1, 'trick': 0.5, 'model 2': 0.505, 'found': 0.4}}
+
+
+def test_errors_are_shares_of_what_was_measured():
+    assert plans.error_of(RUN, 'data') == pytest.approx(-1 / 11)
+    assert plans.error_of(RUN, 'found') == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize('predicted, expected', [
+    ({}, 1.0),  # the two in the middle are a tie
+    ({'found': 0.51}, 0.6),
+    ({'data': 0.1}, -0.2),
+    ({'data': 0.1, 'found': 0.6}, -1.0)])
+def test_order_counts_where_plans_differ(predicted, expected):
+    run = dict(RUN, predicted={**RUN['predicted'], **predicted})
+    assert plans.tau_of(run) == pytest.approx(expected)
+
+
+def test_equal_plans_have_no_order():
+    assert plans.tau_of(dict(RUN, measured=dict.fromkeys(RUN['measured'], 1.0))) is None
+
+
+def test_what_is_told_of_all():
+    text = plans.summary([RUN, dict(RUN, case='large')])
+    assert '8 plans: median error 6.5 %, 90 % of them at most 50.0 %' in text
+    assert 'small 2 x 1 2.75, large 2 x 1 2.75' in text
+    lines = plans.table(RUN).splitlines()
+    assert 'small on 2 hosts x 1 workers, 100 Mbit/s' in lines[1]
+    assert [line.split()[0] for line in lines[4:]] == ['found', 'trick', 'model', 'data']
+
+
+def test_hosts_share_out_the_processors(monkeypatch):
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1, 2, 3, 4})
+    monkeypatch.setattr(limits.Emulated, 'argv', lambda self, host, argv: ['there', *argv])
+    place = limits.Limited(2, 100.0, 'reno')
+    assert place.argv(0, ['train']) == ['taskset', '-c', '0,1', 'there', 'train']
+    assert place.argv(1, ['train']) == ['taskset', '-c', '2,3', 'there', 'train']
+
+
+def test_more_hosts_than_quotas_allow(monkeypatch):
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+    place = limits.Limited(5, 100.0, 'reno')
+    with pytest.raises(EmulationError, match='emulate at most 4'):
+        place._make_groups()
