@@ -9,14 +9,20 @@ LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), 
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread'])
 
+# The loop of the planner's simulator; where it cannot be compiled, Python runs it.
+SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')), language='c++',
+                     optional=True,
+                     # Not contracted: the same bits as Python's.
+                     extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
+
 setup(
     name='mxhybrid',
     version='0.1.0',
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
-    package_data={'mxhybrid.lane': ['src/*']},
-    ext_modules=[LANE],
+    package_data={'mxhybrid.lane': ['src/*'], 'mxhybrid.planner': ['src/*']},
+    ext_modules=[LANE, SIMULATE],
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there

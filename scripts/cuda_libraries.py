@@ -1,0 +1,108 @@
+"""Finds the CUDA libraries that an installed ``mxnet-cu*`` asks for, for scripts/install.
+
+    python scripts/cuda_libraries.py driver     # looks for what comes with NVIDIA's driver
+    python scripts/cuda_libraries.py packages   # prints what to install from PyPI, one requirement a line
+    python scripts/cuda_libraries.py link       # puts their libraries where the loader looks
+
+``libmxnet.so`` has the run path ``$ORIGIN``, which counts for whatever its libraries ask for, too: links beside it are
+found by ``import mxnet`` alone, without LD_LIBRARY_PATH. All exit with 1, and say why, where something cannot be had.
+"""
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata, util
+from pathlib import Path
+from typing import Dict, List
+
+REQUIREMENTS = Path(__file__).with_name('requirements-cuda.txt')
+#: What comes with CUDA, cuDNN and NCCL; libcuda comes with the driver.
+_OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
+_DRIVER = 'libcuda.so.1'
+
+
+def mxnet_directory() -> Path:
+    """Where MXNet is installed; it is not imported, which may fail."""
+    found = util.find_spec('mxnet')
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit('MXNet is not installed')
+    return Path(found.submodule_search_locations[0])
+
+
+def needed(library: Path) -> List[str]:
+    """The CUDA libraries that a library asks for, by name."""
+    env = dict(os.environ, LC_ALL='C')
+    listed = subprocess.run(['readelf', '-d', str(library)], env=env, check=True, stdout=subprocess.PIPE,
+                            universal_newlines=True).stdout
+    names = re.findall(r'\(NEEDED\).*\[(.+)\]', listed)
+    return [name for name in names if _OF_CUDA.match(name)]
+
+
+def is_loadable(name: str) -> bool:
+    """Whether the loader finds a library by itself: a CUDA toolkit's, or the driver's."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def on_pypi() -> Dict[str, str]:
+    """The requirement that brings a library, by its name."""
+    found = re.findall(r'^([^#\s]+)\s+# (\S+)$', REQUIREMENTS.read_text(), re.MULTILINE)
+    return {library: requirement for requirement, library in found}
+
+
+def check_driver() -> None:
+    """Refuse to go on without what comes with the driver."""
+    if not is_loadable(_DRIVER):
+        raise SystemExit("%s is missing, which comes with NVIDIA's driver; without it no MXNet for GPUs can be "
+                         'imported: install the driver, or install on a machine that has a GPU' % _DRIVER)
+
+
+def packages() -> List[str]:
+    """Requirements for what the loader does not find."""
+    check_driver()
+    lacking = [name for name in needed(mxnet_directory() / 'libmxnet.so') if not is_loadable(name)]
+    known = on_pypi()
+    foreign = [name for name in lacking if name not in known]
+    if foreign:
+        raise SystemExit('this build of MXNet asks for %s. PyPI has what CUDA 11.7 and 11.8 have, which is '
+                         'not all of that. Install the CUDA toolkit that it was built for, with cuDNN 8 and NCCL 2, so '
+                         'that the loader finds them (ldconfig or LD_LIBRARY_PATH), or take mxnet-cu112'
+                         % ', '.join(lacking))
+    return sorted({known[name] for name in lacking})
+
+
+def link() -> None:
+    """Link the libraries of all installed packages of the list beside libmxnet.so."""
+    directory = mxnet_directory()
+    for requirement in on_pypi().values():
+        try:
+            files = metadata.files(requirement.split('==')[0]) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if '.so' in file.name:
+                place, target = directory / file.name, Path(str(file.locate()))
+                if place.is_symlink():
+                    place.unlink()
+                if not place.exists():
+                    place.symlink_to(os.path.relpath(str(target.resolve()), str(directory.resolve())))
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    if sys.argv[1:] == ['packages']:
+        print('\n'.join(packages()))
+    elif sys.argv[1:] == ['driver']:
+        check_driver()
+    elif sys.argv[1:] == ['link']:
+        link()
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,1 @@
+"""Tests on GPUs: scripts/gpu runs them."""

@@ -1,0 +1,39 @@
+"""scripts/gpu as far as it goes without a GPU, and its benchmark on CPUs."""
+import os
+import subprocess
+import sys
+
+import pytest
+from lab.launchers import REPOSITORY, SCRIPTS
+
+SMALL = ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
+         '--hidden', '48']
+
+
+def library(directory, source, name):
+    """Compile a library; returns an environment in which the loader finds it."""
+    argv = ['g++', '-x', 'c', '-shared', '-fPIC', '-o', str(directory / name), str(source)]
+    subprocess.run(argv, check=True, timeout=60)
+    return dict(os.environ, LD_LIBRARY_PATH=str(directory))
+
+
+def test_without_a_device_it_says_so_and_installs_nothing(tmp_path):
+    env = library(tmp_path, REPOSITORY / 'tests' / 'helpers' / 'no_driver.c', 'libcuda.so.1')
+    env['MXHYBRID_VENV'] = str(tmp_path / 'venv')
+    result = subprocess.run([str(SCRIPTS / 'gpu')], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            timeout=60, check=False, universal_newlines=True)
+    assert result.returncode == 3
+    assert 'finds no device (error 100)' in result.stdout and 'NOTHING was tried on a GPU' in result.stdout
+    assert not (tmp_path / 'venv').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_ways_of_the_benchmark_end_with_one_perplexity():
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(SCRIPTS), str(REPOSITORY)]), OMP_NUM_THREADS='1')
+    result = subprocess.run([sys.executable, '-m', 'lab.gpu_benchmark', '--cpus', '--timeout', '150'] + SMALL, env=env,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=580, check=False,
+                            universal_newlines=True)
+    assert result.returncode == 0, result.stdout
+    table = result.stdout[result.stdout.index('| way |'):].splitlines()
+    assert len(table) == 2 + 6 and 'FAILED' not in result.stdout
