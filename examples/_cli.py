@@ -1,21 +1,31 @@
 """What the examples share: common flags, the choice of the store, and a worker's share of a batch."""
 import json
+from collections import namedtuple
 
 import mxnet as mx
+from mxnet import gluon
 
 import mxhybrid
 
+STORES = ['hybrid', 'dist_sync', 'device', 'local', 'none']
 
-def add_common_arguments(parser, epochs, batch_size, lr):
-    """Add the flags that every example has, with this example's defaults."""
+# In the place of a store, where Horovod's Trainer needs none.
+Workers = namedtuple('Workers', 'rank num_workers local_rank')
+
+
+def add_common_arguments(parser, epochs, batch_size, lr, stores=()):
+    """Add the flags that every example has, with this example's defaults and the stores that it has besides."""
     parser.add_argument('--epochs', type=positive, default=epochs, help='passes over the data (default %(default)s)')
     parser.add_argument('--batch-size', type=positive, default=batch_size,
                         help='of all workers together, a multiple of their number (default %(default)s)')
     parser.add_argument('--lr', type=float, default=lr, help='learning rate of adagrad (default %(default)s)')
-    parser.add_argument('--kvstore', choices=['hybrid', 'dist_sync', 'local', 'none'], default='hybrid',
+    parser.add_argument('--kvstore', choices=STORES + list(stores), default='hybrid',
                         help="hybrid: this project's; dist_sync: MXNet's parameter servers, needs launch.py; "
-                             "local: MXNet's store for one process; none: the same as local, because row_sparse "
-                             'weights cannot be trained without a store (default %(default)s)')
+                             "local, device: MXNet's stores for one process; none: the same as local, because "
+                             'row_sparse weights cannot be trained without a store; horovod, where there is that '
+                             "choice: Horovod's DistributedTrainer, with dense tables (default %(default)s)")
+    parser.add_argument('--gpus', action='store_true',
+                        help='compute on GPUs: each worker on that of its number on its host')
     parser.add_argument('--partitions', type=positive, default=None,
                         help='pieces to cut each table into, hybrid only (default: the store decides)')
     parser.add_argument('--seed', type=int, default=1, help='the same in all workers (default %(default)s)')
@@ -40,12 +50,42 @@ def positive(text):
 
 
 def make_store(args):
-    """Return the ``mx.kvstore.KVStore`` that ``--kvstore`` and ``--partitions`` ask for."""
+    """Return the ``mx.kvstore.KVStore`` that the flags ask for; for Horovod's Trainer, what it knows instead."""
     if args.kvstore == 'hybrid':
         return mx.kv.create('hybrid') if args.partitions is None else mxhybrid.create(partitions=args.partitions)
     if args.partitions is not None:
         raise SystemExit('--partitions {} needs --kvstore hybrid, got {}'.format(args.partitions, args.kvstore))
+    if args.kvstore == 'horovod':
+        if args.checkpoint is not None:
+            raise SystemExit('--checkpoint needs a store, got --kvstore horovod')
+        import horovod.mxnet as hvd
+        hvd.init()
+        return Workers(hvd.rank(), hvd.size(), hvd.local_rank())
     return mx.kv.create('local' if args.kvstore == 'none' else args.kvstore)
+
+
+def make_trainer(args, params, options, store):
+    """Return the Trainer for a store of :func:`make_store`; divided by :func:`divisor`, gradients are summed."""
+    if args.kvstore != 'horovod':
+        return gluon.Trainer(params, 'adagrad', options, kvstore=store)
+    import horovod.mxnet as hvd
+    hvd.broadcast_parameters(params)
+    return hvd.DistributedTrainer(params, 'adagrad', options)
+
+
+def divisor(args, store):
+    """Return what to give to ``step()``: Horovod's averages over workers, stores add up."""
+    return 1 / store.num_workers if args.kvstore == 'horovod' else 1
+
+
+def choose_device(args, store):
+    """Return where this worker computes; dist_sync knows no hosts, so its workers are on one."""
+    if not args.gpus:
+        return mx.cpu()
+    found = mx.context.num_gpus()
+    if not found:
+        raise SystemExit('--gpus: MXNet finds no GPU here; mxhybrid doctor may say why')
+    return mx.gpu(getattr(store, 'local_rank', store.rank) % found)
 
 
 def share(total, rank, num_workers):

@@ -31,7 +31,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import Checkpoints, add_common_arguments, make_store, positive, share
+from _cli import Checkpoints, add_common_arguments, choose_device, make_store, make_trainer, positive, share
 from _data import load_ratings
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -149,12 +149,18 @@ def main():
     """Train, and print the test RMSE."""
     args = parse_arguments()
     ratings = load_ratings(args.data_dir)
+    store = make_store(args)
+    with choose_device(args, store):
+        run(args, ratings, store)
+
+
+def run(args, ratings, store):
+    """Train on the device that arrays are made on."""
     train, valid, test = split(min(len(ratings.stars), args.max_samples or len(ratings.stars)))
     mean = float(ratings.stars[train].mean())
     steps = len(train) // args.batch_size
     if steps < 1:
         raise SystemExit('{} training ratings are too few for --batch-size {}'.format(len(train), args.batch_size))
-    store = make_store(args)
     first = store.rank == 0
     mine = share(args.batch_size, store.rank, store.num_workers)
     if first:
@@ -166,7 +172,7 @@ def main():
     random = np.random.RandomState(args.seed)  # the same order on every worker
     model = Recommender(ratings.num_users, ratings.num_items, args.embed, args.hidden, mean)
     model.initialize(mx.init.Uniform(0.05))
-    trainer = gluon.Trainer(model.collect_params(), 'adagrad', {'learning_rate': args.lr}, kvstore=store)
+    trainer = make_trainer(args, model.collect_params(), {'learning_rate': args.lr}, store)
 
     checkpoints = Checkpoints(args, model, trainer)
     if checkpoints.step and first:

@@ -39,7 +39,7 @@ import time
 
 import mxnet as mx
 import numpy as np
-from _cli import Checkpoints, add_common_arguments, make_store, positive, share
+from _cli import Checkpoints, add_common_arguments, choose_device, divisor, make_store, make_trainer, positive, share
 from _data import load_corpus
 from mxnet import autograd, gluon, nd
 from tqdm import tqdm
@@ -109,13 +109,15 @@ class SampledSoftmax(gluon.Block):
     ----------
     vocab, units : int
         Number of classes; width of the input.
+    table : type
+        ``Embedding`` for dense tables.
     """
 
-    def __init__(self, vocab, units, **kwargs):
+    def __init__(self, vocab, units, table=gluon.contrib.nn.SparseEmbedding, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
-            self.weight = gluon.contrib.nn.SparseEmbedding(vocab, units, prefix='out_')
-            self.bias = gluon.contrib.nn.SparseEmbedding(vocab, 1, prefix='out_bias_')
+            self.weight = table(vocab, units, prefix='out_')
+            self.bias = table(vocab, 1, prefix='out_bias_')
         self._vocab = vocab
 
     def forward(self, hidden, labels, candidates, label_log_count, candidate_log_count):
@@ -146,20 +148,19 @@ class SampledSoftmax(gluon.Block):
     def tables(self):
         """Pull the whole weight (vocab, units) and bias (vocab,) once, dense, for the full softmax."""
         every = nd.arange(self._vocab, dtype='int64')
-        return (self.weight.weight.row_sparse_data(every).tostype('default'),
-                self.bias.weight.row_sparse_data(every).tostype('default').reshape((-1,)))
+        return self.weight(every), self.bias(every).reshape((-1,))
 
 
 class WordLM(gluon.Block):
     """Embedding, LSTM, and the hidden states that :class:`SampledSoftmax` takes."""
 
-    def __init__(self, vocab, embed, hidden, layers, dropout, **kwargs):
+    def __init__(self, table, vocab, embed, hidden, layers, dropout, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
-            self.embedding = gluon.contrib.nn.SparseEmbedding(vocab, embed, prefix='in_')
+            self.embedding = table(vocab, embed, prefix='in_')
             self.lstm = gluon.rnn.LSTM(hidden, layers, dropout=dropout, input_size=embed, prefix='lstm_')
             self.dropout = gluon.nn.Dropout(dropout)
-            self.softmax = SampledSoftmax(vocab, hidden, prefix='')
+            self.softmax = SampledSoftmax(vocab, hidden, table, prefix='')
 
     def forward(self, words, state):
         """Map words (time, batch) to hidden states (time * batch, units) and the LSTM's next state."""
@@ -250,7 +251,8 @@ def train_epoch(model, trainer, sampler, data, args, bar, store, progress, check
             loss = model.softmax(hidden, nd.array(labels, dtype='int32'), nd.array(candidates, dtype='int32'), *counts)
             loss = loss.sum() / (args.bptt * args.batch_size)  # this worker's part of the mean over all workers
         loss.backward()
-        trainer.step(1)  # sums over workers; not batch_size, which dist_sync wants to know before the first pull
+        # Sums over workers; not batch_size, which dist_sync wants to know before the first pull.
+        trainer.step(divisor(args, store))
         mean = loss * (args.batch_size / data.shape[1])
         progress.total = progress.total + mean
         progress.step += 1
@@ -265,7 +267,7 @@ def train_epoch(model, trainer, sampler, data, args, bar, store, progress, check
 def parse_arguments():
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_common_arguments(parser, epochs=3, batch_size=64, lr=0.05)
+    add_common_arguments(parser, epochs=3, batch_size=64, lr=0.05, stores=['horovod'])
     parser.add_argument('--corpus', choices=['shakespeare', 'news'], default='shakespeare')
     parser.add_argument('--vocab', type=positive, default=20000, help='words kept (default %(default)s)')
     parser.add_argument('--samples', type=positive, default=512, help='candidates per step (default %(default)s)')
@@ -284,6 +286,13 @@ def main():
     """Train, and print the test perplexity."""
     args = parse_arguments()
     corpus = load_corpus(args.corpus, args.vocab, args.data_dir, args.max_tokens)
+    store = make_store(args)
+    with choose_device(args, store):
+        run(args, corpus, store)
+
+
+def run(args, corpus, store):
+    """Train on the device that arrays are made on."""
     vocab = len(corpus.words)
     sampler = LogUniformSampler(vocab, args.samples, args.seed)
     data = batchify(corpus.train, args.batch_size)
@@ -291,7 +300,6 @@ def main():
     if steps < 1:
         raise SystemExit('{} training tokens are too few for --batch-size {} and --bptt {}'.format(
             len(corpus.train), args.batch_size, args.bptt))
-    store = make_store(args)
     first = store.rank == 0
     mine = data[:, share(args.batch_size, store.rank, store.num_workers)]
     if first:
@@ -300,12 +308,13 @@ def main():
         print('unigram test perplexity {:.1f}'.format(unigram_perplexity(corpus.counts, corpus.test)), flush=True)
 
     mx.random.seed(args.seed)
-    model = WordLM(vocab, args.embed, args.hidden, args.layers, args.dropout)
+    table = gluon.nn.Embedding if args.kvstore == 'horovod' else gluon.contrib.nn.SparseEmbedding
+    model = WordLM(table, vocab, args.embed, args.hidden, args.layers, args.dropout)
     model.initialize(mx.init.Uniform(0.05))
     options = {'learning_rate': args.lr}
     if args.clip is not None:
         options['clip_gradient'] = args.clip
-    trainer = gluon.Trainer(model.collect_params(), 'adagrad', options, kvstore=store)
+    trainer = make_trainer(args, model.collect_params(), options, store)
 
     checkpoints = Checkpoints(args, model, trainer)
     progress = Progress(model, mine.shape[1])

@@ -19,13 +19,13 @@ if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
 if not _is_tool and _is_worker():
-    from . import checkpoint, parallel
+    from . import checkpoint, parallel, planner
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
     from .kvstore.hybrid import Hybrid
     from .kvstore.prefetching import prefetch, prefetching
-    from .parallel.block import parallelize
+    from .planner.automatic import parallelize
 
     _hooks.install()
 
@@ -53,4 +53,5 @@ if not _is_tool and _is_worker():
     create.__doc__ = (create.__doc__ or '') + _in_words()
 
     __all__ = ['CheckpointError', 'Hybrid', 'HybridError', 'InputError', 'JobError', 'SettingError', 'checkpoint',
-               'create', 'parallel', 'parallelize', 'prefetch', 'prefetching', 'row_wise']
+               'create', 'parallel', 'parallelize', 'planner', 'prefetch', 'prefetching',
+               'row_wise']

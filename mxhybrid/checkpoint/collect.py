@@ -113,7 +113,7 @@ def _weight(trainer: Any, item: Item) -> Array:
     def from_store() -> Iterator[np.ndarray]:
         for first, last in _row_pieces(shape[0], row_width(shape), dtype.itemsize):
             ids = np.arange(first, last, dtype=np.int64)
-            out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+            out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
             trainers.store_of(trainer).row_sparse_pull(item.key, out=out, row_ids=mx.nd.from_numpy(ids))
             yield _dense_rows(out, first, last)
 

@@ -171,7 +171,7 @@ def _put_weight(item: Item, stored: Dict[str, Any], source: Source, spread: Call
     param, name = item.param, item.name + '/weight'
     shape, dtype = tuple(stored[name]['shape']), np.dtype(param.dtype)
     if not trainers.is_row_sparse(param) or item.key is None:
-        array = mx.nd.zeros(shape, dtype=dtype)
+        array = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
         source.fill(host_view(array), name)
         spread(array, 'checkpoint.weight')
         if trainers.is_row_sparse(param):
@@ -302,7 +302,7 @@ def _put_state(trainer: Any, item: Item, names: Optional[List[str]], stored: Dic
 def _empty_like(array: Any) -> Tuple[Any, np.ndarray]:
     """An array on the host of the same shape and kind, all rows stored, and a view of them."""
     if array.stype == 'default':
-        made = mx.nd.zeros(array.shape, dtype=array.dtype)
+        made = mx.nd.zeros(array.shape, dtype=array.dtype, ctx=mx.cpu())
         return made, host_view(made)
     made, rows = allocate_rows(np.arange(array.shape[0], dtype=np.int64), array.shape, array.dtype)
     return made, rows

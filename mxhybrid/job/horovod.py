@@ -2,8 +2,6 @@
 import os
 from typing import Any, List, Optional
 
-import mxnet as mx
-
 from ..base.settings import Limits
 
 #: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
@@ -16,11 +14,11 @@ _AFTER_US_S = 30
 def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
     """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
 
-    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  With the lane it
-    `has_little_to_do`: arrays on CPUs are not its business then.
+    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  It `has_little_to_do`
+    where the lane carries all dense sums.
     """
     os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
-    if has_little_to_do and not mx.runtime.Features().is_enabled('CUDA'):
+    if has_little_to_do:
         os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 

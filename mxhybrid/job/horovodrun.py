@@ -30,7 +30,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         check_host_name()
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
     if not hvd.is_initialized():
-        prepare_horovod(settings.limits, sums_by_lane(settings))
+        prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         roll_call.answer()
         roll_call.watch()
         with Deadline(settings.timeout, 'Horovod to connect its workers', missing=roll_call.missing):

@@ -93,6 +93,7 @@ class Job:
         native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
+        collective.agree_on_gpus(wanted=self.settings.dense != 'lane')
         self.telemetry.connect(self.guard.lifeline)
         servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
                                    native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
@@ -107,7 +108,7 @@ class Job:
                                  self.settings.timeout,
                                  lambda found: is_served(self.settings, self.rank, self.topology.places, found))
         if lane is not None and self.settings.dense != 'horovod':
-            collective.sum_by(LaneSums(lane))
+            collective.sum_by(LaneSums(lane, serves_gpus=not collective.reaches_gpus))
 
     @property
     def rank(self) -> int:
@@ -120,7 +121,7 @@ class Job:
 
     @property
     def wires(self) -> str:
-        """What rows travel by, and what sums arrays on CPUs."""
+        """What rows travel by, and what sums dense arrays."""
         assert self.servers is not None and self.collective is not None
         if self.collective.sums_together:
             return 'rows and dense sums by the lane'

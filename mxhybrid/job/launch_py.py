@@ -62,7 +62,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if not hvd.is_initialized():
         configure_horovod(slots[rank], peers[0]['address'], peers[0]['rendezvous'],
                           launch.interface or interface_of(address))
-        prepare_horovod(settings.limits, sums_by_lane(settings))
+        prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         with Deadline(settings.timeout, 'Horovod to connect its workers'):
             hvd.init()
     collective = Collective(hvd)
@@ -88,8 +88,8 @@ def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]
         raise JobError('a worker\'s address record has %d bytes, %d fit' % (len(text), _ADDRESS_BYTES))
     mine = np.zeros(shape, np.float32)
     mine[native.rank] = np.frombuffer(text, np.uint8)
-    array = mx.nd.array(mine)
-    native.init(_ADDRESSES_KEY, mx.nd.zeros(shape))
+    array = mx.nd.array(mine, ctx=mx.cpu())
+    native.init(_ADDRESSES_KEY, mx.nd.zeros(shape, ctx=mx.cpu()))
     native.push(_ADDRESSES_KEY, array)
     native.pull(_ADDRESSES_KEY, out=array)
     return [json.loads(row.astype(np.uint8).tobytes().decode()) for row in host_view(array)]

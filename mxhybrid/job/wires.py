@@ -20,9 +20,11 @@ def hindrance(settings: Settings) -> str:
     return ''
 
 
-def sums_by_lane(settings: Settings) -> bool:
-    """Whether this worker expects that the lane will carry dense sums of arrays on CPUs."""
-    return settings.wire != 'ps-lite' and settings.dense != 'horovod' and not hindrance(settings)
+def sums_by_lane(settings: Settings, has_nccl: bool) -> bool:
+    """Whether this worker expects that the lane will carry all dense sums: not those of GPUs if Horovod `has_nccl`."""
+    if settings.wire == 'ps-lite' or settings.dense == 'horovod' or hindrance(settings):
+        return False
+    return settings.dense == 'lane' or not has_nccl
 
 
 def takes_lane(settings: Settings, rank: int, hindrances: List[str]) -> bool:

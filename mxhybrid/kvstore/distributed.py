@@ -305,7 +305,7 @@ class Distributed:
     def add_up(self, values: np.ndarray) -> Any:
         """Sum a few float64 values over all workers, to an array that is filled later and serves the next call, too."""
         if self._sums is None or len(self._sums) != len(values):
-            self._sums = mx.nd.zeros(len(values), dtype=np.float64)
+            self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
         # One array for all calls: Horovod refuses a name that is still in flight, the engine makes it wait.
         self._sums[:] = values
         self._collective.allreduce_(self._sums, self._prefix + '.agreement')

@@ -99,6 +99,8 @@ class Hybrid(KVStore):
         #: Steps when a key was last initialised, and what this host had moved by then, which is none of a step's.
         self._initialised: Tuple[int, Network] = 0, {}
         self._same_call: Optional[_SamePushpull] = None
+        #: A line about weights of which workers hold parts.
+        self._parts = ''
 
     def __del__(self) -> None:
         """Nothing to free here: the job owns the native store, and notices that this one is gone."""
@@ -119,6 +121,12 @@ class Hybrid(KVStore):
     def rank(self) -> int:
         """Rank of this worker, equal to ``hvd.rank()``."""
         return self._job.rank
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this worker among those of its host, by which it may choose its GPU: ``mx.gpu(store.local_rank)``.
+        """
+        return self._job.topology.local_rank
 
     @property
     def num_workers(self) -> int:
@@ -143,12 +151,13 @@ class Hybrid(KVStore):
     def report(self) -> str:
         """A table of all parameters: shape, route, partitions, servers, and per step rows and bytes moved.
 
-        Below it, what this host has sent to others and received from them, where rows travel by the lane; and, for
-        tables whose route was measured or forced, the numbers that decided.
+        Below it, what this host has sent to others and received from them, where rows travel by the lane; for tables
+        whose route was measured or forced, the numbers that decided; and what this worker holds of split weights.
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}
-        return plan_table(self._job, routes, network, steps_so_far(routes) - steps)
+        table = plan_table(self._job, routes, network, steps_so_far(routes) - steps)
+        return '\n\n'.join([table] + [self._parts] * bool(self._parts))
 
     # -- initial values ------------------------------------------------------------------------------------------
 
@@ -309,7 +318,7 @@ class Hybrid(KVStore):
         """
         route = self._route('prefetch', key)
         if not isinstance(row_ids, mx.nd.NDArray):
-            row_ids = mx.nd.array(row_ids, dtype='int64')
+            row_ids = mx.nd.array(row_ids, dtype='int64', ctx=mx.cpu())
         ids = checks.wanted_rows('prefetch', route.name, row_ids, route.rows)
         self._backend.prefetch(route, ids, priority, after_push)
 
@@ -375,10 +384,12 @@ class Hybrid(KVStore):
         """Whether the job has several processes."""
         return self._job.distributed
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
-        """Learn about a Trainer's parameters (collective): name, dtype, storage types, grad_req and shape by key, where
-        a shape with zeros is not known yet; and whether the store updates dense weights.
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, parts: str) -> None:
+        """Learn about a Trainer's parameters (collective): name, dtype, storage types, devices, grad_req and shape by
+        key, where a shape with zeros is not known yet; whether the store updates dense weights; and a line about split
+        ones.
         """
+        self._parts = parts
         self._names.update({key: param[0] for key, param in params.items()})
         self._backend.attach(params, keeps_dense)
 

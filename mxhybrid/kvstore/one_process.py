@@ -137,7 +137,7 @@ class OneProcess:
 
     def add_up(self, values: np.ndarray) -> Any:
         """Sum values over all workers."""
-        return mx.nd.array(values, dtype=np.float64)
+        return mx.nd.array(values, dtype=np.float64, ctx=mx.cpu())
 
     def barrier(self) -> None:
         """Nobody to wait for."""

@@ -22,7 +22,7 @@ from mxnet.gluon.parameter import Parameter
 from ..base.log import get_logger
 from ..base.settings import variable
 from ..native.arrays import host_view, write_rows
-from ..native.trainers import has_sparse_gradient, is_fresh, is_row_sparse, trainer_of, updates_on_store
+from ..native.trainers import has_sparse_gradient, is_fresh, is_row_sparse, place_on, trainer_of, updates_on_store
 from .hybrid import Hybrid
 
 logger = get_logger(__name__)
@@ -147,10 +147,11 @@ class WorkerCopy:
 
     def need(self, ids: Any) -> None:
         """Get the rows for a forward pass with `ids`, an NDArray, on its device."""
-        if ids.context in self._param._ctx_list:
+        device = place_on(self._param, ids.context)
+        if device is not None:
             # The operator cuts fractions off; it refuses rows that do not exist.
             rows = np.clip(np.unique(host_view(ids).astype(np.int64)), 0, self._route.rows - 1)
-            self._get([self._param._ctx_list.index(ids.context)], np.unique(rows))
+            self._get([device], np.unique(rows))
 
     def complete(self) -> None:
         """Get all rows."""

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 import numpy as np
 
 from ..base.errors import InputError
+from ..base.text import size_text
 
 _ATTRIBUTE = 'mxhybrid_part'
 
@@ -18,8 +19,9 @@ class WeightPart(Protocol):
     #: Of the weight that it is a part of.
     whole_shape: Any
     grad_req: str
-    #: Whether this worker has any of it.
+    #: Whether this worker has any of it; ranks of the workers that have the same box.
     holds: bool
+    group: List[int]
 
     def allreduce_(self, array: Any, priority: int) -> None:
         """Sum a gradient over the workers that hold the same box, in place; returns before the sum is there."""
@@ -80,6 +82,21 @@ def agreed(param: Any) -> List[Any]:
     """What all workers agree on of a parameter's whole: how gradients are requested, and the shape."""
     part = part_of(param)
     return [param.grad_req, list(param.shape or ())] if part is None else [part.grad_req, list(part.whole_shape)]
+
+
+def parts_line(params: List[Any]) -> str:
+    """What a worker holds of weights that are split, and how many of their gradients are summed by how many workers;
+    '' where none is split.
+    """
+    parts = [(param, part) for param in params for part in [part_of(param)] if part is not None]
+    held = [(param, part) for param, part in parts if part.holds]
+    groups = sorted(len(part.group) for _, part in held if part.grad_req != 'null' and len(part.group) > 1)
+    bytes_held, bytes_whole = (sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+                               for shapes in ([(param.shape, param.dtype) for param, _ in held],
+                                              [(part.whole_shape, param.dtype) for param, part in parts]))
+    sums = ', '.join('%d among %d workers' % (groups.count(size), size) for size in sorted(set(groups))) or 'none'
+    return '' if not parts else 'split weights: %d of %d here, %s of %s; gradients that are summed: %s' % (
+        len(held), len(parts), size_text(bytes_held), size_text(bytes_whole), sums)
 
 
 def refuse_parts(params: List[Any], call: str) -> None:

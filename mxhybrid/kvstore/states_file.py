@@ -25,8 +25,8 @@ BROADCAST_CHUNK_BYTES = 64 << 20
 
 def _template(route: Any, optimizer: Any, dense: bool = False) -> Any:
     """The state that `optimizer` keeps for a table, all zeros, as one process would; `dense` takes its memory."""
-    weight = (mx.nd.zeros(route.shape, dtype=route.dtype) if dense
-              else mx.nd.sparse.zeros('row_sparse', route.shape, dtype=route.dtype))
+    weight = (mx.nd.zeros(route.shape, dtype=route.dtype, ctx=mx.cpu()) if dense
+              else mx.nd.sparse.zeros('row_sparse', route.shape, dtype=route.dtype, ctx=mx.cpu()))
     return optimizer.create_state_multi_precision(route.key, weight)
 
 
@@ -47,7 +47,7 @@ def _read(route: Any) -> Any:
         if array.stype == 'row_sparse':
             fetched.append(make_row_sparse(np.arange(array.shape[0], dtype=np.int64), rows, array.shape))
         else:
-            fetched.append(mx.nd.array(rows.reshape(array.shape), dtype=array.dtype))
+            fetched.append(mx.nd.array(rows.reshape(array.shape), dtype=array.dtype, ctx=mx.cpu()))
     return replace_arrays(template, fetched)
 
 
@@ -68,7 +68,7 @@ def broadcast_bytes(data: bytes, collective: Collective, tag: str) -> bytes:
     parts = []
     for start in range(0, length, BROADCAST_CHUNK_BYTES):
         size = min(BROADCAST_CHUNK_BYTES, length - start)
-        chunk = mx.nd.zeros(size, dtype=np.uint8)
+        chunk = mx.nd.zeros(size, dtype=np.uint8, ctx=mx.cpu())
         if collective.rank == 0:
             host_view(chunk)[:] = np.frombuffer(data, np.uint8, size, start)
         collective.broadcast_(chunk, tag)

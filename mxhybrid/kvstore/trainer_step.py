@@ -33,13 +33,13 @@ import mxnet as mx
 import numpy as np
 
 from ..native.optimizer_state import count_update
-from ..native.trainers import arrays_of, loss_scaler_of, start, trained_params
+from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
 from .agreement import Agreement, any_overflows
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
-from .parts import agreed, check_optimizer, held_elsewhere, part_of, refuse_parts, whole
+from .parts import agreed, check_optimizer, held_elsewhere, part_of, parts_line, refuse_parts, whole
 
 _STEPS = '_mxhybrid_steps'
 
@@ -179,9 +179,10 @@ class Steps:
         if former is not None:
             with mx.autograd.pause():
                 _carry_over(trainer, former, store, {trainer._param2idx[name] for name in self._given})
-        store.attach({key: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype] + agreed(param)
+        store.attach({key: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype,
+                            'on ' + device_kinds(trainer)] + agreed(param)
                       for key, param in enumerate(trainer._params)},
-                     bool(trainer._update_on_kvstore))
+                     bool(trainer._update_on_kvstore), parts_line(trainer._params))
         self._holds_tables = store.distributed
         self.switch = switch_for(trainer)
 
@@ -278,7 +279,7 @@ def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) 
     if not store.distributed:
         for key, param in enumerate(trainer._params):
             if param._stype != 'default' and key not in changed and not param._deferred_init:
-                rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype)
+                rows = mx.nd.sparse.zeros('row_sparse', param.shape, dtype=param.dtype, ctx=mx.cpu())
                 former.pull(key, rows, ignore_sparse=False)
                 for array in arrays_of(param):
                     rows.copyto(array)
@@ -289,7 +290,7 @@ class _OverflowStandIn:
     """Stands in for a parameter, so that MXNet's LossScaler draws our conclusion and adapts its scale."""
 
     def __init__(self, overflow: bool):
-        self._grad = [mx.nd.array([float('nan') if overflow else 0.0])]
+        self._grad = [mx.nd.array([float('nan') if overflow else 0.0], ctx=mx.cpu())]
 
 
 def _update_scaled(scaler: Any, overflow: bool, original: Callable[[bool], None], ignore_stale_grad: bool) -> None:

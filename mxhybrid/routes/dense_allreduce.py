@@ -58,10 +58,11 @@ class DenseAllreduce(Route):
             self._stored = mx.nd.empty(self.shape, ctx=arrays[0].context, dtype=self.dtype)
             self._sum_into(self._stored, arrays, priority)
             return
-        if self._scratch is None or self._scratch.context != arrays[0].context:
-            self._scratch = mx.nd.empty(self.shape, ctx=arrays[0].context, dtype=self.dtype)
+        weight = self.held()
+        if self._scratch is None or self._scratch.context != weight.context:  # an update takes both on one device
+            self._scratch = mx.nd.empty(self.shape, ctx=weight.context, dtype=self.dtype)
         self._sum_into(self._scratch, arrays, priority)
-        updater(self.key, self._scratch, self.held())
+        updater(self.key, self._scratch, weight)
 
     def pushpull(self, arrays: List[Any], outs: List[Any], updater: Any, priority: int) -> None:
         """Push, and write the value to `outs`."""

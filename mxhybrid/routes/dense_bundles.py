@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..comm.float16 import OverflowAlarm, all_finite
+from ..comm.float16 import OverflowAlarm
 from ..lane.bundle import Bundle, Copies, Values, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
@@ -147,7 +147,7 @@ class _RouteBundle:
     def _own_sums(self) -> List[Any]:
         """The sums in the type of the weights, for this worker alone: some optimizers write to what they are given."""
         if not self._own:
-            self._own = [mx.nd.empty(route.shape, dtype=self._dtype) for route in self.routes]
+            self._own = [mx.nd.empty(route.shape, dtype=self._dtype, ctx=mx.cpu()) for route in self.routes]
         self._copy('own', self._sums, self._own)
         return self._own
 
@@ -159,6 +159,6 @@ class _RouteBundle:
 
     def _warn(self) -> None:
         """Look at the sums before these, which are long there, so that looking does not wait."""
-        if self._alarms and not all_finite(host_view(self._place.total)):
+        if self._alarms and not self._place.is_finite():
             for alarm, one in zip(self._alarms, self._sums):
                 alarm.look(host_view(one).reshape(-1), 'summed gradients of an earlier step')

@@ -113,7 +113,7 @@ class OwnRows(HeldWeight):
         if any(array.stype == 'row_sparse' for array in outs):
             raise InputError('pull: servers update %s, and nobody has the sum of its gradients: give it a dense '
                              'output, or set %s=0' % (self.name, variable('own_rows')))
-        whole = mx.nd.empty(self.shape, dtype=self.dtype)
+        whole = mx.nd.empty(self.shape, dtype=self.dtype, ctx=mx.cpu())
         for ids in self.chunks():
             host_view(whole)[ids] = host_view(self.pull_own(ids))
         for array in outs:

@@ -111,7 +111,7 @@ class Replica(OptimizedTable):
             assert self._optimizer is not None
             self._part.ensure_state(self._optimizer)
         for ids in chunks(rows, width * self.dtype.itemsize, BROADCAST_CHUNK_BYTES):
-            chunk = mx.nd.zeros((len(ids), width), dtype=self.dtype)
+            chunk = mx.nd.zeros((len(ids), width), dtype=self.dtype, ctx=mx.cpu())
             if self._collective.rank == 0:
                 given = values(ids)
                 host_view(chunk)[:, :given.shape[1]] = given

@@ -28,7 +28,7 @@ class RowGradients(DenseAllreduce):
         """Sum rows over all workers; an updater gets those that anyone touched."""
         self._sum_rows(ids, rows, priority)
         if updater is not None:
-            updater(self.key, self._summed(priority), self.held())
+            updater(self.key, self._summed(priority, self.held().context), self.held())
         else:
             self._stored = None  # the sum is the value now
 
@@ -40,8 +40,8 @@ class RowGradients(DenseAllreduce):
         """Write the last sum to row_sparse outputs."""
         raise NotImplementedError
 
-    def _summed(self, priority: int) -> Any:
-        out = mx.nd.sparse.zeros('row_sparse', self.shape, dtype=self.dtype)
+    def _summed(self, priority: int, context: Any) -> Any:
+        out = mx.nd.sparse.zeros('row_sparse', self.shape, dtype=self.dtype, ctx=context)
         self._write_sum([out], priority)
         return out
 
@@ -52,4 +52,4 @@ class RowGradients(DenseAllreduce):
         self._write_sum(outs, priority)
 
     def _value(self, priority: int) -> Any:
-        return self._summed(priority).tostype('default') if self._stored is None else self._stored
+        return self._summed(priority, mx.cpu()).tostype('default') if self._stored is None else self._stored

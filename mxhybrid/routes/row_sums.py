@@ -30,7 +30,7 @@ class RowSum:
         self._alarm = OverflowAlarm(name) if rounded else None
         self._shape = (rows, width)
         self._collective = collective
-        self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype)
+        self._buffer = mx.nd.zeros(buffer_elements(rows, width), dtype=dtype, ctx=mx.cpu())
         self._touched = np.empty(0, np.int64)
         self._summing = False
         #: Bytes that this worker sends for a sum, and receives.

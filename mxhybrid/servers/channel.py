@@ -65,13 +65,9 @@ class Channel:
             target[:] = rows
             self._alarm.look(target, 'gradients pushed', rows)
 
-    def look_ahead(self, rows: np.ndarray) -> None:
-        """Warn of rows that the lane will round, and that do not fit into float16."""
-        self._alarm.look_ahead(rows, 'gradients pushed')
-
-    def look_back(self, rows: np.ndarray) -> None:
-        """Warn of rows that the lane has rounded, and that did not fit into float16."""
-        self._alarm.look_back(rows, 'rows pulled')
+    def warn(self, what: str) -> None:
+        """Warn, once, of what the lane has found not to fit into float16."""
+        self._alarm.sound(what)
 
     def widen(self, rows: np.ndarray) -> np.ndarray:
         """Rows as elements, from rows as pulled."""
@@ -92,8 +88,8 @@ class Order:
 
     def pushed(self, native: Any, keys: Tuple[int, ...], arrays: List[Any]) -> None:
         """Take notice of a push of row_sparse `arrays` to `keys`."""
-        rows = [mx.nd.sparse.zeros('row_sparse', array.shape, dtype=array.dtype) for array in arrays]
-        first = [mx.nd.zeros(1, dtype=np.int64) for _ in arrays]
+        rows = [mx.nd.sparse.zeros('row_sparse', array.shape, dtype=array.dtype, ctx=mx.cpu()) for array in arrays]
+        first = [mx.nd.zeros(1, dtype=np.int64, ctx=mx.cpu()) for _ in arrays]
         native.row_sparse_pull(list(keys), out=rows, row_ids=first)
         self._rows[keys] = rows
 

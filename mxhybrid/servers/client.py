@@ -49,7 +49,7 @@ class Client:
                 continue
             keys.append(channel.keys[part])
             outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], channel.pulled_width),
-                                           dtype=table.dtype))
+                                           dtype=table.dtype, ctx=mx.cpu()))
             wanted.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
             spans.append((start, stop))
         if keys:

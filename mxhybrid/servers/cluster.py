@@ -78,11 +78,11 @@ class ParameterServers:
             return
         if half_rows and self.is_root:
             send_command(self.client.native, _SET_MULTI_PRECISION, '')
-        self.initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS)] * self.num_servers)
+        self.initialise(self._mailboxes, [mx.nd.zeros(MAILBOX_ELEMENTS, ctx=mx.cpu())] * self.num_servers)
         self.command('mailbox', keys=self._mailboxes)
         self.command('watch', **watch)
         for key in self._mailboxes:
-            self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS))
+            self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS, ctx=mx.cpu()))
         mx.nd.waitall()
 
     def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float,
@@ -170,7 +170,7 @@ class ParameterServers:
 
     def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
         """The first `count` elements that a command left in a server's mailbox."""
-        out = mx.nd.empty(MAILBOX_ELEMENTS)
+        out = mx.nd.empty(MAILBOX_ELEMENTS, ctx=mx.cpu())
         assert self.client is not None
         with self.client.lock:
             self.client.native.pull(self._mailboxes[server], out=out)

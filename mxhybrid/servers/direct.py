@@ -1,5 +1,5 @@
 """A worker's own way to the servers by ps-lite, as ``kvstore='dist_sync'`` goes."""
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 import mxnet as mx
 import numpy as np
@@ -35,6 +35,10 @@ class Direct:
 
     def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
         """Not asked for."""
+        raise NotImplementedError
+
+    def overflows(self, table: Any) -> List[str]:
+        """Not asked for: the client looks at what it rounds."""
         raise NotImplementedError
 
     def settle_deliveries(self, table: Any) -> None:

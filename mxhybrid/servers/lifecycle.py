@@ -91,7 +91,7 @@ def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Opt
             value, view = allocate_rows(local, shape, dtype)
             view[:] = 0 if values is None else values(table.partitioning.members(part))
         else:
-            value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+            value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
         servers.initialise(key, value)
 
 
@@ -100,7 +100,7 @@ def _announce(wire: Table) -> None:
     client = wire.servers.client
     if client is not None:
         shapes = [wire.partitioning.shape(part) for part in range(wire.partitioning.count)]
-        empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=wire.dtype)
+        empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=wire.dtype, ctx=mx.cpu())
                  for rows, width in shapes]
         with client.lock:
             client.native.push(list(wire.channel.keys), empty)

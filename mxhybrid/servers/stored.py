@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 from mxnet import ndarray as nd
+from mxnet.context import cpu
 
 from ..native.arrays import allocate_rows, clear, host_view, make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays
@@ -119,7 +120,7 @@ class Partition:
         weight = self.dense if optimizer.takes_dense else self.stored
         ids, rows = row_sparse_parts(grad)
         if optimizer.takes_dense:
-            grad = nd.zeros(self.shape, dtype=weight.dtype)
+            grad = nd.zeros(self.shape, dtype=weight.dtype, ctx=cpu())
             host_view(grad)[ids] = rows
         elif self.halves is not None:
             # Its shape is that of the key it was pushed to, its dtype float32 by the server's own doing.

@@ -50,14 +50,11 @@ class Table(OptimizedTable):
         self.seconds_to_create = 0.0
 
     def _request(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        write = self.servers.link.request(self, ids, priority)
-        if not self.halves:
-            return write
+        return self.servers.link.request(self, ids, priority)
 
-        def write_and_look(result: np.ndarray) -> None:
-            write(result)
-            self.channel.look_back(result)
-        return write_and_look
+    def _warn(self) -> None:
+        for what in self.servers.link.overflows(self) if self.halves else ():
+            self.channel.warn(what)
 
     def open(self, mode: str) -> None:
         """All rows are on the servers; pushes mean `mode` from now on."""
@@ -104,7 +101,7 @@ class Table(OptimizedTable):
         """A row_sparse array without rows in the shape of a partition."""
         if self._empty[part] is None:
             self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
-                                                   dtype=self.channel.pushed_as)
+                                                   dtype=self.channel.pushed_as, ctx=mx.cpu())
         return self._empty[part]
 
     @property
@@ -122,11 +119,10 @@ class Table(OptimizedTable):
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
         table = self._wire or self
-        if self.halves:
-            self.channel.look_ahead(rows)
         table._ahead.before_push()
         table.push_exactly(ids, rows, priority)
         table._ahead.after_push()
+        self._warn()
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
@@ -146,6 +142,7 @@ class Table(OptimizedTable):
         """As :meth:`pull`, but only asks: the engine writes to `rows`, which is the memory of `array`, and holds back
         whatever reads that.
         """
+        self._warn()  # of the rows before these: looking does not wait
         link, ahead = self.servers.link, (self._wire or self)._ahead
         if self._wire is None and not ahead.has_any() and link.delivers(self):
             ahead.pulled_otherwise()

@@ -5,6 +5,7 @@ A command that no check here knows fails, and so does a code block of an unknown
 import ast
 import dataclasses
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -24,9 +25,10 @@ import mxhybrid
 from mxhybrid.base import settings
 from mxhybrid.commands import main as mxhybrid_main
 from mxhybrid.native import optimizers
+from mxhybrid.planner import cluster
 
 from ..multihost import test_horovodrun_ssh
-from . import test_bench, test_commands, test_examples, test_restarts
+from . import test_bench, test_commands, test_examples, test_planner, test_restarts
 
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text()
          for path in [REPOSITORY / 'README.md'] + sorted((REPOSITORY / 'docs').glob('*.md'))}
@@ -210,6 +212,22 @@ def check_test(env, words, folder):
     assert ' -m pytest ' in (REPOSITORY / 'scripts' / 'test').read_text()
 
 
+def check_install(env, words, folder):
+    """scripts/install for a build of MXNet: scripts/test --cuda makes that installation, and scripts/gpu takes it."""
+    build = env.pop('MXHYBRID_MXNET')
+    assert not env
+    for name in ('test', 'gpu'):
+        assert ' MXHYBRID_MXNET=${MXHYBRID_MXNET:-%s}' % build in (REPOSITORY / 'scripts' / name).read_text()
+    assert ' %s ' % build in (REPOSITORY / 'scripts' / 'install').read_text()
+
+
+def check_gpu(env, words, folder):
+    """scripts/gpu: test_gpu_script runs what needs no GPU; it tells of the same arguments itself."""
+    assert not env
+    told = re.findall(r'^#   (scripts/gpu.*?)  ', (REPOSITORY / 'scripts' / 'gpu').read_text(), re.MULTILINE)
+    assert ' '.join(words) in told
+
+
 def check_activate(env, words, folder):
     """The environment is where scripts/install makes it."""
     assert words == ['source', '.venv/bin/activate']
@@ -256,6 +274,12 @@ def check_tools(env, words, folder):
         tests = (REPOSITORY / 'tests' / 'unit' / 'commands' / 'test_doctor.py').read_text()
         assert '\ndef test_a_host_on_which_all_works' in tests  # runs it
         return
+    if given.command == 'plan':
+        (folder / 'nets.py').write_text(test_planner.NETS)
+        (folder / 'cluster.json').write_text(written_cluster())
+        output = run(env, [sys.executable, '-m'] + words + ['--profiles', 'profiles.json'], folder)
+        assert ('predicted to be' if given.cluster else 'batch / by layer') in output
+        return
     if given.command == 'plot':
         assert (given.file, given.picture) == ('plan.json', 'plan.png')  # test_plan_file runs it
         return
@@ -273,6 +297,15 @@ def check_doctor_of_hosts(env, words, folder):
     assert words == training[:-2] + ['mxhybrid', 'doctor']
 
 
+def check_calibration(env, words, folder):
+    """The calibration of hosts: tests/multihost runs it; its options are those of a training job."""
+    assert not env
+    training = next(parse(command)[1] for command in commands() if ' -H ' in command and command.endswith('train.py'))
+    assert words == training[:-2] + ['mxhybrid', 'calibrate', 'cluster.json']
+    tests = (REPOSITORY / 'tests' / 'multihost' / 'test_calibration.py').read_text()
+    assert "['-m', 'mxhybrid', 'calibrate', path]" in tests
+
+
 def find_check(words):
     """The check for a command, None for a command that is not known."""
     if words == ['scripts/demo']:
@@ -288,6 +321,10 @@ def find_check(words):
         return check_fuzz
     if words[0] == 'scripts/chaos':
         return check_chaos
+    if words == ['scripts/install']:
+        return check_install
+    if words[0] == 'scripts/gpu':
+        return check_gpu
     if words[0] == 'source':
         return check_activate
     if words[0] == 'pip':
@@ -296,6 +333,8 @@ def find_check(words):
         return check_tools
     if words[-2:] == ['mxhybrid', 'doctor']:
         return check_doctor_of_hosts
+    if words[-3:-1] == ['mxhybrid', 'calibrate']:
+        return check_calibration
     if words == ['horovodrun', '--check-build']:
         return check_build
     if 'scripts/restart.py' in words or '--restarts' in words:
@@ -323,7 +362,7 @@ def test_unknown_commands_are_noticed():
 
 
 def test_languages_of_code_blocks():
-    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'python', 'text'}
+    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'json', 'python', 'text'}
     assert sum(text.count('\n```') for text in PAGES.values()) == 2 * len(BLOCKS)
     first_words = {parse(command)[1][0] for command in commands()}
     for language, text in BLOCKS:
@@ -425,11 +464,11 @@ def test_architecture():
 
 def test_benchmark():
     """Workloads and contenders are listed, all of them, with the sizes that they have."""
-    from lab.benchmark import cli, launching, layers, training, workloads
+    from lab.benchmark import cli, launching, layers, plans, training, workloads
 
     assert [row[0].strip('`') for row in table('`--contenders`')] == list(launching.CONTENDERS)
     listed = {row[0].strip('`'): row for row in table('`--workload`')}
-    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD] + list(layers.CASES)
+    assert list(listed) == list(workloads.WORKLOADS) + [training.NAME, cli.OVERHEAD] + list(layers.CASES) + [plans.NAME]
     for name, workload in workloads.WORKLOADS.items():
         assert listed[name][2] == '%.1f million' % (workload.dense_bytes / 4e6)
         for one in workload.tables:
@@ -442,6 +481,25 @@ def test_results():
         for figure, ratio in (re.fullmatch(r'([\d.]+) \(([\d.]+)x\)', cell).groups() for cell in others):
             assert ratio == '%.1f' % (float(figure) / float(ours))
     assert len(table('setting')) > 5
+
+
+def written_cluster():
+    """str: the cluster file that docs/planner.md shows."""
+    text, = (text for language, text in blocks_of(PAGES['docs/planner.md']) if language == 'json')
+    return text
+
+
+def test_cluster_file():
+    """docs/planner.md shows a cluster file that can be loaded, and says what each of its keys means."""
+    found = cluster.cluster_from_json(json.loads(written_cluster()))
+    assert found.measured is None and found.ranks == 8 and found.hosts[1].speed == 1
+    described = [key for row in table('key') for key in re.findall('`(.*?)`', row[0])]
+    written = found.as_json()
+    keys = {'format', 'measured'} | {'hosts[].' + key for key in written['hosts'][0]}
+    keys |= {'%s.%s' % (way, key) for way in ('link', 'memory') for key in written[way]} | {'costs.*',
+                                                                                          'costs.*.latency_s'}
+    assert sorted(described) == sorted(keys)
+    assert {row[0].strip('`'): row[1] for row in table('kind')} == cluster.KINDS
 
 
 def test_layout():

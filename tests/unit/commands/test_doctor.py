@@ -15,7 +15,7 @@ from mxhybrid.commands.checks import hosts as host_checks, settings as setting_c
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
-from mxhybrid.commands.checks.software import split_version
+from mxhybrid.commands.checks.software import check_gpus, describe_gpus, split_version
 
 
 def doctor(*arguments, options=(), path='', env=None, limits=None):
@@ -83,6 +83,35 @@ def test_a_broken_mxnet(tmp_path):
     assert findings['horovod']['remedy'].startswith('make MXNet work first')
     assert findings['mxhybrid']['level'] == FAILED and 'see above' in findings['mxhybrid']['remedy']
     assert findings['numpy']['level'] == FINE
+
+
+@pytest.mark.parametrize('library, remedy', [('libcuda.so.77', "NVIDIA's driver"),
+                                             ('libcudnn.so.77', 'MXHYBRID_MXNET=mxnet-cu112 scripts/install')])
+def test_a_mxnet_without_its_cuda_libraries(tmp_path, library, remedy):
+    broken_package(tmp_path, 'mxnet', 'import ctypes\nctypes.CDLL(%r)\n' % library)
+    status, findings, _ = doctor(path=tmp_path)
+    assert status == 1
+    assert library in findings['mxnet']['text'] and remedy in findings['mxnet']['remedy']
+
+
+GPU = {'free': 15 << 30, 'total': 16 << 30, 'problem': ''}
+
+
+@pytest.mark.parametrize('gpus, horovod, levels, words', [
+    ([], {'nccl': False}, {'gpus': ADVICE}, ['none found', 'CUDA_VISIBLE_DEVICES']),
+    ([GPU, GPU], {'nccl': True}, {'gpus': FINE}, ['GPU 1 with 17.2 GB']),
+    ([GPU], {'nccl': False}, {'gpus': FINE, 'nccl': ADVICE}, ['GPU 0 with 17.2 GB', 'HOROVOD_GPU_OPERATIONS=NCCL']),
+    ([GPU, dict(GPU, problem='no kernel image')], {}, {'gpus': FAILED}, ['GPU 1: no kernel image', '9.0 and later'])])
+def test_gpus(gpus, horovod, levels, words):
+    found = check_gpus({'gpus': gpus}, horovod)
+    assert {one.name: one.level for one in found} == levels
+    assert all(word in ' '.join(one.text + one.remedy for one in found) for word in words)
+
+
+def test_a_look_at_gpus_that_fails():
+    one, = check_gpus({'problem': 'looking for GPUs crashed'}, {})
+    assert one.level == FAILED and 'looking for GPUs crashed' in one.text
+    assert describe_gpus({'problem': 'looking for GPUs crashed'}) == 'looking for GPUs crashed'
 
 
 def test_packages_that_crash_and_hang(tmp_path):
