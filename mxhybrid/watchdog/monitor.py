@@ -125,11 +125,13 @@ class Monitor:
 
     def _watch(self) -> None:
         while True:
-            for key, _ in self._selector.select(timeout=LOOK_S):
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._read(key.fileobj)  # type: ignore[arg-type]
+            ready = [key.fileobj for key, _ in self._selector.select(timeout=LOOK_S)]
+            if self._listener in ready:
+                ready.remove(self._listener)
+                self._accept()
+            # Ends after messages: what was said before a death explains it.
+            for sock in [sock for sock in ready if not self._read(sock)]:  # type: ignore[arg-type]
+                self._hang_up(sock)  # type: ignore[arg-type]
             for sock in self._admission.overdue():
                 self._refuse(sock)
             self._look_at_lives()
@@ -194,14 +196,14 @@ class Monitor:
         self._selector.register(sock, selectors.EVENT_READ)
         _try_send(sock, self._admission.challenge(sock))
 
-    def _read(self, sock: socket.socket) -> None:
+    def _read(self, sock: socket.socket) -> bool:
+        """Whether the connection goes on, or has been hung up already."""
         try:
             data = sock.recv(65536)
         except OSError:
             data = b''
         if not data:
-            self._hang_up(sock)
-            return
+            return False
         if sock in self._peers:
             self._vigil.heard(self._peers[sock])
         lines = self._lines[sock]
@@ -209,9 +211,10 @@ class Monitor:
             if sock not in self._admission:
                 self._hear(sock, line)
             elif not self._admit(sock, line):
-                return
+                return True
         if sock in self._admission and lines.pending > HELLO_BYTES:
             self._refuse(sock)
+        return True
 
     def _admit(self, sock: socket.socket, line: bytes) -> bool:
         found = self._admission.admit(sock, line)

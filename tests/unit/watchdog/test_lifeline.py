@@ -17,6 +17,7 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.base.sealed import prove
 from mxhybrid.base.settings import Limits
 from mxhybrid.watchdog import beats
+from mxhybrid.watchdog import monitor as monitor_module
 from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 from mxhybrid.watchdog.lifeline import Lifeline
@@ -367,7 +368,8 @@ class Skipping:
         self._skipped += seconds
 
 
-def test_how_a_child_died_is_said_by_its_parent(job):
+def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
+    monkeypatch.setattr(monitor_module, 'PARENT_S', LIMIT_S)
     monitor, parent, child = job(1, 1)
     parent.say('started %d' % child.process.pid)
     assert parent.answer() == 'ok'

@@ -55,7 +55,7 @@ def test_worker_that_forked(forking):
     start, pids = forking
     monitor = Monitor('127.0.0.1', 2, 0, 'open sesame')
     failures = []
-    monitor.report_failure = failures.append
+    monitor.report_failure = lambda text, **_: failures.append(text)
     process = start(str(monitor.address[1]))
     pids.append(int(process.stdout.readline()))
     process.kill()

@@ -15,7 +15,7 @@ from mxhybrid.watchdog.monitor import Monitor
 def test_noise(noise):
     monitor = Monitor('127.0.0.1', 1, 0, 'open sesame')
     failures = []
-    monitor.report_failure = failures.append
+    monitor.report_failure = lambda text, **_: failures.append(text)
     with socket.create_connection(monitor.address) as stranger:
         stranger.sendall(noise)
         time.sleep(0.2)
