@@ -16,8 +16,7 @@ import pytest
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.sealed import prove
 from mxhybrid.base.settings import Limits
-from mxhybrid.watchdog import beats
-from mxhybrid.watchdog import monitor as monitor_module
+from mxhybrid.watchdog import beats, monitor as monitor_module
 from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 from mxhybrid.watchdog.lifeline import Lifeline
