@@ -50,7 +50,8 @@ def test_plans_are_predicted_and_measured(tmp_path):
     file = tmp_path / 'plans.json'
     with jobs.start_command(BENCH + ['--workload', 'plans', '--no-network', '--hosts', '2', '--workers', '1', '--steps',
                                      '2', '--warmup', '1', '--rounds', '1', '--cases', 'recommender', '--profiles',
-                                     tmp_path / 'profiles.json', '--json', file]) as job:
+                                     tmp_path / 'profiles.json', '--json', file],
+                            env={'PYTHONPATH': None, 'OMP_NUM_THREADS': None}) as job:
         output = job.wait(timeout=380).ok().output
     run, = json.loads(file.read_text())['runs']
     assert set(run['predicted']) == set(run['measured']) >= {'data', 'trick', 'model 2', 'found'}

@@ -7,6 +7,7 @@ is told, since then the machine has changed and not the plan.  A plan that the p
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from lab.launchers import REPOSITORY, SCRIPTS
 from lab.processes import JobFailed
 
 from . import launching, report
@@ -104,7 +106,9 @@ class Plans:
         """What a process that has MXNet says: this one is better without its threads."""
         try:
             done = subprocess.run([sys.executable] + argv, stdout=subprocess.PIPE, timeout=_PREDICT_S,
-                                  universal_newlines=True)
+                                  universal_newlines=True, env=dict(
+                                      os.environ, OMP_NUM_THREADS='1',
+                                      PYTHONPATH=os.pathsep.join([str(REPOSITORY), str(SCRIPTS)])))
         except subprocess.TimeoutExpired as error:
             raise JobFailed('the planner did not end within %g s' % _PREDICT_S) from error
         self._signals.check()
