@@ -28,7 +28,7 @@ setup(
     # mxnet comes as mxnet or as any mxnet-cu* build, and horovod has to be compiled for the one that is there
     # (see scripts/install): neither can be a requirement here.
     install_requires=['numpy<1.24', 'tqdm', 'safetensors'],
-    extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'ruff',
+    extras_require={'test': ['pytest', 'pytest-timeout', 'pytest-xdist', 'hypothesis', 'psutil', 'matplotlib', 'ruff',
                              'mypy', 'import-linter'],
                     'plot': ['matplotlib']},  # for pictures: scripts/bench --plot, mxhybrid report, mxhybrid plot
     classifiers=[

@@ -112,9 +112,9 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     add('--warmup', type=_positive, default=3, help='steps before them')
     add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='that one job may take')
     add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE', help='for all processes of jobs')
-    add('--json', type=_output, metavar='FILE', help='write all figures, anew after each count of hosts')
+    add('--json', type=_output, metavar='FILE', help='write all figures, anew after each count of hosts, or network')
     add('--plot', type=_output, metavar='FILE.png',
-        help='draw bars, and a curve over several --hosts; needs matplotlib')
+        help='draw bars, and a curve over several --hosts; predictions beside what was measured; needs matplotlib')
     args = parser.parse_args(argv)
     if args.no_network:
         args.mbit = [None]
@@ -174,9 +174,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         if args.workload == PLANS:
             with Signals() as signals:
-                runs = Plans(args, signals, say).run()
-            if args.json:
-                _write({'settings': settings, 'runs': runs}, args.json)
+                for run in Plans(args, signals, say).runs():
+                    runs.append(run)
+                    if args.json:
+                        _write({'settings': settings, 'runs': runs}, args.json)
+            if args.plot:
+                plot.draw({'settings': settings, 'runs': runs}, args.plot)
             return 0
         with Signals() as signals:
             kind: Any = (Training(args) if args.workload == NAME else

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from lab.launchers import REPOSITORY, SCRIPTS
 from lab.processes import JobFailed
@@ -55,8 +55,8 @@ class Plans:
     def __init__(self, args: argparse.Namespace, signals: Signals, say: Callable[[str], None]):
         self._args, self._signals, self._say = args, signals, say
 
-    def run(self) -> List[Dict[str, Any]]:
-        """Figures of each network on each cluster."""
+    def runs(self) -> Iterator[Dict[str, Any]]:
+        """Figures of each network on each cluster, as they come."""
         runs = []
         for hosts, mbit in itertools.product(self._args.hosts, self._args.mbit):
             with self._signals.deferred(), Loopback() if mbit is None else Limited(
@@ -65,8 +65,8 @@ class Plans:
                     runs.append(dict(self._case(place, hosts, case), hosts=hosts, mbit=mbit,
                                      workers=self._args.workers))
                     print(table(runs[-1]), flush=True)
+                    yield runs[-1]
         print('\n' + summary(runs), flush=True)
-        return runs
 
     def _case(self, place: Any, hosts: int, case: str) -> Dict[str, Any]:
         args, size = self._args, hosts * self._args.workers

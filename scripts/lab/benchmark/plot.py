@@ -1,12 +1,18 @@
-"""A picture of the figures: bars for the last number of hosts, a curve over all of them."""
+"""A picture of the figures: bars for the last number of hosts, a curve over all of them; or predictions."""
 from importlib.util import find_spec
 from typing import Any, Dict, List
+
+import numpy as np
+
+from mxhybrid.base.figures import new_figure, save_figure
 
 from .report import MB
 
 _COLOURS = {'hybrid': '#c0392b', 'hybrid_prefetch': '#8e2b20', 'hybrid_float16': '#e8998d', 'dist_sync': '#7f8c8d',
             'horovod_gather': '#2980b9', 'horovod_dense': '#8fb8d8', 'torch_sharded': '#e67e22'}
 _BOUND = '#2c3e50'
+#: Of a predicted step: what is shown as right.
+_ERROR = 0.15
 
 
 def available() -> bool:
@@ -16,12 +22,15 @@ def available() -> bool:
 
 def draw(result: Dict[str, Any], file: str) -> None:
     """Draw a result, as `cli` writes it to JSON, into a PNG file."""
+    runs, settings = result['runs'], result['settings']
+    if 'predicted' in runs[0]:
+        _draw_predictions(runs, file)
+        return
     import matplotlib
 
     matplotlib.use('Agg')
     from matplotlib import pyplot
 
-    runs, settings = result['runs'], result['settings']
     curve, last = len(runs) > 1, runs[-1]
     figure, axes = pyplot.subplots(1, 3 if curve else 2, figsize=(15 if curve else 10, 4.5))
     _bars(axes[0], last, 'step_s', 1, 'seconds per step', spread=True)
@@ -34,6 +43,25 @@ def draw(result: Dict[str, Any], file: str) -> None:
     figure.tight_layout()
     figure.savefig(file, dpi=120, format='png')
     pyplot.close(figure)
+
+
+def _draw_predictions(runs: List[Dict[str, Any]], file: str) -> None:
+    figure = new_figure(6, 6)
+    axes = figure.add_subplot()
+    for run in runs:
+        link = 'no network' if run['mbit'] is None else '%g Mbit/s' % run['mbit']
+        axes.plot([run['measured'][name] for name in run['measured']],
+                  [run['predicted'][name] for name in run['measured']], 'o', alpha=0.7,
+                  label='%s, %d x %d, %s' % (run['case'], run['hosts'], run['workers'], link))
+    every = [seconds for run in runs for what in ('measured', 'predicted') for seconds in run[what].values()]
+    ends = np.array([0.8 * min(every), 1.25 * max(every)])
+    axes.plot(ends, ends, color=_BOUND, label='as measured')
+    axes.fill_between(ends, ends * (1 - _ERROR), ends * (1 + _ERROR), color=_BOUND, alpha=0.15,
+                      label='within %g %%' % (100 * _ERROR))
+    axes.set(xscale='log', yscale='log', xlim=ends, ylim=ends, xlabel='seconds a step, measured',
+             ylabel='seconds a step, predicted', aspect='equal')
+    axes.legend(fontsize='small')
+    save_figure(figure, file)
 
 
 def _bars(axes: Any, run: Dict[str, Any], name: str, scale: float, label: str, spread: bool = False) -> None:

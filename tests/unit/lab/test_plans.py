@@ -2,7 +2,7 @@
 import os
 
 import pytest
-from lab.benchmark import limits, plans
+from lab.benchmark import limits, plans, plot
 from lab.emulation import EmulationError
 
 RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'found': 'search',
@@ -36,6 +36,12 @@ def test_what_is_told_of_all():
     lines = plans.table(RUN).splitlines()
     assert 'small on 2 hosts x 1 workers, 100 Mbit/s' in lines[1]
     assert [line.split()[0] for line in lines[4:]] == ['found', 'trick', 'model', 'data']
+
+
+def test_all_are_drawn(tmp_path):
+    file = tmp_path / 'plans.png'
+    plot.draw({'settings': {}, 'runs': [RUN, dict(RUN, case='large', mbit=None)]}, str(file))
+    assert file.read_bytes()[:4] == b'\x89PNG'
 
 
 def test_hosts_share_out_the_processors(monkeypatch):

@@ -1,5 +1,4 @@
 """The plan file: what is written, what is taken, what is refused, and how it is shown."""
-import importlib.util
 import json
 import os
 
@@ -103,14 +102,10 @@ def test_shown_in_words(path, capsys):
     assert lines[2].startswith('words: 4 partitions (all counts of interest were sampled); 1: 1.8e+04 ms, 2: ')
 
 
-def test_drawn(path, capsys):
+def test_drawn(path):
     picture = path.parent / 'plan.png'
-    if importlib.util.find_spec('matplotlib') is not None:
-        run_alone('plot', [str(path), str(picture)])
-        assert picture.read_bytes().startswith(b'\x89PNG')
-        return
-    assert run_alone('plot', [str(path), str(picture)]) == 1
-    assert 'pip install matplotlib' in capsys.readouterr().err
+    run_alone('plot', [str(path), str(picture)])
+    assert picture.read_bytes().startswith(b'\x89PNG')
 
 
 def test_a_missing_file_is_named(tmp_path, capsys):
