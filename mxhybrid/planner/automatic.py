@@ -72,9 +72,16 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         if batch_norm != 'joint':
             raise InputError("parallelize: batch_norm=%r with plan='auto', which may split more than samples: leave it "
                              'out, or give a plan' % (batch_norm,))
+        if not isinstance(search_seconds, (int, float)) or not search_seconds > 0:
+            raise InputError('parallelize: search_seconds=%r: give more than 0' % (search_seconds,))
         job, _ = join({})
-        plan = _Automatic(net, traced(net, data, batch_axis, dtype), team_of(job), job.topology.places).choose(
-            data, batch_axis, dtype, cluster, search_seconds)
+        # What is timed and tried draws numbers, more or less of them: what is drawn later does not depend on it.
+        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
+        try:
+            plan = _Automatic(net, traced(net, data, batch_axis, dtype), team_of(job), job.topology.places).choose(
+                data, batch_axis, dtype, cluster, search_seconds)
+        finally:
+            mx.random.seed(seed)
     elif cluster is not None:
         raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"
                          % (plan,))

@@ -26,7 +26,7 @@ class Twice(mx.gluon.HybridBlock):
 def explicit(**changes):
     """What is written of one operator."""
     one = {'degrees': [2, 1], 'addends': 1, 'copies': 1, 'ranks': [0, 1], **changes.pop('one', {})}
-    return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'cluster': None, 'operators': {'dense0_fwd': one}, **changes}
+    return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {'dense0_fwd': one}, **changes}
 
 
 @pytest.mark.parametrize('value, words', [
