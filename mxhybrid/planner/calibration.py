@@ -132,7 +132,8 @@ class Calibration:
 
     def _profiled(self) -> Reference:
         """What the pieces took where worker 0's operators are profiled, by which the planner's times are."""
-        found, problem = None, ''
+        found: Any = None
+        problem = ''
         if self._job.rank == 0:
             try:
                 profiles = Profiles()
