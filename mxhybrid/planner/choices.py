@@ -85,6 +85,16 @@ class Choices:
                 found[number] = split
         return found
 
+    def complete(self, decided: Mapping[int, Split]) -> Dict[int, Split]:
+        """The whole plan of what the deciding ones decide, with those that follow none of them, as what is computed of
+        data before the first layer.
+        """
+        found = dict(decided)
+        for number in self._step_graph.computing:
+            if number not in found:
+                found[number] = self._following(self._graph.operators[number], found)
+        return found
+
     def _reached(self, decided: Mapping[int, Split]) -> List[int]:
         reached: Set[int] = set()
         stack = list(decided)

@@ -43,7 +43,7 @@ class PlanProblem:
 
     def splits(self, decisions: Decisions) -> Dict[int, Split]:
         """The whole plan."""
-        return self._choices.follow({}, dict(zip(self._choices.deciding, decisions)))
+        return self._choices.complete(dict(zip(self._choices.deciding, decisions)))
 
     def begin(self, assignment: Decisions) -> float:
         """Seconds of a step; proposals depart from here."""
