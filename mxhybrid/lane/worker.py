@@ -168,8 +168,8 @@ class Lane:
                     b'mxhybrid_rows')
 
     def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
-        """As :meth:`deliver`, of few rows, and have the engine copy them to row_sparse arrays of one shape; False where
-        this cannot be, and nothing was done.
+        """As :meth:`deliver`, of few rows, and have the engine copy them to row_sparse arrays of one shape; rows that
+        are there already are written at once.  False where this cannot be, and nothing was done.
         """
         if self._trace.enabled or not 0 < len(ids) * table.width * table.dtype.itemsize <= FEW_BYTES:
             return False

@@ -259,7 +259,8 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
   found->worker->deliver(found->number, found->ticket, found->out, *static_cast<lane::OnComplete*>(on_complete));
 }
-/// Ask for rows, have the engine write them to an array of their own, and copy that to row_sparse arrays, of one shape.
+/// Ask for rows, write them to an array of their own, or have the engine do that where they are not there yet, and have
+/// it copied to row_sparse arrays, of one shape.
 /// 0 when all is handed to the engine; 1 while too many are under way; where MXNet refuses, 2 to make the array, and 3 to
 /// take the operations.
 int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
@@ -275,7 +276,9 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     const int ticket = asking.ask(number, ids, count, 0, true);
     if (ticket < 0) return 1;
     void* handle = rows.handle();
-    if (mxnet->push(lane_worker_deliver, new Delivery{&asking, number, ticket, rows.values()}, nullptr, cpu, nullptr, 0,
+    // What is there already needs no thread of the engine's.
+    if (!asking.take(number, ticket, rows.values(), 0) &&
+        mxnet->push(lane_worker_deliver, new Delivery{&asking, number, ticket, rows.values()}, nullptr, cpu, nullptr, 0,
                     &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
       return 3;
     }
