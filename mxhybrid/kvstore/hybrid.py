@@ -1,5 +1,6 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys, checks and MXNet's forms of calls; backends do the work."""
 import functools
+import operator
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
@@ -45,7 +46,7 @@ class _SamePushpull:
         if list(keys) != self._keys or not all(routes.get(route.key) is route for route, _, _ in self.work):
             return False
         given = _flat(values) + ([] if outs is None else _flat(outs))
-        return len(given) == len(self._given) and all(one is other for one, other in zip(given, self._given))
+        return len(given) == len(self._given) and all(map(operator.is_, given, self._given))
 
 
 def _flat(values: Any) -> List[Any]:

@@ -1,5 +1,6 @@
 """Several dense gradients in one sum, compiled, ``src/bundle.h``: how they get there, and what becomes of the sums."""
 import ctypes
+import operator
 import weakref
 from typing import Any, Mapping, Sequence, Tuple
 
@@ -84,7 +85,7 @@ class Copies:
 
 def is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether two sequences have the very same objects."""
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others))
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _addresses(arrays: Sequence[Any]) -> Any:

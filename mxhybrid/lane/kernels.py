@@ -11,7 +11,8 @@ _ROWS_PER_ID = 4096
 
 
 @functools.lru_cache(maxsize=None)
-def _compiled() -> Optional[library.Library]:
+def compiled() -> Optional[library.Library]:
+    """The library, None where it is missing."""
     try:
         return library.load()
     except OSError:
@@ -20,11 +21,11 @@ def _compiled() -> Optional[library.Library]:
 
 def sorted_unique(ids: np.ndarray, rows: int) -> Optional[np.ndarray]:
     """The sorted distinct values of row ids, int64; None if one of them is not in 0 to `rows` - 1."""
-    compiled = _compiled() if len(ids) * _ROWS_PER_ID > rows else None
-    if compiled is None:
+    kernels = compiled() if len(ids) * _ROWS_PER_ID > rows else None
+    if kernels is None:
         found = np.unique(ids)
         return None if len(found) and (found[0] < 0 or found[-1] >= rows) else found
     ids = np.ascontiguousarray(ids)
     marks, found = np.zeros(rows // 64 + 1, np.uint64), np.empty(len(ids), np.int64)
-    count = compiled.sorted_unique(ids.ctypes.data, len(ids), rows, marks.ctypes.data, found.ctypes.data)
+    count = kernels.sorted_unique(ids.ctypes.data, len(ids), rows, marks.ctypes.data, found.ctypes.data)
     return None if count < 0 else found[:count]

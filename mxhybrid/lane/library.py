@@ -11,7 +11,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 6
+_VERSION = 7
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -58,6 +58,7 @@ _FUNCTIONS = {
     'worker_take': (_INT, [_POINTER, _U32, _INT, _POINTER, _INT]),
     'delivery_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER]),
     'worker_deliver': (None, [_POINTER, _POINTER, _POINTER]),
+    'worker_pull': (_INT, [_POINTER, _POINTER, _U32, _POINTER, _U32, _POINTERS, _U32, _INT]),
     'worker_settle': (_INT, [_POINTER, _U32, _INT]),
     'worker_overflows': (_INT, [_POINTER, _U32]),
     'worker_traffic': (_INT, [_POINTER, ctypes.POINTER(_U64), _U32]),
@@ -96,6 +97,8 @@ _FUNCTIONS = {
     'worker_close': (None, [_POINTER]),
     'finite_halves': (_INT, [_POINTER, _U64]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
+    'wanted_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),
+    'read_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _INT, _I64, _POINTER, _POINTER]),
 }
 
 

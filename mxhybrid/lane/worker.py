@@ -6,15 +6,18 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 import numpy as np
+from mxnet.base import check_call
 
 from ..base.errors import JobError
 from ..base.local_sockets import Connection, connect
 from ..native.engine import handles_of, push_native
+from ..native.forks import gate
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
 from .node import Shape, shape_for_library
 from .roster import Roster
+from .row_arrays import FEW_BYTES, mxnet_functions
 
 #: Milliseconds after which a wait looks for signals.
 _SLICE_MS = 200
@@ -163,6 +166,23 @@ class Lane:
             self._handle, number, self._ask(number, ids, 0, True), rows.ctypes.data))
         push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
+
+    def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
+        """As :meth:`deliver`, of few rows, and have the engine copy them to row_sparse arrays of one shape; rows that
+        are there already are written at once.  False where this cannot be, and nothing was done.
+        """
+        if self._trace.enabled or not 0 < len(ids) * table.width * table.dtype.itemsize <= FEW_BYTES:
+            return False
+        number, ids, handles = self._numbers[table.index], np.ascontiguousarray(ids, np.int64), handles_of(outs)
+        while True:
+            with gate:  # a fork of another thread waits until all is handed over
+                result = self._library.checked(self._library.worker_pull(
+                    self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority))
+            if result == 3:
+                check_call(-1)
+            if result != 1:
+                return bool(result == 0)
+            time.sleep(0.001)  # too many are under way
 
     def overflows(self, table: Any) -> List[str]:
         """What of a table was found since the last call that does not fit into float16."""

@@ -39,6 +39,8 @@ FLOAT32_STATE = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta')
 #: MXNet's own classes by name, whatever a script has registered under that name.
 _OF_MXNET = {name.lower(): kind for module in (_optimizer, _contrib) for name, kind in vars(module).items()
              if isinstance(kind, type) and issubclass(kind, Optimizer) and kind.__module__ == module.__name__}
+#: Those of them that may update tables.
+_KNOWN = frozenset(_OF_MXNET[name] for name in SPARSE_KERNELS + ELEMENTWISE)
 
 #: Attributes that are not sent: bookkeeping, and what goes as effective values per table.
 _NOT_SENT = BOOKKEEPING | {'lr', 'wd'}
@@ -58,8 +60,7 @@ def name_of(optimizer: Any) -> str:
 
 def is_known(optimizer: Any) -> bool:
     """Whether `optimizer` is one of MXNet's own that may update tables."""
-    name = name_of(optimizer)
-    return name in SPARSE_KERNELS + ELEMENTWISE and _OF_MXNET[name] is type(optimizer)
+    return type(optimizer) in _KNOWN
 
 
 def reference_of(optimizer: Any) -> str:
@@ -155,8 +156,9 @@ def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any
 
 def scalars(optimizer: Any) -> Dict[str, Any]:
     """All scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(optimizer).items()}
-    return {name: value for name, value in plain.items() if name not in _NOT_SENT and isinstance(value, _SCALARS)}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(optimizer).items()
+             if name not in _NOT_SENT}
+    return {name: value for name, value in plain.items() if isinstance(value, _SCALARS)}
 
 
 def attributes_of(optimizer: Any) -> Dict[str, Any]:

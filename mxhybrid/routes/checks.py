@@ -6,6 +6,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..lane.kernels import sorted_unique
+from ..lane.row_arrays import few_wanted
 from ..native.arrays import SERVER_DTYPES, host_view
 
 
@@ -87,6 +88,9 @@ def row_ids(call: str, name: str, ids: np.ndarray, rows: int) -> None:
 
 def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
+    few = few_wanted(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
+    if few is not None:
+        return few
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
         raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
     values = host_view(ids).reshape(-1)

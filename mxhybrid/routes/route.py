@@ -16,6 +16,7 @@ route                                                for                        
 Where there are two ways, :mod:`mxhybrid.routes.chooser` says which, and may say so in mid-training.  A parameter that
 changes over gets another object, which takes over from the one before; the store puts it in that one's place.
 """
+import math
 from typing import Any, List, Optional
 
 import numpy as np
@@ -94,7 +95,7 @@ class Identity:
     @property
     def width(self) -> int:
         """Elements of a row."""
-        return int(np.prod(self.shape[1:]))
+        return math.prod(self.shape[1:])
 
     @property
     def partitioning(self) -> Optional[Partitioning]:

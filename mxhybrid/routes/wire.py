@@ -108,6 +108,9 @@ class ServerRows(Rows, Protocol):
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but it only asks, and the engine writes to `rows`, the memory of `array`."""
 
+    def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
+        """As :meth:`deliver`, of few rows, and the engine copies them to row_sparse `outs`; False where it will not."""
+
     def chunks(self) -> Iterator[np.ndarray]:
         """Ids of all rows, in portions that are not too large to pull at once."""
 

@@ -37,6 +37,10 @@ class Direct:
         """Not asked for."""
         raise NotImplementedError
 
+    def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
+        """Nothing, see :meth:`delivers`."""
+        return False
+
     def overflows(self, table: Any) -> List[str]:
         """Not asked for: the client looks at what it rounds."""
         raise NotImplementedError

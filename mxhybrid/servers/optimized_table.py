@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 import numpy as np
 
 from ..native.optimizer_state import state_shapes
-from ..native.optimizers import attributes_of, build, check_change, check_for_table, reference_of
+from ..native.optimizers import attributes_of, build, check_change, check_for_table, is_known, reference_of
 
 #: What an optimizer is made of: its class, see :func:`mxhybrid.native.optimizers.reference_of`, and its attributes.
 Recipe = Tuple[str, Dict[str, Any]]
@@ -23,6 +23,8 @@ class OptimizedTable:
         self.dtype = np.dtype(dtype)
         self._made_with: Optional[Recipe] = None
         self._told: Optional[Recipe] = None
+        #: Settings that were found fine last.
+        self._passed: Optional[Tuple[Any, ...]] = None
         #: Updates that were made to every row, or could have been.
         self.updates = 0
 
@@ -50,8 +52,16 @@ class OptimizedTable:
 
     def check_optimizer(self, optimizer: Any, wd: float) -> None:
         """Refuse settings with which the next update cannot be made; see :meth:`set_optimizer`."""
-        check_for_table(optimizer, self.name, self.dtype, wd)
-        check_change(self._made_with, optimizer, self.name)
+        if not is_known(optimizer):
+            check_for_table(optimizer, self.name, self.dtype, wd)
+            return
+        # What the two look at: most updates are made with the settings of the one before.
+        settings = (type(optimizer), wd, optimizer.multi_precision, getattr(optimizer, 'momentum', None),
+                    getattr(optimizer, 'centered', None), self._made_with)
+        if settings != self._passed:
+            check_for_table(optimizer, self.name, self.dtype, wd)
+            check_change(self._made_with, optimizer, self.name)
+            self._passed = settings
 
     def set_optimizer(self, optimizer: Any, lr: float, wd: float, count: int) -> None:
         """Have the next update made by `optimizer`, with `lr` and `wd` as its multipliers and schedule leave them.

@@ -150,6 +150,17 @@ class Table(OptimizedTable):
         else:
             self.servers.deliveries.put([array], ahead.pull_later(ids, rows, priority), priority)
 
+    def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
+        """As :meth:`deliver`, of few rows, to an array that is copied to row_sparse `outs`, all in one call; False
+        where that cannot be, and nothing was done.
+        """
+        ahead = (self._wire or self)._ahead
+        if self._wire is not None or ahead.has_any() or not self.servers.link.deliver_copies(self, ids, outs, priority):
+            return False
+        ahead.pulled_otherwise()
+        self._warn()
+        return True
+
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but rows are not rounded."""
         if self.halves:

@@ -12,13 +12,16 @@
 
 #include "bundle.h"
 #include "half.h"
+#include "row_arrays.h"
 #include "worker.h"
 
 using lane::Box;
 using lane::Bundle;
 using lane::Move;
+using lane::MxnetFunctions;
 using lane::Node;
 using lane::Roster;
+using lane::RowArray;
 using lane::Rule;
 using lane::TableShape;
 using lane::Worker;
@@ -101,7 +104,7 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 6; }
+int lane_version() { return 7; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -255,6 +258,38 @@ void* lane_delivery_new(void* worker, uint32_t number, int ticket, void* out) {
 void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
   found->worker->deliver(found->number, found->ticket, found->out, *static_cast<lane::OnComplete*>(on_complete));
+}
+/// Ask for rows, write them to an array of their own, or have the engine do that where they are not there yet, and have
+/// it copied to row_sparse arrays, of one shape.
+/// 0 when all is handed to the engine; 1 while too many are under way; where MXNet refuses, 2 to make the array, and 3 to
+/// take the operations.
+int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
+                     void** outs, uint32_t num_outs, int priority) {
+  return guarded([&] {
+    static const int32_t cpu[] = {1, 0};  // struct Context of include/mxnet/base.h
+    static const int prioritized = 3;     // FnProperty::kCPUPrioritized of include/mxnet/engine.h
+    Worker& asking = *static_cast<Worker*>(worker);
+    const lane::Dtype dtype = asking.dtype(number);
+    const int flag = dtype == lane::Dtype::kFloat32 ? 0 : dtype == lane::Dtype::kFloat64 ? 1 : 2;
+    const RowArray rows(*mxnet, outs[0], flag, lane::size_of(dtype), ids, count);
+    if (rows.handle() == nullptr) return 2;
+    const int ticket = asking.ask(number, ids, count, 0, true);
+    if (ticket < 0) return 1;
+    void* handle = rows.handle();
+    // What is there already needs no thread of the engine's.
+    if (!asking.take(number, ticket, rows.values(), 0) &&
+        mxnet->push(lane_worker_deliver, new Delivery{&asking, number, ticket, rows.values()}, nullptr, cpu, nullptr, 0,
+                    &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
+      return 3;
+    }
+    for (uint32_t i = 0; i < num_outs; ++i) {
+      int outputs = 1;
+      void** pointer = &outs[i];
+      const int* storage = nullptr;
+      if (mxnet->invoke(mxnet->copyto, 1, &handle, &outputs, &pointer, 0, nullptr, nullptr, &storage)) return 3;
+    }
+    return 0;
+  }, -1);
 }
 /// 0 when done, 1 when the time is out.
 int lane_worker_settle(void* worker, uint32_t number, int milliseconds) {
@@ -460,6 +495,19 @@ int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::fi
 
 int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
   return lane::sorted_unique(ids, count, rows, marks, result);
+}
+
+/// See lane::wanted_rows.
+int64_t lane_wanted_rows(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
+  return guarded([&] { return lane::wanted_rows(*mxnet, array, rows, capacity, result); }, -1);
+}
+
+/// See lane::read_rows.
+int64_t lane_read_rows(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t width, int dtype,
+                       int64_t capacity, int64_t* ids, void* values) {
+  return guarded([&] {
+    return lane::read_rows(*mxnet, array, rows, width, dtype, capacity, ids, static_cast<char*>(values));
+  }, -1);
 }
 
 }  // extern "C"

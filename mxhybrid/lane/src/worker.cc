@@ -114,6 +114,8 @@ void Worker::attach(uint32_t number, uint32_t node, int descriptor) {
   }
 }
 
+Dtype Worker::dtype(uint32_t number) { return table(number)->shape.dtype; }
+
 void Worker::drop_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   tables_.erase(number);

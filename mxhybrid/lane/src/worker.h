@@ -37,6 +37,8 @@ class Worker {
   int add_table(uint32_t number, const TableShape& shape);
   /// Map the memory of a node of this host for a table, of which the layout is NodeTableLayout.
   void attach(uint32_t number, uint32_t node, int descriptor);
+  /// What the rows of a table are.
+  Dtype dtype(uint32_t number);
   /// Drop a table; nothing is under way.
   void drop_table(uint32_t number);
 

@@ -12,7 +12,7 @@ from lab.reports import report
 
 import mxhybrid
 
-ROWS, WIDTH, STEPS = 5000, 3, 30
+ROWS, WIDTH, STEPS = 9000, 3, 30
 
 
 def size_of_push(step, rank, random):
@@ -38,9 +38,10 @@ def row_sparse(ids, rows):
 def main():
     store = mxhybrid.create(partitions=3)
     rank, workers = store.rank, store.num_workers
-    link, delivered = store.backend._servers.link, []
-    deliver = link.deliver
+    link, delivered, few = store.backend._servers.link, [], []
+    deliver, deliver_copies = link.deliver, link.deliver_copies
     link.deliver = lambda *arguments: (delivered.append(1), deliver(*arguments))
+    link.deliver_copies = lambda *arguments: (few.append(deliver_copies(*arguments)), few[-1])[1]
     models = [np.zeros((ROWS, WIDTH), np.float32) for _ in range(2)]
     for key in range(2):
         store.init(key, mx.nd.sparse.zeros('row_sparse', (ROWS, WIDTH)))
@@ -72,7 +73,7 @@ def main():
         store.pull(key, out=out, ignore_sparse=False)
         np.testing.assert_array_equal(out.asnumpy(), models[key])
         tables.append(out.asnumpy())
-    report(rank, tables=tables, pulled=pulled, link=type(link).__name__, delivered=len(delivered),
+    report(rank, tables=tables, pulled=pulled, link=type(link).__name__, delivered=len(delivered), few=sum(few),
            client=store.backend._servers.client is not None, descriptors=len(os.listdir('/proc/self/fd')))
 
 

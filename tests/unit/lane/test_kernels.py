@@ -65,6 +65,6 @@ def test_few_ids_of_a_large_table_need_no_bitmap(ids):
 
 
 def test_without_the_library_numpy_serves(monkeypatch):
-    monkeypatch.setattr(kernels, '_compiled', lambda: None)
+    monkeypatch.setattr(kernels, 'compiled', lambda: None)
     assert list(kernels.sorted_unique(np.array([3, 1, 3]), 4)) == [1, 3]
     assert kernels.sorted_unique(np.array([3, 1, 4]), 4) is None

@@ -1,0 +1,179 @@
+#include "row_arrays.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "rows.h"
+
+namespace lane {
+namespace {
+
+/// Of MXNet: numbers of dtypes (mshadow/base.h), storage types (ndarray.h) and of the CPU (base.h).
+constexpr int kFloat32 = 0, kFloat64 = 1, kInt32 = 4, kInt64 = 6;
+constexpr int kDense = 0, kRowSparse = 1;
+constexpr int kCpu = 1;
+/// How raw bytes begin, NDARRAY_V2_MAGIC of src/ndarray/ndarray.cc.
+constexpr uint32_t kMagic = 0xF993fac9;
+constexpr int kMaxDimensions = 32;
+/// Rows of a table for each id up to which a bitmap of the table costs less than sorting the ids.
+constexpr int64_t kRowsPerId = 4096;
+
+/// Reads raw bytes, none past their end.
+class Reader {
+ public:
+  Reader(const char* at, size_t size) : at_(at), end_(at + size) {}
+
+  template <typename T>
+  T number() {
+    T found{};
+    if (const char* from = bytes(sizeof(T))) std::memcpy(&found, from, sizeof(T));
+    return found;
+  }
+  /// A shape: its first dimension, and how many elements each of those has; -1 for both if there is none.
+  void shape(int64_t* first, int64_t* width) {
+    *first = *width = -1;
+    const int dimensions = number<int32_t>();
+    if (dimensions < 1 || dimensions > kMaxDimensions) return;
+    *first = number<int64_t>();
+    *width = 1;
+    for (int i = 1; i < dimensions; ++i) *width *= number<int64_t>();
+  }
+  /// Null where there are fewer.
+  const char* bytes(size_t count) {
+    if (count > static_cast<size_t>(end_ - at_)) {
+      at_ = end_;
+      return nullptr;
+    }
+    at_ += count;
+    return at_ - count;
+  }
+  bool at_end() const { return at_ == end_; }
+
+ private:
+  const char* at_;
+  const char* const end_;
+};
+
+template <typename T>
+bool to_ids(const void* from, int64_t count, int64_t rows, int64_t* ids) {
+  const T* values = static_cast<const T*>(from);
+  for (int64_t i = 0; i < count; ++i) {
+    if (!(values[i] >= 0 && values[i] <= static_cast<T>(rows))) return false;
+    ids[i] = static_cast<int64_t>(values[i]);
+    if (static_cast<T>(ids[i]) != values[i] || ids[i] >= rows) return false;  // floats may round the bound
+  }
+  return true;
+}
+
+template <typename T>
+void append(std::vector<char>& bytes, T value) {
+  const char* from = reinterpret_cast<const char*>(&value);
+  bytes.insert(bytes.end(), from, from + sizeof(T));
+}
+
+}  // namespace
+
+int64_t wanted_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
+  int type = -1, dtype = -1, device = 0, number = 0, dimensions = -1;
+  const int64_t* shape = nullptr;
+  if (mxnet.get_storage_type(array, &type) || type != kDense || mxnet.get_context(array, &device, &number) ||
+      device != kCpu || mxnet.get_dtype(array, &dtype) || mxnet.get_shape(array, &dimensions, &shape) ||
+      dimensions < 1) {
+    return -1;
+  }
+  int64_t count = 1;
+  for (int i = 0; i < dimensions; ++i) {
+    if (shape[i] < 1 || shape[i] > capacity) return -1;
+    count *= shape[i];
+    if (count > capacity) return -1;
+  }
+  void* data = nullptr;
+  if (mxnet.get_data(array, &data) || data == nullptr) return -1;
+  thread_local std::vector<int64_t> ids;
+  ids.resize(count);
+  const bool fine = dtype == kInt64     ? to_ids<int64_t>(data, count, rows, ids.data())
+                    : dtype == kInt32   ? rows <= INT32_MAX && to_ids<int32_t>(data, count, rows, ids.data())
+                    : dtype == kFloat32 ? to_ids<float>(data, count, rows, ids.data())
+                    : dtype == kFloat64 ? to_ids<double>(data, count, rows, ids.data())
+                                        : false;
+  if (!fine) return -1;
+  if (count * kRowsPerId > rows) {
+    thread_local std::vector<uint64_t> marks;  // all zero between calls
+    marks.resize(std::max<size_t>(marks.size(), rows / 64 + 1));
+    return sorted_unique(ids.data(), count, rows, marks.data(), result);
+  }
+  std::sort(ids.begin(), ids.end());
+  return std::unique_copy(ids.begin(), ids.end(), result) - result;
+}
+
+int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t width, int dtype, int64_t capacity,
+                  int64_t* ids, char* values) {
+  const char* bytes = nullptr;
+  size_t size = 0;
+  if (mxnet.save(array, &size, &bytes)) return -1;
+  Reader reader(bytes, size);
+  if (reader.number<uint32_t>() != kMagic || reader.number<int32_t>() != kRowSparse) return -1;
+  int64_t count, count_wide, found_rows, found_width, num_ids, one;
+  reader.shape(&count, &count_wide);
+  reader.shape(&found_rows, &found_width);
+  if (count < 0 || count > capacity || found_rows != rows || found_width != width || count_wide != width) return -1;
+  if (reader.number<int32_t>() != kCpu) return -1;
+  reader.number<int32_t>();  // which CPU
+  if (reader.number<int32_t>() != dtype || reader.number<int32_t>() != kInt64) return -1;
+  reader.shape(&num_ids, &one);
+  if (num_ids != count || one != 1) return -1;
+  const size_t element = dtype == kFloat32 ? 4 : dtype == kFloat64 ? 8 : 2;
+  const char* from = reader.bytes(count * width * element);
+  const char* from_ids = reader.bytes(count * sizeof(int64_t));
+  if (from == nullptr || from_ids == nullptr || !reader.at_end()) return -1;
+  std::memcpy(ids, from_ids, count * sizeof(int64_t));
+  for (int64_t i = 0, before = -1; i < count; before = ids[i++]) {
+    if (ids[i] <= before || ids[i] >= rows) return -1;
+  }
+  std::memcpy(values, from, count * width * element);
+  return count;
+}
+
+RowArray::RowArray(const MxnetFunctions& mxnet, void* like, int dtype, size_t element, const int64_t* ids,
+                   uint32_t count)
+    : mxnet_(mxnet) {
+  int dimensions = -1;
+  const int64_t* shape = nullptr;
+  if (mxnet.get_shape(like, &dimensions, &shape) || dimensions < 1) return;
+  thread_local std::vector<char> bytes;
+  bytes.clear();
+  append(bytes, kMagic);
+  append<int32_t>(bytes, kRowSparse);
+  size_t values = element;
+  append<int32_t>(bytes, dimensions);
+  append<int64_t>(bytes, count);
+  for (int i = 1; i < dimensions; ++i) {
+    append(bytes, shape[i]);
+    values *= shape[i];
+  }
+  append<int32_t>(bytes, dimensions);
+  for (int i = 0; i < dimensions; ++i) append(bytes, shape[i]);
+  append<int32_t>(bytes, kCpu);
+  append<int32_t>(bytes, 0);
+  append<int32_t>(bytes, dtype);
+  append<int32_t>(bytes, kInt64);
+  append<int32_t>(bytes, 1);
+  append<int64_t>(bytes, count);
+  bytes.resize(bytes.size() + count * values);
+  const char* from = reinterpret_cast<const char*>(ids);
+  bytes.insert(bytes.end(), from, from + count * sizeof(int64_t));
+  if (mxnet.load(bytes.data(), bytes.size(), &handle_)) {
+    handle_ = nullptr;
+    return;
+  }
+  void* data = nullptr;
+  mxnet.get_data(handle_, &data);
+  values_ = static_cast<char*>(data);
+}
+
+RowArray::~RowArray() {
+  if (handle_ != nullptr) mxnet_.free(handle_);
+}
+
+}  // namespace lane
