@@ -109,6 +109,8 @@ int64_t wanted_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int6
 
 int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t width, int dtype, int64_t capacity,
                   int64_t* ids, char* values) {
+  int device = 0, which = 0;
+  if (mxnet.get_context(array, &device, &which) || device != kCpu) return -1;  // it would be copied from there
   const char* bytes = nullptr;
   size_t size = 0;
   if (mxnet.save(array, &size, &bytes)) return -1;
