@@ -15,11 +15,11 @@ from .cluster import Cluster
 from .formulas import best_choices, network_of, split_plan
 from .layer_sizes import sizes_of
 from .machine import Machine
+from .mcmc import Discovery, Progress, SearchLimits, walk_randomly
 from .pareto import Point
 from .plan_problem import PlanProblem, random_decisions
 from .prediction import Prediction
 from .profiles import Profiles
-from .search import Discovery, Progress, SearchLimits, walk_randomly
 from .step_graph import StepGraph
 from .step_model import PartTime, StepModel
 
