@@ -113,6 +113,12 @@ class Graph:
         return {one.name: self.shape(one) for one in self.operators if self.is_parameter(one.number)}
 
     @property
+    def tables(self) -> List[int]:
+        """Numbers of parameters with row_sparse gradients."""
+        return sorted({one.inputs[1][0] for one in self.computing if one.op == 'Embedding'
+                       and one.get('sparse_grad', False) and self.is_parameter(one.inputs[1][0])})
+
+    @property
     def computing(self) -> List[Operator]:
         """Operators that compute from data."""
         return [one for one in self.operators if one.op != 'null' and one.number not in self.fixed]

@@ -400,7 +400,7 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        words = {(): 'one per server', '': 'none', None: 'half of `timeout`', (('*', 'auto'),): 'auto'}
+        words = {(): {'routes': 'auto'}.get(field.name, 'one per server'), '': 'none', None: 'half of `timeout`'}
         assert default == words.get(value, value if isinstance(value, str) else '%g' % value
                                     if isinstance(value, (int, float)) else None)
         # The page adds links.
