@@ -5,13 +5,13 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..parallel.graph import Operator
-from ..parallel.plan import Explicit, Plan, data_parallel, grid, one_weird_trick
+from ..parallel.plan import Explicit, Plan, as_plan, data_parallel, grid, one_weird_trick
 from ..parallel.rule_table import rule_of
 from ..parallel.shares import Shares
 from ..parallel.split import PartPlace, Split
 from ..parallel.traced import traced
 from .choices import Choices
-from .cluster import Cluster
+from .cluster import Cluster, load as load_cluster
 from .formulas import best_choices, network_of, split_plan
 from .layer_sizes import sizes_of
 from .machine import Machine
@@ -196,3 +196,46 @@ class Planner:
         return FoundPlan(self.explicit(plans[best]), best, predictions[best],
                          {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
                          found.front, found)
+
+
+def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
+           proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
+           batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Optional[str] = None,
+           progress: Optional[Callable[[Progress], None]] = None) -> FoundPlan:
+    """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
+
+    The first search times operators on this machine, which may take minutes; later ones find the times in a file.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        Initialised; nothing in it changes.
+    data : tuple of int, or list of them
+        Shape of the joint batch of all workers, of each input.
+    cluster : str or Cluster
+        The file that ``mxhybrid calibrate`` has measured, or that was written by hand.
+    seconds, proposals, seed, memory_bytes, progress : optional
+        As for :meth:`Planner.search`.
+    start : plan, dict or str, optional
+        One more plan to begin with, as for :func:`mxhybrid.parallelize`.
+    batch_axis, dtype : optional
+        As for :func:`mxhybrid.parallelize`.
+    states : int, optional
+        Arrays that the optimizer keeps beside each weight, for the memory.
+    profiles : str, optional
+        The file with times of operators; by default one in ``~/.cache/mxhybrid``.
+
+    Returns
+    -------
+    FoundPlan
+        Its `plan` is what :func:`mxhybrid.parallelize` takes, and :func:`mxhybrid.parallel.save` writes.
+
+    Raises
+    ------
+    InputError
+        A network that cannot be traced, a file that is no cluster or no plan, a plan for something else, no plan within
+        the memory, or no end to the search.
+    """
+    there = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
+    return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress)

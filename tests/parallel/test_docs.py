@@ -421,6 +421,17 @@ def test_settings():
     assert settings.resolve({'routes': forms.group(2)}).way_for('embedding') == 'allreduce'
 
 
+def test_search_from_python(folder):
+    program, = (text for language, text in blocks_of(PAGES['docs/planner.md'])
+                if language == 'python' and 'planner.search' in text)
+    (folder / 'nets.py').write_text(test_planner.NETS)
+    (folder / 'cluster.json').write_text(written_cluster())
+    (folder / 'search.py').write_text(program)
+    output = run({'XDG_CACHE_HOME': str(folder)}, ['python', 'search.py'], folder)
+    assert re.search(r'ms a step, [0-9.]+ times as fast as data parallelism', output)
+    assert json.loads((folder / 'plan.json').read_text())['operators']
+
+
 def test_folders():
     """Every folder of the package has its sentence, the package's folders are all that is in it."""
     described = [row[0].strip('`').rstrip('/') for row in table('folder of `mxhybrid`')]
