@@ -1,5 +1,5 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -258,8 +258,8 @@ class SplitNetwork(NamedTuple):
     parts: Parts
     #: What is otherwise than the plan wanted.
     notes: Dict[int, str]
-    #: How rows of tables travel that all workers hold whole, by name.
-    tables: Dict[str, TablePlan]
+    #: How rows of tables travel, by name.
+    tables: Mapping[str, TablePlan]
     #: Of inputs, in their order.
     names: List[str]
     shares: Shares
@@ -282,11 +282,8 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
         _check_local(graph, dimensions, parts)
     flows = set(axes) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    whole = {name: one for name, one in settled.tables.items() if parts.weights.is_whole_everywhere(name, team.size)}
-    notes = {**settled.notes, **{number: 'a table that is not on all workers: nobody else sums its gradient'
-                                 for number in graph.tables if graph.operators[number].name in settled.tables
-                                 and graph.operators[number].name not in whole}}
-    return SplitNetwork(symbol, graph, plan, dimensions, parts, notes, whole, list(axes), shares, regroup, composed)
+    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, settled.tables, list(axes), shares,
+                        regroup, composed)
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:

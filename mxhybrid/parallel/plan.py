@@ -17,6 +17,8 @@ from .store_plan import StorePlan, store_plan_from_json
 
 #: Of files; the former one knows no tables and no sums.
 _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
+#: Rows of a table are summed over all workers.
+_ON_ALL = 'its gradient is row_sparse, for which it has to be on all workers'
 
 
 class Wish(NamedTuple):
@@ -110,7 +112,10 @@ class Plan:
             if rule_of(one).alone:
                 return Split((1,) * len(shape), (0,)), 'on one rank: ' + why
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + why
-        return max(candidates, key=lambda split: len(split.ranks)), ''
+        found = max(candidates, key=lambda split: len(split.ranks))
+        if graph.has_table(one) and len(found.ranks) < ranks:
+            return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + _ON_ALL
+        return found, ''
 
     def as_json(self) -> Dict[str, Any]:
         """What :func:`from_json` reads."""
@@ -168,10 +173,14 @@ def _fit(graph: Graph, dimensions: Dimensions, one: Operator, wish: Wish, ranks:
         elif len(chosen) > count:
             problems.append('it has %d parts for %d ranks' % (count, len(chosen)))
         chosen = chosen[:count]
+    lacks_ranks = graph.has_table(one) and len(chosen) < ranks
+    if lacks_ranks:
+        problems.append(_ON_ALL)
     if problems and wish.strict:
         raise InputError('plan: %s (%s of shape %s) cannot be split so: %s'
                          % (graph.label(one), one.op, graph.shape(one), '; '.join(problems)))
-    return Split(degrees, chosen, addends), '; '.join(problems)
+    found = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen, addends)
+    return found, '; '.join(problems)
 
 
 class Grid(Plan):
@@ -316,6 +325,8 @@ class Explicit(Plan):
                 or not all(0 <= rank < ranks for rank in split.ranks)):
             raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
                              % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))
+        if graph.has_table(one) and len(split.ranks) < ranks:
+            raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(one), split, _ON_ALL))
 
     def _layers_as_json(self) -> Dict[str, Any]:
         operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,

@@ -3,6 +3,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
+from ..base.settings import TablePlan
 from ..parallel.graph import Entry
 from ..parallel.split import Split
 from . import step_model
@@ -17,7 +18,8 @@ class StepBlocks:
     later one takes is what training takes.
     """
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2):
+    def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2,
+                 tables: Optional[Mapping[str, TablePlan]] = None):
         self._model, self._graph = model, model.step_graph
         self._ranks = model.machine.ranks
         self._steps, self.keys = steps, model.step_graph.keys
@@ -30,6 +32,8 @@ class StepBlocks:
         self._whole: Set[str] = set()
         self._bundled: Dict[str, Tuple[str, ...]] = {}
         self.splits: Dict[int, Split] = {}
+        #: How rows of those travel that have row_sparse gradients.
+        self._tables: Dict[str, TablePlan] = {}
         self.blocks: Dict[int, Block] = {}
         self.memory = np.zeros(self._ranks)
         operators = model.graph.operators
@@ -39,7 +43,8 @@ class StepBlocks:
         self._outputs = {number: [(number, output) for output in range(operators[number].outputs)
                                   if (number, output) in self._graph.consumers] for number in self._graph.computing}
         self._affected = {number: self._near(number) for number in self._graph.computing}
-        self.change(splits)
+        self.change(splits, {name: model.table_plan(name, tables or {}) for name in self._graph.trained
+                             if name in self._graph.tables})
 
     def key(self, kind: str, which: Any, step: int) -> int:
         """Of a block, in the order in which the script asks for them."""
@@ -75,8 +80,11 @@ class StepBlocks:
                     found[('step', None)] = None
         return [what for what in found if what in self.keys]
 
-    def change(self, splits: Mapping[int, Split]) -> Dict[int, Optional[Block]]:
-        """Split some operators otherwise; the blocks that are others now, None for those that are no more."""
+    def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None
+               ) -> Dict[int, Optional[Block]]:
+        """Split some operators otherwise, and have rows of some tables travel otherwise; the blocks that are others
+        now, None for those that are no more.
+        """
         changed = {number: split for number, split in splits.items() if self.splits.get(number) != split}
         what: Dict[Tuple[str, Any], None] = {}
         names: Set[str] = set()
@@ -102,6 +110,14 @@ class StepBlocks:
             self._whole = self._whole - names | whole
             what.update(dict.fromkeys(self._bundle_anew()))
         what.update({('weight', self._holder(name)): None for name in names})
+        for name, way in (tables or {}).items():
+            if self._tables.get(name) == way:
+                continue
+            if name in self._tables:
+                self.memory -= self._model.table_bytes(name, self._tables[name])
+            self.memory += self._model.table_bytes(name, way)
+            self._tables[name] = way
+            what['weight', name] = None
         found: Dict[int, Optional[Block]] = {}
         for step in range(self._steps):
             for kind, which in what:
@@ -166,7 +182,8 @@ class StepBlocks:
             content = self._id[which], tuple([self._content(entry) for entry in self._outputs[which]])
         elif kind == 'weight':
             names = self._bundled.get(which, (which,))
-            content = names, tuple([self._id[reader.number] for name in names for reader in self._graph.readers[name]])
+            content = names, self._tables.get(which), tuple([
+                self._id[reader.number] for name in names for reader in self._graph.readers[name]])
         else:
             content = tuple([self._content(entry) for entry in self._heads])
         key = kind, which, step, content
@@ -258,7 +275,7 @@ class StepBlocks:
         if name in self._bundled:
             core = self._model.bundle(names)
         elif name in self._graph.tables:
-            core = self._model.table(name, self._readers(name))
+            core = self._model.table(name, self._readers(name), self._tables[name])
         else:
             core = self._model.part(name, self._readers(name))
         # Of ranks that have no part of an operator there is nothing to wait for.

@@ -2,10 +2,11 @@
 
 Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.step_blocks` puts it together.
 """
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..base.settings import TablePlan
 from ..parallel.boxes import Box, full, shape_of, size_of
 from ..parallel.composed import COMPOSED
 from ..parallel.graph import Entry, Operator
@@ -239,22 +240,26 @@ class StepModel:
         own = costs['sum']
         half = own.seconds(machine.ranks, size) / 2
         give = {rank: tasks.spend('sum', rank, half, own.latency_s) for rank in self._everyone}
-        before = self._all_to_all(tasks, list(give.values()), size) if machine.hosts > 1 else [
-            tasks.add('sum', -1, -1, 0.0, after=list(give.values()),
-                      latency=machine.cluster.memory_latency_s)]
+        before = self._summed(tasks, 'sum', list(give.values()), size)
         take = {rank: tasks.spend('sum', rank, half, after=before) for rank in self._everyone}
         last = {rank: tasks.spend('update', rank, update, after=[take[rank]]) for rank in self._everyone}
         return Core(tasks, _by_rank(give), _by_rank(last))
 
-    def _all_to_all(self, tasks: Tasks, before: List[int], size: float) -> List[int]:
+    def _summed(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
+        """Gradients of all ranks are summed, what they have given: what comes behind it."""
+        if self.machine.hosts > 1:
+            return self._all_to_all(tasks, kind, before, size)
+        return [tasks.add(kind, -1, -1, 0.0, after=before, latency=self.machine.cluster.memory_latency_s)]
+
+    def _all_to_all(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
         """Hosts sum a range each, and tell each other: reduce-scatter and allgather."""
         machine = self.machine
         share = size * (machine.hosts - 1) / machine.hosts
         for _ in range(2):
-            joined = tasks.add('sum', -1, -1, 0.0, after=before)
-            before = [tasks.add('sum', -1, int(machine.up[host]), share, int(machine.down[host]),
+            joined = tasks.add(kind, -1, -1, 0.0, after=before)
+            before = [tasks.add(kind, -1, int(machine.up[host]), share, int(machine.down[host]),
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
-        return [tasks.add('sum', -1, -1, 0.0, after=before)]
+        return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
     def part(self, name: str, splits: Tuple[Split, ...]) -> Core:
         """A weight that is split: gradients are summed over those who hold the same box."""
@@ -286,13 +291,24 @@ class StepModel:
                 first.setdefault(rank, last[rank])
         return Core(tasks, _by_rank(first), _by_rank(last))
 
-    def table(self, name: str, splits: Tuple[Split, ...]) -> Core:
-        """A weight with row_sparse gradients: ranks push the rows of their ids to the servers, one on each host, and
-        pull the rows that anyone has touched, which all then update.
+    def table_plan(self, name: str, tables: Mapping[str, TablePlan]) -> TablePlan:
+        """How rows of a table travel: as is said, or as the store does it where nothing is, in a partition for each
+        server.
         """
-        return self._once(('table', name, splits), self._table, name, splits)
+        found = tables.get(name, TablePlan('servers'))
+        if found.route != 'servers':
+            return found
+        return found._replace(partitions=min(found.partitions or self.machine.hosts,
+                                             self.step_graph.parameters[name][0]))
 
-    def _table(self, name: str, splits: Tuple[Split, ...]) -> Core:
+    def table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
+        """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
+        servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
+        is, with a mark for each.  Then all update those that were touched.
+        """
+        return self._once(('table', name, splits, way), self._table, name, splits, way)
+
+    def _table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
         machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
         rows, *row = self.step_graph.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
@@ -304,26 +320,55 @@ class StepModel:
         # Rows that several ids name count as often: which ids there will be is not known.
         touched = min(float(given.sum()), rows) * size
         given = np.minimum(given, rows) * float(size)
-        push = {rank: tasks.spend('push', rank, costs['push'].seconds(machine.hosts, float(given[rank])),
-                                  costs['push'].latency_s) for rank in self._everyone}
-        there = self._by_hosts(tasks, 'push', list(push.values()), np.bincount(machine.host, given, machine.hosts))
-        ranks = np.bincount(machine.host, None, machine.hosts)
-        # Each server answers with its share of the rows.
-        back = self._by_hosts(tasks, 'pull', there, np.full(machine.hosts, touched * ranks.sum() / machine.hosts))
-        pull = {rank: tasks.spend('pull', rank, costs['pull'].seconds(machine.hosts, touched),
-                                  costs['pull'].latency_s, back) for rank in self._everyone}
-        last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[pull[rank]])
+        if way.route == 'allreduce':
+            moved = self._buffer_bytes(name)
+            own = costs.get('row_sum', costs['sum'])
+            half = own.seconds(machine.ranks, moved) / 2
+            first = {rank: tasks.spend('row_sum', rank, half, own.latency_s) for rank in self._everyone}
+            before = self._summed(tasks, 'row_sum', list(first.values()), moved)
+            there = {rank: tasks.spend('row_sum', rank, half, after=before) for rank in self._everyone}
+        else:
+            count = way.partitions or 1
+            shares = self._server_shares(name, count)
+            first = {rank: tasks.spend('push', rank, costs['push'].seconds(count, float(given[rank])),
+                                       costs['push'].latency_s) for rank in self._everyone}
+            pushed = np.bincount(machine.host, given, machine.hosts)
+            before = self._by_hosts(tasks, 'push', list(first.values()), pushed * (1 - shares),
+                                    (pushed.sum() - pushed) * shares)
+            # Each server answers with its share of the rows, once to each host.
+            before = self._by_hosts(tasks, 'pull', before, touched * shares * (machine.hosts - 1),
+                                    touched * (1 - shares))
+            there = {rank: tasks.spend('pull', rank, costs['pull'].seconds(count, touched), costs['pull'].latency_s,
+                                       before) for rank in self._everyone}
+        last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[there[rank]])
                 for rank in self._everyone}
-        return Core(tasks, _by_rank(push), _by_rank(last))
+        return Core(tasks, _by_rank(first), _by_rank(last))
 
-    def _by_hosts(self, tasks: Tasks, kind: str, before: List[int], sent: np.ndarray) -> List[int]:
-        """Each host sends so many bytes, as much to each host: what comes behind it."""
+    def _server_shares(self, name: str, partitions: int) -> np.ndarray:
+        """Share of a table's rows on each host: partitions are dealt out, those of another table from the next host on.
+        """
+        hosts = self.machine.hosts
+        place = [one for one in self.step_graph.trained if one in self.step_graph.tables].index(name)
+        return np.bincount((place + np.arange(partitions)) % hosts, None, hosts) / partitions
+
+    def _buffer_bytes(self, name: str) -> int:
+        """Of the rows of a table and their marks, as :mod:`mxhybrid.routes.row_sums` has them."""
+        return self.bytes_of[name] + self.step_graph.parameters[name][0] * self._itemsizes[name]
+
+    def table_bytes(self, name: str, way: TablePlan) -> np.ndarray:
+        """Bytes that the way of its rows takes beside weight and gradient, by rank."""
+        return np.full(self.machine.ranks, float(self._buffer_bytes(name) if way.route == 'allreduce' else 0))
+
+    def _by_hosts(self, tasks: Tasks, kind: str, before: List[int], sent: np.ndarray, got: np.ndarray) -> List[int]:
+        """Each host sends and receives so many bytes: what comes behind it."""
         machine = self.machine
         if machine.hosts > 1:
-            share = (machine.hosts - 1) / machine.hosts
             joined = tasks.add(kind, -1, -1, 0.0, after=before)
-            before = [tasks.add(kind, -1, int(machine.up[host]), float(sent[host]) * share, int(machine.down[host]),
-                                machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
+            before = [joined] + [
+                tasks.add(kind, -1, int(link[host]), float(moved[host]), -1, machine.cluster.link_latency_s,
+                          after=[joined])
+                for link, moved in ((machine.up, sent), (machine.down, got)) for host in range(machine.hosts)
+                if moved[host]]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
     def script(self) -> Core:

@@ -27,6 +27,8 @@ class Input(NamedTuple):
         Values are indices below that, if it is not 0.
     is_blocked : bool
         Whether it comes in a layout of oneDNN's.
+    is_table : bool
+        Whether its gradient is row_sparse.
     """
 
     shape: Tuple[int, ...]
@@ -35,6 +37,7 @@ class Input(NamedTuple):
     is_weight: bool = False
     below: int = 0
     is_blocked: bool = False
+    is_table: bool = False
 
 
 class Average(NamedTuple):
@@ -113,7 +116,8 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
                                 below=below.get(entry[0], 0))
         elif name in numbers:
             learns = name not in graph.auxiliary and name not in frozen
-            found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True)
+            found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True,
+                                is_table=numbers[name] in graph.tables)
         else:
             values = program.constants[name]
             found[name] = Input(values.shape, values.dtype, False, True)

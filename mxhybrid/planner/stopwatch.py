@@ -73,7 +73,7 @@ class ProgramWatch:
             for name, one in program.inputs.items():
                 array = arrays[names[name]] = arrays['%s_0' % name].copy() if one.is_weight and number else _values(one)
                 if one.learns:
-                    array.attach_grad()
+                    array.attach_grad(stype='row_sparse' if one.is_table else None)
         symbol = mx.sym.Group(outputs)
         self._call = mx.nd.CachedOp(symbol, COMPILED)
         self._arrays = [arrays[name] for name in symbol.list_inputs()]
