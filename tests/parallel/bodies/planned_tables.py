@@ -1,5 +1,5 @@
 """A network with a table, trained by plans that say how its rows travel, beside one process; args: a folder, and what
-sums dense weights by the first plan, or nothing.
+sums dense weights by the first plan, 'auto' for a plan that is searched for on the folder's cluster, or nothing.
 
 Reports for each plan the worst error, the route and the partitions; errors of bad plans, and what sums dense weights.
 """
@@ -27,13 +27,17 @@ PLANS = {
 }
 
 
+#: MXNet cannot run an Embedding of float64 by itself, as the planner does to time it.
+DTYPE = 'float32' if sys.argv[2:] == ['auto'] else 'float64'
+
+
 def build():
     mx.random.seed(3)
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.Embedding(ROWS, WIDTH, sparse_grad=True), nn.Flatten(),
                 nn.Dense(16, activation='tanh', in_units=LENGTH * WIDTH), nn.Dense(2, in_units=16))
-    net.cast('float64')
+    net.cast(DTYPE)
     net.initialize(mx.init.Uniform(0.5))
     return net
 
@@ -42,7 +46,7 @@ def train(net, store, samples):
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.3}, kvstore=store)
     draw = np.random.RandomState(1)
     for _ in range(STEPS):
-        ids = mx.nd.array(draw.randint(0, ROWS, (BATCH, LENGTH))[samples], dtype='float64')
+        ids = mx.nd.array(draw.randint(0, ROWS, (BATCH, LENGTH))[samples], dtype=DTYPE)
         with autograd.record():
             loss = (net(ids) ** 2).sum(axis=1)
         loss.backward()
@@ -60,13 +64,17 @@ def split(path, tables=None, dense=''):
     with open(path, 'w') as file:
         json.dump({'format': 'mxhybrid.parallel 2', 'plan': 'data_parallel', **({'tables': tables} if tables else {}),
                    **({'dense': dense} if dense else {})}, file)
-    return mxhybrid.parallelize(build(), path, (BATCH, LENGTH), dtype='float64')
+    return mxhybrid.parallelize(build(), path, (BATCH, LENGTH), dtype=DTYPE)
 
 
 def trained(path, tables, settings, dense, expected):
     net = split(path, tables, dense)
     net.save_plan(path)
-    net = mxhybrid.parallelize(build(), path, (BATCH, LENGTH), dtype='float64')
+    return trained_by(path, settings, expected)
+
+
+def trained_by(plan, settings, expected, **options):
+    net = mxhybrid.parallelize(build(), plan, (BATCH, LENGTH), dtype=DTYPE, **options)
     trainer = train(net, mxhybrid.create(**settings) if settings else 'hybrid', net.samples)
     route = next(one for one in trainer._kvstore.backend.routes.values() if one.name.endswith(TABLE))
     worst = max(float(np.abs(value - expected[name]).max()) for name, value in values(net).items())
@@ -86,6 +94,11 @@ def main():
     path, dense = os.path.join(sys.argv[1], '%d.json' % os.getpid()), ''.join(sys.argv[2:])
     alone = build()
     train(alone, None, slice(None))
+    if dense == 'auto':
+        found = trained_by('auto', {}, values(alone), cluster=os.path.join(sys.argv[1], 'cluster.json'),
+                           search_seconds=1)
+        report(current().rank, found={'auto': found})
+        return
     found = {name: trained(path, tables, settings, dense, values(alone))
              for name, (tables, settings) in PLANS.items()}
     errors = [message(path, tables) for tables in ({'dense0_weight': {'route': 'servers'}},
