@@ -16,9 +16,18 @@ import sys
 from typing import Any, Dict, List
 
 from ..base.errors import HybridError, InputError
+from ..base.figures import new_figure
 from ..base.files import cannot_write
 from ..base.text import aligned, seconds_text, size_text
 from . import console
+
+#: Of a formula, for which all grids are looked at.
+_MOST_RANKS = 1 << 16
+
+#: What does not search, and what it leaves aside.
+_ALONE = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'export', 'trace', 'gantt', 'taskgraph'),
+          'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'export', 'trace', 'gantt', 'taskgraph'),
+          'evaluate_only': ('memory', 'proposals')}
 
 #: Between two readings of the clock by the progress bar, in proposals.
 _BAR_STEP = 50
@@ -60,23 +69,40 @@ def run(given: argparse.Namespace) -> int:
         return 1
 
 
+def _check_together(given: argparse.Namespace) -> None:
+    """InputError for options that do nothing beside others."""
+    for name, others in _ALONE.items():
+        for other in others:
+            if getattr(given, name) and getattr(given, other):
+                raise InputError('%s: it does nothing with --%s: leave it out' % (
+                    'import' if other == 'start' else other.replace('_', '-'), name.replace('_', '-')))
+    if given.formula_png and not given.formula:
+        raise InputError('formula-png: there is nothing to draw: give --formula, too')
+
+
 def _run(given: argparse.Namespace) -> int:
     # As the command does without MXNet otherwise.
     from ..planner.cluster import load as load_cluster
     from ..planner.models import inputs_of, network_at
+    from ..planner.plan_picture import check_picture
 
     if given.cluster is None and not given.formula:
         raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
-    if given.evaluate_only and given.compare:
-        raise InputError('compare: it does not search: leave out --evaluate-only')
+    _check_together(given)
     for name in ('budget', 'proposals', 'memory'):
         value = getattr(given, name)
         if value is not None and not value > 0:
             raise InputError('%s: %s: give more than 0' % (name, value))
+    if given.states < 0 or not 0 <= given.seed < 1 << 32:
+        raise InputError('states: %d, seed: %d: give at least 0, and a seed below 2 ** 32' % (given.states, given.seed))
     for path in (given.export, given.trace, given.gantt, given.taskgraph, given.formula_png):
         problem = cannot_write(path) if path else ''
         if problem:
             raise InputError(problem)
+    if given.gantt or given.formula_png:
+        new_figure(1, 1)  # which says what is not there, before a search
+    if given.taskgraph:
+        check_picture(given.taskgraph)
     shapes, types = inputs_of(given.inputs)
     cluster = None if given.cluster is None else load_cluster(given.cluster)
     net = network_at(given.model)
@@ -95,8 +121,11 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
         ranks = [int(word) for word in given.formula.split(',')]
     except ValueError as error:
         raise InputError('formula: %r: give numbers of ranks, 8,64,512' % given.formula) from error
+    if max(ranks) > _MOST_RANKS:
+        raise InputError('formula: %d ranks: give at most %d' % (max(ranks), _MOST_RANKS))
+    graph = traced(net, shapes, given.batch_axis, types).graph
     batch = shapes[0][given.batch_axis]
-    layers = sizes_of(traced(net, shapes, given.batch_axis, types).graph, batch)
+    layers = sizes_of(graph, batch)
     network = PAPER_NETWORK if cluster is None else network_of(cluster)
     console.write(formula_table(layers, batch, ranks, network) + '\n')
     console.write(layer_formula_table(layers, batch, ranks[-1], network))

@@ -1,6 +1,7 @@
 """The operators of a network, read from MXNet's symbol of it."""
 import ast
 import hashlib
+import itertools
 import json
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -55,6 +56,7 @@ class Graph:
         self.operators = [Operator(number, node['op'], node['name'], node.get('attrs') or {},
                                    [tuple(entry[:2]) for entry in node['inputs']])
                           for number, node in enumerate(text['nodes'])]
+        self._labels = self._unique_labels()
         self.heads: List[Entry] = [(int(head[0]), int(head[1])) for head in text['heads']]
         self.data = dict(data)
         self.auxiliary = set(symbol.list_auxiliary_states())
@@ -85,14 +87,18 @@ class Graph:
         # It lists the outputs that can be used, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
         owners = [inner[place].name for place in range(len(shapes))]
         at = 0
-        for one in self.operators:
-            while at < len(owners) and owners[at] == one.name:
-                self.shapes[one.number, one.outputs] = tuple(shapes[at])
-                self.dtypes[one.number, one.outputs] = np.dtype(types[at])
-                one.outputs += 1
-                at += 1
-            if not one.outputs:
-                raise InputError('parallelize: two operators of the network are called %s: give each a name' % one.name)
+        for name, those in itertools.groupby(self.operators, lambda one: one.name):
+            # A Block that is called on what it has made, gives two operators of one name behind each other.
+            same = list(those)
+            each, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, owners[at:])), len(same))
+            if rest or not each or len({one.op for one in same}) > 1:
+                raise InputError('parallelize: two operators of the network are called %s: give each a name' % name)
+            for one in same:
+                one.outputs = each
+                for output in range(each):
+                    self.shapes[one.number, output] = tuple(shapes[at])
+                    self.dtypes[one.number, output] = np.dtype(types[at])
+                    at += 1
 
     def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
         """Whole shape of an output."""
@@ -128,8 +134,23 @@ class Graph:
         return [one for one in self.operators if one.op != 'null' and one.number not in self.fixed]
 
     def label(self, one: Operator) -> str:
-        """An operator's name in plans: without the network's own."""
+        """An operator's name in plans: without the network's own; the second of a name has #2 behind it, as where a
+        Block is called twice.
+        """
+        return self._labels[one.number]
+
+    def short_name(self, one: Operator) -> str:
+        """An operator's name, which others may have, without the network's own."""
         return one.name[len(self._prefix):] if one.name.startswith(self._prefix) else one.name
+
+    def _unique_labels(self) -> List[str]:
+        seen: Dict[str, int] = {}
+        found = []
+        for one in self.operators:
+            name = self.short_name(one)
+            seen[name] = seen.get(name, 0) + 1
+            found.append(name if seen[name] == 1 else '%s#%d' % (name, seen[name]))
+        return found
 
     def digest(self) -> str:
         """Tells networks apart: operators, attributes, shapes and how they hang together."""

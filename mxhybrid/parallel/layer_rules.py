@@ -211,10 +211,18 @@ class Embedding(Rule):
             return OperatorPart([out[:-1], (own, out[-1])], [out], attrs)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            ids = inputs[0] - own[0]
+            ids = shifted_indices(inputs[0], graph.dtypes[one.inputs[0]], own)
             found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
-            return mx.sym.broadcast_mul(found, mx.sym.expand_dims(inside(ids, own, rows), axis=-1))
+            mask = mx.sym.cast(inside(ids, own, rows), graph.dtypes[one.number, 0].name)
+            return mx.sym.broadcast_mul(found, mx.sym.expand_dims(mask, axis=-1))
         return OperatorPart([out[:-1], (own, out[-1])], [out], attrs, build=build)
+
+
+def shifted_indices(indices: Any, dtype: Any, own: Range) -> Any:
+    """Indices less ``own[0]``, which may be negative: not of a type that has no room for that."""
+    if dtype.itemsize < 4:
+        indices = mx.sym.cast(indices, 'float32' if dtype.kind == 'f' else 'int32')
+    return indices - own[0]
 
 
 def inside(shifted: Any, own: Range, count: int) -> Any:

@@ -128,6 +128,12 @@ class Plan:
         return '<plan: %s>' % self.name
 
 
+def _are_whole(values: Any) -> bool:
+    """Whether it is a sequence of whole numbers."""
+    return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
+        isinstance(one, int) and not isinstance(one, bool) for one in values)
+
+
 def spread(count: int, ranks: int) -> List[int]:
     """So many of all ranks, as evenly as can be; each sample of few is given to these, too."""
     return [-(-at * ranks // count) for at in range(count)]
@@ -251,11 +257,15 @@ class Layers(Plan):
 
     def __init__(self, by_pattern: Mapping[str, Mapping[str, Any]], strict: bool = True):
         self.name, self._strict = 'by layers', strict
+        for pattern, value in by_pattern.items():
+            if not isinstance(value, Mapping):
+                raise InputError('plan: %r is %r: give degrees by name of the dimension, {"channels": 4}'
+                                 % (pattern, value))
         self._by_pattern = {pattern: dict(value) for pattern, value in by_pattern.items()}
         for pattern, value in self._by_pattern.items():
             for key, one in value.items():
                 if key == 'ranks':
-                    if isinstance(one, (str, bytes)) or not all(isinstance(rank, int) for rank in one):
+                    if not _are_whole(one):
                         raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, one))
                 elif not isinstance(one, int) or isinstance(one, bool) or one < 1:
                     raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, one))
@@ -267,7 +277,7 @@ class Layers(Plan):
     def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
         """As :meth:`Plan.wish`."""
         for pattern, value in self._by_pattern.items():
-            if fnmatch.fnmatchcase(graph.label(one), pattern):
+            if any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(one), graph.short_name(one))):
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
                 return Wish(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
@@ -361,6 +371,8 @@ def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
     InputError
         A factor that is no whole number of at least 1; once it is used, factors for another number of workers.
     """
+    if not _are_whole(domain):
+        raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
     for what, value in [('model', model), ('batch', batch)] + [('domain', one) for one in domain]:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError('grid: %s=%r: give whole numbers of at least 1' % (what, value))
@@ -426,7 +438,7 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
             splits[label] = Split(degrees, ranks, addends, copies)
         cluster = value.get('cluster')
         return Explicit(splits, str(value['model']), int(value['workers']), None if cluster is None else str(cluster))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError('plan: no explicit plan: %s' % error) from error
 
 
@@ -453,7 +465,7 @@ def load(path: str) -> Plan:
     try:
         with open(path, encoding='utf-8') as file:
             value = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
     given = value.get('format') if isinstance(value, dict) else None
     if given not in (_FORMAT, _FORMER):

@@ -5,7 +5,7 @@ import mxnet as mx
 
 from .boxes import Box, full, shape_of, size_of
 from .graph import Graph, Operator
-from .layer_rules import inside
+from .layer_rules import inside, shifted_indices
 from .rule import OperatorPart, Rule, axis_of, summed, with_range
 from .split import PartPlace
 
@@ -313,9 +313,9 @@ class Pick(Rule):
             return OperatorPart(boxes, [place.box])
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
-            shifted = inputs[1] - own[0]
+            shifted = shifted_indices(inputs[1], graph.dtypes[one.inputs[1]], own)
             found = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
-            mask = inside(shifted, own, data[axis])
+            mask = mx.sym.cast(inside(shifted, own, data[axis]), graph.dtypes[one.number, 0].name)
             # Of the one or the other shape, whatever was given.
             return found * mx.sym.reshape_like(mask, found)
         return OperatorPart(boxes, [place.box], build=build)

@@ -33,8 +33,11 @@ class Team:
         self._transport: Any = None
 
     def agree(self, value: Any, problem: str) -> int:
-        """All workers must have the same JSON `value`, and none a `problem` (collective); a number that is drawn."""
-        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,)).asscalar()) if self.rank == 0 else 0
+        """All workers must have the same JSON `value`, and none a `problem` (collective); a number that worker 0 draws.
+
+        Each draws one, or who had the same random state as worker 0 would not have it any more.
+        """
+        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
         if self.size == 1:
             return seed
         everyone = self._collective.exchange([value, problem, seed], _NAME + 'agree')

@@ -45,7 +45,12 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
                if not trainers.has_values(param) and not trainers.awaits_shape(param)]
     if missing:
         raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
-    found = net(*[mx.sym.var(name) for name in names])
+    try:
+        found = net(*[mx.sym.var(name) for name in names])
+    except Exception as error:  # of any type: it is the network's own code that fails
+        raise InputError('parallelize: the network cannot be traced: called with %d symbols, it raises %s: %s; give it '
+                         'as many inputs as it takes, and have hybrid_forward use neither their shapes nor their values'
+                         % (len(names), type(error).__name__, error)) from error
     outputs, regroup = _flatten(found)
     symbol = mx.sym.Group(outputs)
     used = set(symbol.list_inputs())

@@ -1,4 +1,5 @@
 """Networks that are split by a plan that is given, or by one that is searched for."""
+import os
 import time
 from typing import Any, Dict, List, Optional
 
@@ -69,16 +70,37 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         follow, a cluster file of other hosts, or another plan on some worker; on all workers.
     """
     if isinstance(plan, str) and plan == AUTOMATIC:
-        if batch_norm != 'joint':
-            raise InputError("parallelize: batch_norm=%r with plan='auto', which may split more than samples: leave it "
-                             'out, or give a plan' % (batch_norm,))
         job, _ = join({})
-        plan = _Automatic(net, traced(net, data, batch_axis, dtype), team_of(job), job.topology.places).choose(
-            data, batch_axis, dtype, cluster, search_seconds)
+        team = team_of(job)
+        try:
+            network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds)
+        except InputError as error:
+            team.agree('', str(error))
+            raise
+        team.agree([AUTOMATIC, network.graph.digest()], '')
+        # What is timed and tried draws numbers, more or less of them: what is drawn later does not depend on it.
+        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
+        try:
+            plan = _Automatic(net, network, team, job.topology.places).choose(
+                data, batch_axis, dtype, cluster, search_seconds)
+        finally:
+            mx.random.seed(seed)
     elif cluster is not None:
         raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"
                          % (plan,))
     return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm)
+
+
+def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any
+             ) -> TracedNetwork:
+    if batch_norm != 'joint':
+        raise InputError("parallelize: batch_norm=%r with plan='auto', which may split more than samples: leave it "
+                         'out, or give a plan' % (batch_norm,))
+    if not isinstance(search_seconds, (int, float)) or not search_seconds > 0:
+        raise InputError('parallelize: search_seconds=%r: give more than 0' % (search_seconds,))
+    if not isinstance(cluster, (str, os.PathLike, Cluster, type(None))):
+        raise InputError('parallelize: cluster=%r: give the name of a file, or a Cluster' % (cluster,))
+    return traced(net, data, batch_axis, dtype)
 
 
 class _Automatic:

@@ -20,6 +20,7 @@ from .core_time import CoreWatch, Taken
 from .cores import facts, hosts_of
 from .exchange_probe import ExchangeChain, GroupSums, Step, all_to_all, shifted
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
+from .profiles import Profiles
 from .reference import Reference, reference_seconds
 from .store_probe import ROW_BYTES, DenseWeights, TableRows, TableSums, TrainerSteps, partitions_to_try
 
@@ -78,13 +79,13 @@ class Calibration:
         Parameters
         ----------
         beside : Reference, optional
-            What speeds are relative to: what the reference pieces took where operators were profiled; by default what
-            they take on worker 0's host while nobody else computes.
+            What speeds are relative to: what the reference pieces took where operators were profiled; by default
+            what the profiles of this user on worker 0's host have, or are given now, while nobody else computes.
 
         Raises
         ------
         InputError
-            Workers that are not numbered host by host.
+            Workers that are not numbered host by host, or profiles that cannot be read; on all workers.
         """
         began = time.perf_counter()
         self._progress('cores')
@@ -121,8 +122,7 @@ class Calibration:
     def _hosts(self, beside: Optional[Reference]) -> Tuple[List[Host], float]:
         """Hosts, and bytes a second that a core copies."""
         topology = self._job.topology
-        alone = reference_seconds(SPEED_RUNS) if self._job.rank == 0 else None
-        first = beside or Reference(*self._watch.exchange(alone)[0])
+        first = beside or self._profiled()
         self._watch.meet()
         mine = reference_seconds(SPEED_RUNS)
         everyone = self._watch.exchange([facts(), mine.speed_beside(first), mine.memory])
@@ -133,6 +133,22 @@ class Calibration:
                       host.name, host.ranks, host.cores, host.speed)
         # The reference pass reads two arrays of 16 MB and writes one.
         return hosts, 3 * (16 << 20) / statistics.median(one[2] for one in everyone)
+
+    def _profiled(self) -> Reference:
+        """What the pieces took where worker 0's operators are profiled, by which the planner's times are."""
+        found: Any = None
+        problem = ''
+        if self._job.rank == 0:
+            try:
+                profiles = Profiles()
+                found = profiles.reference()
+                profiles.save()
+            except InputError as error:
+                problem = str(error)
+        found, problem = self._watch.exchange([found, problem])[0]
+        if problem:
+            raise InputError(problem)
+        return Reference(*found)
 
     # -- ways ------------------------------------------------------------------------------------------------------
 

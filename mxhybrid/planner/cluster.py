@@ -6,13 +6,16 @@ hand, with ``"measured": null``; docs/planner.md has all keys.
 import dataclasses
 import hashlib
 import json
-import math
+import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..base.errors import InputError
 from ..base.files import write_atomically
 
 FORMAT = 'mxhybrid.cluster 1'
+
+#: Ranks in all: more are a slip of the pen, and would take all memory.
+MOST_RANKS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,7 @@ def load(path: str) -> Cluster:
     try:
         with open(path, encoding='utf-8') as file:
             value = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError('cluster: cannot read %s: %s' % (path, error)) from error
     try:
         return cluster_from_json(value)
@@ -162,16 +165,20 @@ def cluster_from_json(value: Any) -> Cluster:
     if not isinstance(value, dict) or value.get('format') != FORMAT:
         raise InputError('cluster: no format %r: it is no cluster file of this version' % FORMAT)
     _known('', value, {'format', 'measured', 'hosts', 'link', 'memory', 'costs'})
-    hosts = value.get('hosts')
-    if not isinstance(hosts, list) or not hosts:
-        raise InputError('cluster: hosts=%r: give a list of at least one' % (hosts,))
+    given = value.get('hosts')
+    if not isinstance(given, list) or not given:
+        raise InputError('cluster: hosts=%r: give a list of at least one' % (given,))
+    hosts = tuple(_host(at, one) for at, one in enumerate(given))
+    ranks = sum(host.ranks for host in hosts)
+    if ranks > MOST_RANKS:
+        raise InputError('cluster: hosts[].ranks: %d in all: give at most %d' % (ranks, MOST_RANKS))
     costs = value.get('costs')
     if not isinstance(costs, dict) or not set(KINDS) - _OPTIONAL <= set(costs) <= set(KINDS):
         raise InputError('cluster: costs: give %s, no more, and no less but for %s'
                          % (', '.join(sorted(KINDS)), ', '.join(sorted(_OPTIONAL))))
     link, link_latency = _way('link', value.get('link'))
     memory, memory_latency = _way('memory', value.get('memory'))
-    return Cluster(tuple(_host(at, one) for at, one in enumerate(hosts)), link, link_latency, memory, memory_latency,
+    return Cluster(hosts, link, link_latency, memory, memory_latency,
                    {kind: _cost('costs.' + kind, one) for kind, one in costs.items()},
                    None if value.get('measured') is None else str(value['measured']))
 
@@ -180,17 +187,21 @@ def _host(at: int, value: Any) -> Host:
     where = 'hosts[%d]' % at
     if not isinstance(value, dict):
         raise InputError('cluster: %s=%r: give an object' % (where, value))
-    rest = {key: one for key, one in value.items() if key not in ('name', 'ranks', 'memory_bytes')}
+    others = ('name', 'ranks', 'memory_bytes')
+    _known(where, value, {*others, 'cores', 'burst_s', 'speed'})
+    rest = {key: one for key, one in value.items() if key not in others}
     numbers = _numbers(where, rest, ('cores',), {'burst_s': 0.0, 'speed': 1.0})
-    ranks, memory = value.get('ranks'), value.get('memory_bytes')
+    name, ranks, memory = value.get('name', 'host%d' % at), value.get('ranks'), value.get('memory_bytes')
+    if not isinstance(name, str):
+        raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (where, name))
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (where, ranks))
-    if memory is not None and (not isinstance(memory, int) or memory < 1):
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
         raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (where, memory))
     for key in ('cores', 'speed'):
         if numbers[key] <= 0:
             raise InputError('cluster: %s.%s=%r: give more than 0' % (where, key, numbers[key]))
-    return Host(str(value.get('name', 'host%d' % at)), ranks, memory_bytes=memory, **numbers)
+    return Host(name, ranks, memory_bytes=memory, **numbers)
 
 
 def _cost(where: str, value: Any) -> TransferCost:
@@ -215,7 +226,8 @@ def _numbers(where: str, value: Any, needed: Tuple[str, ...], others: Dict[str, 
     found = {}
     for key in list(needed) + list(others):
         one = value.get(key, others.get(key))
-        if not isinstance(one, (int, float)) or isinstance(one, bool) or not math.isfinite(one) or one < 0:
+        # Whole numbers may be too large to be a float.
+        if not isinstance(one, (int, float)) or isinstance(one, bool) or not 0 <= one <= sys.float_info.max:
             raise InputError('cluster: %s.%s=%r: give a number of at least 0' % (where, key, one))
         found[key] = float(one)
     return found

@@ -35,7 +35,7 @@ class Machine:
             count = max(1, min(host.ranks, int(host.cores)))
             # A share of a core by quota; whole cores are taken in turn by the ranks that share them.
             share = min(1.0, host.cores / count)
-            bucket = Bucket(share, 1.0 if host.burst_s else 0.0, host.burst_s)
+            bucket = Bucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else Bucket(share)
             cores = [self._add(bucket, '%s core %d' % (host.name, at)) for at in range(count)]
             for rank in range(host.ranks):
                 core.append(cores[rank * count // host.ranks])

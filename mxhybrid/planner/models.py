@@ -1,6 +1,9 @@
 """Networks that a command line names: ``train.py:make_net``, or ``package.module:make_net``."""
 import importlib
+import inspect
+import os
 import runpy
+import sys
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -22,6 +25,8 @@ def network_at(where: str) -> Any:
     if not place:
         raise InputError('model: %r: give a file or a module, and a function in it: train.py:make_net' % where)
     try:
+        # What lies beside it can be imported, as where it is run.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(place)) if place.endswith('.py') else os.getcwd())
         if place.endswith('.py'):
             # A name of its own: what it does as a program stays undone.
             found = runpy.run_path(place, run_name='mxhybrid_model')
@@ -31,6 +36,10 @@ def network_at(where: str) -> Any:
         raise InputError('model: cannot read %s: %s' % (place, error)) from error
     if not callable(found.get(name)):
         raise InputError('model: %s has no function %s' % (place, name))
+    try:
+        inspect.signature(found[name]).bind()
+    except TypeError as error:
+        raise InputError('model: %s takes arguments (%s): give a function without' % (where, error)) from error
     net = found[name]()
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('model: %s makes a %s: return a HybridBlock' % (where, type(net).__name__))

@@ -70,16 +70,18 @@ def picture_of(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[s
     return nodes, [PictureEdge(source, target, size) for (source, target), size in moved.items()]
 
 
+def check_picture(path: str) -> None:
+    """InputError for a picture with an ending that :func:`write_picture` does not know."""
+    if not path.endswith(('.svg', '.dot', '.gv')):
+        raise InputError('%s: give a name that ends in .svg, or in .dot for graphviz' % path)
+
+
 def write_picture(path: str, nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: str = '') -> None:
     """Write a picture of a plan; InputError for an ending other than ``.svg``, ``.dot`` or ``.gv``, or a file that
     cannot be written.
     """
-    if path.endswith('.svg'):
-        text = as_svg(nodes, edges, title)
-    elif path.endswith(('.dot', '.gv')):
-        text = as_dot(nodes, edges, title)
-    else:
-        raise InputError('%s: give a name that ends in .svg, or in .dot for graphviz' % path)
+    check_picture(path)
+    text = as_svg(nodes, edges, title) if path.endswith('.svg') else as_dot(nodes, edges, title)
     try:
         write_atomically(path, text.encode())
     except OSError as error:

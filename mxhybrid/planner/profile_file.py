@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 import time
 from typing import Any, Dict, Iterator, List
 
@@ -18,8 +19,8 @@ from . import lone_part, part_keys, still, stopwatch
 
 FORMAT = 'mxhybrid.profiles 1'
 
-#: What is kept, each by a key.
-SECTIONS = ('parts', 'programs', 'reference')
+#: What is kept, each by a key: how many numbers.
+SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 
 
 #: How long a writer waits for another one, which takes milliseconds.
@@ -80,7 +81,7 @@ def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
             value = json.load(file)
     except FileNotFoundError:
         return empty
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError('profiles: cannot read %s: %s; delete it, or give another file' % (path, error)) from error
     if not isinstance(value, dict) or value.get('format') != FORMAT or not all(
             isinstance(value.get(section), dict) for section in SECTIONS):
@@ -93,7 +94,8 @@ def read_profiles(path: str) -> Dict[str, Dict[str, List[float]]]:
                              % (path, what, theirs, here[what]))
     for section in SECTIONS:
         for key, entry in value[section].items():
-            if not isinstance(entry, list) or not all(isinstance(one, (int, float)) and one >= 0 for one in entry):
+            if not isinstance(entry, list) or len(entry) != SECTIONS[section] or not all(
+                    isinstance(one, (int, float)) and 0 <= one <= sys.float_info.max for one in entry):
                 raise InputError('profiles: %s has %r for %r: delete it, or give another file' % (path, entry, key))
             empty[section][key] = [float(one) for one in entry]
     return empty

@@ -5,8 +5,10 @@ import time
 import weakref
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+import mxnet as mx
 from tqdm import tqdm
 
+from ..base.errors import InputError
 from ..base.log import get_logger
 from ..parallel.boxes import Box
 from ..parallel.composed import COMPOSED
@@ -95,8 +97,13 @@ class Profiles:
             if key not in self._estimates:
                 self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
             return self._estimates[key]
-        forward, backward = part_seconds(keys.program(one, place))
-        found = PartSeconds(forward, backward + sum(part_seconds(each).forward for each in keys.sums(one, place)))
+        try:
+            forward, backward = part_seconds(keys.program(one, place))
+            found = PartSeconds(forward, backward + sum(part_seconds(each).forward for each in keys.sums(one, place)))
+        except mx.base.MXNetError as error:
+            raise InputError('profiles: %s (%s of shape %s, %s) cannot be timed on this machine: %s: change it, or its '
+                             'type' % (graph.label(one), one.op, graph.shape(one), graph.dtypes[one.number, 0],
+                                       str(error).strip().split('\n')[-1])) from error
         self._keep('parts', key, [*found, *work])
         return found
 

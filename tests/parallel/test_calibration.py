@@ -6,6 +6,8 @@ from lab import jobs
 from lab.launchers import job_command
 
 from mxhybrid.planner.cluster import KINDS, load
+from mxhybrid.planner.profile_file import default_path, merge_profiles
+from mxhybrid.planner.reference import reference_seconds
 
 
 def calibrate(launcher, workers, *arguments):
@@ -36,6 +38,27 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum'):
         assert ' %s: ' % kind in output  # with what the fit leaves
     assert 'off by' in output and 'calibrated in' in output
+
+
+def test_speeds_are_beside_the_profiles(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')  # as in jobs
+    found = reference_seconds()
+    slow = {'seconds': [20 * seconds for seconds in found]}
+    merge_profiles(default_path(), {'parts': {}, 'programs': {}, 'reference': slow})
+    path = tmp_path / 'cluster.json'
+    with jobs.start_command(calibrate('horovodrun', 2, str(path)), env={'XDG_CACHE_HOME': str(tmp_path)}) as job:
+        job.wait(timeout=250).ok()
+    assert 5 < load(str(path)).hosts[0].speed < 50
+
+
+def test_profiles_that_cannot_be_read(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    merge_profiles(default_path(), {'parts': {'none': []}, 'programs': {}, 'reference': {}})
+    with jobs.start_command(calibrate('horovodrun', 2, 'cluster.json'), env={'XDG_CACHE_HOME': str(tmp_path)}) as job:
+        output = job.wait(timeout=120).failed('mxhybrid calibrate: profiles: ', "for 'none': delete it").output
+    assert output.count('mxhybrid calibrate: profiles: ') == 2 and 'InputError' not in output
 
 
 def test_one_worker(tmp_path):

@@ -32,6 +32,26 @@ def make_table():
 def no_net():
     return nn.Sequential()
 
+def of_shapes():
+    return nn.HybridLambda(lambda F, data: data * data.shape[0])
+
+def of_arguments(size):
+    return nn.Dense(size)
+
+def of_halves():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(4, in_units=16))
+    net.cast('float16')
+    return net
+
+def of_words():
+    from words import rows
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(rows, 16, sparse_grad=True), nn.Dense(8))
+    return net
+
 if __name__ == '__main__':
     raise AssertionError('a planner trains nothing')
 '''
@@ -47,7 +67,7 @@ def place(tmp_path):
 
 def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0):
     """What the command prints."""
-    done = subprocess.run([sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', inputs, '--profiles',
+    done = subprocess.run([sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', *inputs.split(), '--profiles',
                            'profiles.json'] + list(words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
@@ -114,6 +134,16 @@ def test_is_repeatable_by_a_seed(place):
     assert runs[0] == runs[1]
 
 
+def test_tables_are_timed_and_modules_beside_the_model_are_found(place):
+    (place / 'words.py').write_text('rows = 1000')
+    command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '
+               'sys.exit(main())')  # as the installed command, which has no working directory to import from
+    for model in ('train.py:of_words', 'train:of_words'):
+        subprocess.run([sys.executable, '-c', command, 'plan', model, '--inputs', 'data=8,6:int32', '--cluster',
+                        'cluster.json', '--profiles', 'profiles.json', '--budget', '1'], cwd=place, check=True,
+                       timeout=300)
+
+
 def test_formulas_need_no_cluster(place):
     found = plan(place, '--formula', '2,4,8')
     assert [line.split()[0] for line in found.splitlines()[3:6]] == ['2', '4', '8']
@@ -133,6 +163,21 @@ def test_formulas_need_no_cluster(place):
     ({'more': ['--cluster', 'cluster.json', '--export', 'nowhere/plan.json']}, 'nowhere/plan.json cannot be written'),
     ({'more': ['--cluster', 'cluster.json', '--budget', '-1']}, 'budget: -1.0: give more than 0'),
     ({'more': ['--formula', 'many']}, 'give numbers of ranks'),
+    ({'more': ['--formula', '99999999999']}, '99999999999 ranks: give at most 65536'),
+    ({'more': ['--formula', '4', '--batch-axis', '7']}, 'batch_axis=7'),
+    ({'more': ['--cluster', 'cluster.json', '--seed', '-1']}, 'seed: -1: give at least 0'),
+    ({'more': ['--cluster', 'cluster.json', '--states', '-1']}, 'states: -1'),
+    ({'more': ['--cluster', 'cluster.json', '--formula-png', 'x.png']}, 'give --formula, too'),
+    ({'more': ['--cluster', 'cluster.json', '--compare', 'a.json', '--export', 'b.json']},
+     'export: it does nothing with --compare'),
+    ({'more': ['--cluster', 'cluster.json', '--evaluate-only', '--memory', '1']},
+     'memory: it does nothing with --evaluate-only'),
+    ({'more': ['--cluster', 'cluster.json', '--taskgraph', 'x.xyz']}, 'x.xyz: give a name that ends in .svg'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_shapes'}, 'cannot be traced'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),
+    ({'more': ['--cluster', 'cluster.json', '--evaluate-only'], 'model': 'train.py:of_halves',
+      'inputs': 'data=8,16:float16'}, 'dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_says_what_is_wrong(place, words, message):
     options = {key: words[key] for key in ('model', 'inputs') if key in words}
@@ -146,13 +191,14 @@ def test_trains_by_what_it_found(tmp_path, launcher):
     there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=Bucket(1e8))
     save(path, there)
     result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,
-                     env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
     assert re.search(r"plan='auto': a step takes .* by the plan that was found, predicted were .* by data parallelism",
                      result.output)
     for rank in range(2):
         found = result.results[rank]
-        assert found['apart'] < 1e-10
+        assert found['apart'] < 1e-10 and found['draws'][0] == found['draws'][1] == result.results[0]['draws'][0]
         for error, message in zip(found['errors'], ['mxhybrid calibrate', 'cannot read /nowhere', 'hosts of [2, 2]',
-                                                    "batch_norm='local'"]):
+                                                    "batch_norm='local'", 'cluster=5: give the name of a file',
+                                                    'search_seconds=-1: give more than 0', 'has another network']):
             assert message in error
     assert result.results[0]['plan'] == result.results[1]['plan']

@@ -47,6 +47,16 @@ def message(**settings):
     return ''
 
 
+def disagreement(rank, path):
+    """Of a worker that has a plan with one that has none."""
+    try:
+        mxhybrid.parallelize(build(), *([mxhybrid.parallel.data_parallel()] if rank else ['auto']), (BATCH, INPUTS),
+                             dtype='float64', cluster=None if rank else path)
+    except mxhybrid.InputError as error:
+        return str(error)
+    return ''
+
+
 def main():
     path = sys.argv[1]
     alone = build()
@@ -55,15 +65,20 @@ def main():
     there = load(path)
     errors = [message(), message(cluster='/nowhere/cluster.json'),
               message(cluster=dataclasses.replace(there, hosts=there.hosts * 2)),
-              message(cluster=path, batch_norm='local')]
+              message(cluster=path, batch_norm='local'), message(cluster=5),
+              message(cluster=path, search_seconds=3 if store.rank else -1), disagreement(store.rank, path)]
     net = mxhybrid.parallelize(build(), 'auto', (BATCH, INPUTS), dtype='float64', cluster=path, search_seconds=3)
+    draws = [mx.nd.random.uniform(shape=4).asnumpy().tolist()]
     train(net, store, net.samples)
     expected = {name: param.data().asnumpy() for name, param in alone.collect_params().items()}
     net.save_parameters('%s.params' % path)
     found = mx.nd.load('%s.params' % path)
     apart = max(float(np.abs(found[place].asnumpy() - expected[param.name]).max() / np.abs(expected[param.name]).max())
                 for place, param in alone._collect_params_with_prefix().items())
-    report(store.rank, errors=errors, apart=apart, exchanges=net.exchanges, plan=repr(net).split('\n')[0])
+    # The second time nothing is timed any more.
+    mxhybrid.parallelize(build(), 'auto', (BATCH, INPUTS), dtype='float64', cluster=path, search_seconds=1)
+    draws.append(mx.nd.random.uniform(shape=4).asnumpy().tolist())
+    report(store.rank, draws=draws, errors=errors, apart=apart, exchanges=net.exchanges, plan=repr(net).split('\n')[0])
 
 
 main()

@@ -69,10 +69,15 @@ def test_what_may_be_left_out():
     (changed(WRITTEN, 0, 'hosts', 1, 'speed'), 'hosts[1].speed=0.0: give more than 0'),
     (changed(WRITTEN, 0.5, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=0.5: give a whole number, or null'),
     (changed(WRITTEN, 0, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=0'),
-    (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key'),
+    (changed(WRITTEN, True, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=True'),
+    (changed(WRITTEN, [1], 'hosts', 0, 'name'), 'hosts[0].name=[1]: give a text'),
+    (changed(WRITTEN, 10 ** 7, 'hosts', 0, 'ranks'), 'hosts[].ranks: 10000001 in all: give at most 16384'),
+    (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key: take it out; there are burst_s, cores, '
+                                              'memory_bytes, name, ranks, speed'),
     (without(WRITTEN, 'link'), 'link=None: give an object'), (without(WRITTEN, 'memory'), 'memory=None'),
     (without(WRITTEN, 'link', 'rate'), 'link.rate=None: give a number'),
     (changed(WRITTEN, 0, 'link', 'rate'), 'link.rate=0.0: give bytes a second, more than 0'),
+    (changed(WRITTEN, 10 ** 400, 'link', 'rate'), 'link.rate=1000'),
     (changed(WRITTEN, float('inf'), 'memory', 'rate'), 'memory.rate=inf: give a number'),
     (changed(WRITTEN, float('nan'), 'memory', 'rate'), 'memory.rate=nan: give a number'),
     (changed(WRITTEN, 1e6, 'link', 'peak'), 'link.burst=100000.0: give a peak above the rate with it, not 1000000.0'),
@@ -98,6 +103,9 @@ def test_what_cannot_be_is_refused_by_its_key(value, words):
 def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / 'cluster.json'
     with pytest.raises(InputError, match='cannot read .*cluster.json'):
+        load(str(path))
+    path.write_text('[' * 100000)
+    with pytest.raises(InputError, match='cannot read'):
         load(str(path))
     path.write_text('{"format": ')
     with pytest.raises(InputError, match='cannot read'):

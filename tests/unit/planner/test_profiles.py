@@ -299,7 +299,10 @@ def test_what_several_processes_write_is_merged(tmp_path):
     ({'format': 'mxhybrid.profiles 0'}, 'no format'), ({'parts': 3}, 'no format'),
     ({'machine': {'mxnet': '1.8.0, 3 bytes', 'cpu': 'x', 'threads': '1'}}, "was measured with mxnet '1.8.0, 3 bytes'"),
     ({'machine': None}, 'was measured with mxnet None'),
-    ({'parts': {'Convolution 1': [1.0, -2.0]}}, r"has \[1.0, -2.0\] for 'Convolution 1'")])
+    ({'parts': {'Convolution 1': [1.0, -2.0, 1, 1]}}, r"has \[1.0, -2.0, 1, 1\] for 'Convolution 1'"),
+    ({'parts': {'Convolution 1': [1.0, 2.0]}}, r"has \[1.0, 2.0\] for 'Convolution 1'"),
+    ({'parts': {'Convolution 1': [10 ** 400, 1, 1, 1]}}, "for 'Convolution 1'"),
+    ({'reference': {'seconds': [1.0]}}, r"has \[1.0\] for 'seconds'")])
 def test_a_file_of_something_else_is_refused(tmp_path, change, text):
     path = tmp_path / 'profiles.json'
     merge_profiles(str(path), entry(1))

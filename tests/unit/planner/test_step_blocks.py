@@ -1,4 +1,6 @@
 """Blocks of a step: what changes is what would be made anew, and what moves is what the wing moves."""
+import dataclasses
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from mxhybrid.parallel.program import Parts, Program
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.planner import step_model
 from mxhybrid.planner.choices import Choices
+from mxhybrid.planner.cluster import Bucket, Host
+from mxhybrid.planner.machine import Machine
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
@@ -104,6 +108,27 @@ def test_followers_do_what_plans_have_them_do(planned, choices, plan):
     followed = problem.splits(problem.decisions(splits))
     assert set(followed) == set(splits)
     assert {number for number in splits if followed[number] != splits[number]} == set()
+
+
+def test_what_is_computed_before_the_first_layer_is_planned_too():
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, data):
+            return F.broadcast_add(super().hybrid_forward(F, (data - 1) * 0.5), F.sum(data, axis=1, keepdims=True))
+
+    net = Net(prefix='net_')
+    net.add(nn.Dense(16, in_units=8))
+    net.initialize()
+    planned = planner(cluster(RANKS), net, (8, 8))
+    found = planned.search(None, 20)
+    assert set(planned.splits(found.plan)) == {one.number for one in planned.graph.computing}
+
+
+def test_a_quota_of_whole_cores_is_no_share():
+    hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
+    machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
+    assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
+        Bucket(1.0), Bucket(1.0), Bucket(0.5, 1.0, 0.1)]
+    assert Simulation(machine.resources)
 
 
 def test_one_rank_computes_one_after_the_other():

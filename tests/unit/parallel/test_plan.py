@@ -1,0 +1,87 @@
+"""Plans from files and dicts: what is none is refused by its name, and operators of one name are kept apart."""
+import json
+
+import mxnet as mx
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.plan import Explicit, data_parallel, from_json, grid, layers, load, save
+from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.traced import traced
+
+
+class Twice(mx.gluon.HybridBlock):
+    """Calls layers twice, one of them on what it has made."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first, self.second = nn.Dense(8, in_units=8), nn.Dense(8, in_units=8, activation='relu')
+
+    def hybrid_forward(self, F, data):
+        return self.second(self.second(self.first(self.first(data))))
+
+
+def explicit(**changes):
+    """What is written of one operator."""
+    one = {'degrees': [2, 1], 'addends': 1, 'copies': 1, 'ranks': [0, 1], **changes.pop('one', {})}
+    return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {'dense0_fwd': one}, **changes}
+
+
+@pytest.mark.parametrize('value, words', [
+    ({'plan': 'grid', 'domain': 5}, 'grid: domain=5: give a list'),
+    ({'plan': 'grid', 'domain': None}, 'grid: domain=None: give a list'),
+    ({'plan': 'grid', 'domain': ['2']}, "grid: domain=['2']: give a list"),
+    ({'plan': 'layers', 'layers': {'dense*': [1]}}, "plan: 'dense*' is [1]: give degrees"),
+    ({'plan': 'layers', 'layers': {'dense*': {'ranks': 5}}}, "plan: 'dense*' has ranks=5: give a list"),
+    ({'plan': 'layers', 'layers': {'dense*': {'ranks': [0.5]}}}, "plan: 'dense*' has ranks=[0.5]: give a list"),
+    (explicit(workers=float('inf')), 'no explicit plan'), (explicit(one={'degrees': [float('inf'), 1]}), 'no explicit'),
+    (explicit(one={'ranks': [0]}), 'no explicit plan: dense0_fwd has')], ids=lambda value: str(value)[:48])
+def test_what_is_no_plan_is_refused(value, words):
+    with pytest.raises(InputError) as raised:
+        from_json(value)
+    assert words in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / 'plan.json'
+    for text in ('{', '[' * 100000, '\udc80'):
+        path.write_text(text, encoding='utf-8', errors='surrogateescape')
+        with pytest.raises(InputError, match='cannot read .*plan.json'):
+            load(str(path))
+
+
+@pytest.fixture(scope='module')
+def twice():
+    net = Twice()
+    net.initialize()
+    return traced(net, (4, 8))
+
+
+def test_calls_of_one_layer_have_labels_of_their_own(twice):
+    assert [twice.graph.label(one) for one in twice.graph.computing] == [
+        'dense0_fwd', 'dense0_fwd#2', 'dense1_fwd', 'dense1_relu_fwd', 'dense1_fwd#2', 'dense1_relu_fwd#2']
+    assert [twice.graph.shape(one) for one in twice.graph.computing] == [(4, 8)] * 6
+
+
+def test_calls_of_one_layer_may_be_split_otherwise(twice, tmp_path):
+    graph, path = twice.graph, str(tmp_path / 'plan.json')
+    splits = data_parallel().settle(graph, twice.dimensions, 2).splits
+    splits[graph.computing[1].number] = Split((1, 2), (0, 1))
+    save(path, Explicit({graph.label(graph.operators[number]): split for number, split in splits.items()},
+                        graph.digest(), 2))
+    assert load(path).settle(graph, twice.dimensions, 2).splits == splits
+
+
+def test_a_pattern_is_for_all_calls_of_a_layer(twice):
+    found = layers({'dense0_fwd': {'channels': 2}, 'dense1_fwd#2': {'channels': 4}}).settle(
+        twice.graph, twice.dimensions, 4).splits
+    assert [found[one.number].degrees for one in twice.graph.computing if one.op == 'FullyConnected'] == [
+        (1, 2), (1, 2), (4, 1), (1, 4)]
+
+
+def test_a_grid_has_whole_factors():
+    with pytest.raises(InputError, match='domain=7'):
+        grid(domain=7)
+    assert json.loads(json.dumps(grid(domain=(2, 1)).as_json()))['domain'] == [2, 1]
