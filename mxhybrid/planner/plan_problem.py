@@ -73,7 +73,7 @@ class PlanProblem:
         """Forget the last one."""
         assert self._blocks is not None
         self._splits.update(self._before)
-        self._blocks.change(self._before)
+        self._blocks.undo()
         self._simulation.undo()
         self._before = {}
 
