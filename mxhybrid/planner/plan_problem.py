@@ -91,7 +91,7 @@ class PlanProblem:
         splits, tables = self._before
         self._splits.update(splits)
         self._tables.update(tables)
-        self._blocks.change(splits, tables)
+        self._blocks.undo()
         self._simulation.undo()
         self._before = {}, {}
 
