@@ -9,9 +9,9 @@ LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), 
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread'])
 
-# The loop of the planner's simulator; where it cannot be compiled, Python runs it.
-SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')), language='c++',
-                     optional=True,
+# The planner's simulator and what makes its tasks; where they cannot be compiled, Python does that.
+SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')),
+                     depends=glob('mxhybrid/planner/src/*.h'), language='c++', optional=True,
                      # Not contracted: the same bits as Python's.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 

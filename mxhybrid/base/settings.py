@@ -1,13 +1,15 @@
 """Every setting: its environment variable, default, check, meaning and scope, declared once.
 
-A keyword of :func:`mxhybrid.create` wins over the environment variable, which wins over the default.
+A keyword of :func:`mxhybrid.create` wins over the environment variable, which wins over what a plan says
+(:mod:`mxhybrid.parallel.store_plan`), which wins over the default.
 """
 import fnmatch
+import glob
 import logging
 import os
 import re
 import textwrap
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .errors import SettingError
@@ -26,6 +28,15 @@ DEFAULT_STALL_S = 600.0
 SHORTEST_SILENCE_S = 3.0
 #: Instead of a partition count: find the best one while training.
 AUTO = 'auto'
+
+
+class TablePlan(NamedTuple):
+    """What a plan says of a table, where settings say nothing."""
+
+    #: 'servers' or 'allreduce'.
+    route: str
+    #: On the servers; None for the default.
+    partitions: Optional[int] = None
 
 
 class Limits(NamedTuple):
@@ -229,7 +240,7 @@ class Settings:
         '', _path, 'directory for the same numbers for TensorBoard; needs tensorboardX', WORKER_0, _FIRST_STORE,
         is_output=True)
     routes: Tuple[Tuple[str, str], ...] = _declared(
-        (('*', 'auto'),), _routes, "what carries the rows of tables: `auto` measures, `servers` and `allreduce` force; "
+        (), _routes, "what carries the rows of tables: `auto` measures, `servers` and `allreduce` force; "
         "for all tables or by pattern of the parameter's name, first match wins: `{'embed*': 'allreduce'}` or "
         "`'embed*=allreduce,*=auto'`", ALL)
     plan_file: str = _declared(
@@ -287,6 +298,14 @@ class Settings:
         """Whether the partition count of the table `name` is to be found while training."""
         return self._asked_for(name) == AUTO
 
+    def with_tables(self, tables: Mapping[str, TablePlan]) -> 'Settings':
+        """These, and what a plan says of tables, by name, of which these say nothing."""
+        exact = [(glob.escape(name), one) for name, one in tables.items()]
+        return replace(
+            self, routes=self.routes + tuple((name, one.route) for name, one in exact),
+            partitions=self.partitions + tuple((name, one.partitions) for name, one in exact
+                                               if one.partitions is not None))
+
     @property
     def any_auto(self) -> bool:
         """Whether any table may be tuned."""
@@ -337,8 +356,11 @@ def check_equal(everybody: Sequence[Mapping[str, Any]]) -> None:
                                    % (variable(name), as_written(everybody[0][name]), as_written(value), rank))
 
 
-def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Merge keywords, of which None counts as not given, environment and defaults into checked :class:`Settings`."""
+def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ,
+            planned: Optional[Mapping[str, Any]] = None) -> Settings:
+    """Merge keywords, of which None counts as not given, environment, what a plan says, and defaults into checked
+    :class:`Settings`.
+    """
     keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
     for name in keywords:
         if name not in DECLARED:
@@ -350,6 +372,8 @@ def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str
             values[name] = one.check(name, keywords[name])
         elif text is not None and text.strip():
             values[name] = one.check(variable(name), text)
+        elif planned and planned.get(name) is not None:
+            values[name] = one.check('%s, as the plan has it' % name, planned[name])
     settings = Settings(**values)
     if settings.halves and settings.any_auto:
         raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "

@@ -156,12 +156,10 @@ class _Planning:
         start = None if given.start is None else load(given.start)
         if given.evaluate_only:
             plan = data_parallel() if start is None else start
-            splits = planner.splits(plan)
-            self._show(splits, planner.predict(plan))
+            self._show(plan, planner.predict(plan))
             return 0
         found = self._search(start)
-        splits = planner.splits(found.plan)
-        self._show(splits, found.prediction)
+        self._show(found.plan, found.prediction)
         before = found.others['data parallel']
         console.write('\ndata parallelism:')
         self._words(planner.splits(data_parallel()), before)
@@ -194,22 +192,23 @@ class _Planning:
             rows.append([name, seconds_text(one.seconds), size_text(one.largest_memory())])
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
-    def _show(self, splits: Any, prediction: Any) -> None:
+    def _show(self, plan: Any, prediction: Any) -> None:
         from ..parallel.plan import save
         from ..parallel.program import Parts
         from ..planner.plan_picture import picture_of, write_picture
-        from ..planner.prediction_table import prediction_table
+        from ..planner.prediction_table import prediction_table, store_lines
         from ..planner.timeline_files import draw_gantt, write_timeline
 
         given, planner = self._given, self._planner
-        console.write(prediction_table(planner, splits, prediction) + '\n')
+        splits = planner.splits(plan)
+        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_lines(planner, plan)) + '\n')
         self._words(splits, prediction)
         if planner.cluster.measured is None:
             console.write('the cluster file was written by hand, not measured')
         tasks: List[Any] = prediction.tasks() if given.trace or given.gantt else []
         title = 'predicted: %s a step' % seconds_text(prediction.seconds)
         if given.export:
-            save(given.export, planner.explicit(splits))
+            save(given.export, planner.explicit(splits, planner.tables(plan), plan.store.dense))
         if given.trace:
             write_timeline(given.trace, tasks)
         if given.gantt:

@@ -120,6 +120,12 @@ class Job:
         return self.topology.num_workers
 
     @property
+    def sums(self) -> str:
+        """What sums dense arrays on CPUs, as the setting says it."""
+        assert self.collective is not None
+        return 'lane' if self.collective.sums_together else 'horovod'
+
+    @property
     def wires(self) -> str:
         """What rows travel by, and what sums dense arrays."""
         assert self.servers is not None and self.collective is not None

@@ -23,22 +23,26 @@ from .launch_py_processes import end_processes_of_job, is_started_by_worker
 logger = log.get_logger(__name__)
 
 _job: Optional[Job] = None
+#: Settings that a plan gave to the first store, which hold for the others, too.
+_planned: Dict[str, Any] = {}
 #: Before it joins, a process that was forked looks just like its parent.
 _imported_by = os.getpid()
 
 
-def join(keywords: Dict[str, Any]) -> Tuple[Job, Settings]:
+def join(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> Tuple[Job, Settings]:
     """Check what a store was asked for, and join the job, once per process; collective for every store.  A SettingError
-    on all workers, where one of them cannot make the store or has other settings.
+    on all workers, where one of them cannot make the store or has other settings.  What is `planned` holds where
+    neither keyword nor environment say anything, if nobody has joined before.
     """
-    global _job
+    global _job, _planned
     if _job is None:
-        settings = resolve(keywords)
+        settings = resolve(keywords, planned=planned)
         _job = enter(settings)
+        _planned = planned or {}
         return _job, settings
     _job.check()
     try:
-        settings = resolve(keywords)
+        settings = resolve(keywords, planned=_planned)
         _check_against(_job, settings)
     except SettingError as error:
         agree_on_store(_job, None, str(error))

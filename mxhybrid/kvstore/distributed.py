@@ -1,14 +1,14 @@
 """A job of several processes: finds the route of each key, has workers agree, and knows the optimizer."""
 import hashlib
 import itertools
-from typing import Any, ContextManager, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
 from ..base.log import get_logger
-from ..base.settings import Settings, variable
+from ..base.settings import Settings, TablePlan, variable
 from ..comm.float16 import safe_magnitude
 from ..job.job import Job
 from ..native.optimizer_state import rates_of
@@ -45,8 +45,8 @@ class Distributed:
         self._tuner: Optional[Tuner] = None
         if settings.any_auto:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
-        means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
-        self._chooser = Chooser(means, job.topology.hosts, job.topology.groups(job.servers.on_lane), job.measured)
+        self._means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
+        self._chooser = Chooser(self._means, job.topology.hosts, job.topology.groups(job.servers.on_lane), job.measured)
         self._bundles = DenseBundles(job.collective, self._prefix)
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
@@ -109,7 +109,7 @@ class Distributed:
 
     def _agree(self, call: str, keys: List[List[Any]]) -> None:
         """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
-        keys = [key + ['route ' + self._settings.way_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
+        keys = [key + ['route ' + self._means.settings.way_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
                 for key in keys]
         digest = np.frombuffer(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), np.int32)
         tag = '%s.agree' % self._prefix
@@ -274,9 +274,10 @@ class Distributed:
 
     # -- for Trainers ----------------------------------------------------------------------------------------------
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Mapping[str, TablePlan]) -> None:
         """Agree on a Trainer's parameters; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.attach`."""
         self._keeps_dense = keeps_dense
+        self._means.plan(planned)
         # A Trainer may have taken another one's place just now.
         self._holdings.meet(None, self._prefix + '.attach')
         self._agree('Trainer', [[key] + param for key, param in params.items()])
@@ -286,7 +287,7 @@ class Distributed:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._holding, self._prefix, self.routes = other._holding, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
-        self._bundles = other._bundles
+        self._bundles, self._means = other._bundles, other._means
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:

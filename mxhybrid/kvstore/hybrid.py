@@ -1,7 +1,7 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys, checks and MXNet's forms of calls; backends do the work."""
 import functools
 import operator
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -9,6 +9,7 @@ from mxnet.kvstore import KVStore, KVStoreBase
 
 from ..base.errors import InputError
 from ..base.log import get_logger
+from ..base.settings import TablePlan
 from ..job.join import join
 from ..native import quiet
 from ..native.forks import gate
@@ -385,14 +386,15 @@ class Hybrid(KVStore):
         """Whether the job has several processes."""
         return self._job.distributed
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, parts: str) -> None:
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, parts: str, planned: Mapping[str, TablePlan]
+               ) -> None:
         """Learn about a Trainer's parameters (collective): name, dtype, storage types, devices, grad_req and shape by
-        key, where a shape with zeros is not known yet; whether the store updates dense weights; and a line about split
-        ones.
+        key, where a shape with zeros is not known yet; whether the store updates dense weights; a line about split
+        ones; and what a plan says of tables, by name.
         """
         self._parts = parts
         self._names.update({key: param[0] for key, param in params.items()})
-        self._backend.attach(params, keeps_dense)
+        self._backend.attach(params, keeps_dense, planned)
 
     @_unrecorded
     def push_own(self, key: Any, value: Any, optimizer: Any, priority: int, devices: Sequence[int]) -> None:

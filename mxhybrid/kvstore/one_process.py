@@ -120,8 +120,8 @@ class OneProcess:
         """Read the optimizer state."""
         self.native.load_optimizer_states(fname)
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool) -> None:
-        """Nobody to agree with."""
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Any) -> None:
+        """Nobody to agree with, and nothing that travels."""
 
     def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
         """Begin anew, since a Trainer initialises all keys from its parameters; nothing is taken over.

@@ -40,6 +40,7 @@ from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
 from .parts import agreed, check_optimizer, held_elsewhere, part_of, parts_line, refuse_parts, whole
+from .planned import planned_tables
 
 _STEPS = '_mxhybrid_steps'
 
@@ -182,7 +183,8 @@ class Steps:
         store.attach({key: [param.name, str(np.dtype(param.dtype)), param._stype, param._grad_stype,
                             'on ' + device_kinds(trainer)] + agreed(param)
                       for key, param in enumerate(trainer._params)},
-                     bool(trainer._update_on_kvstore), parts_line(trainer._params))
+                     bool(trainer._update_on_kvstore), parts_line(trainer._params),
+                     planned_tables(trainer._params))
         self._holds_tables = store.distributed
         self.switch = switch_for(trainer)
 

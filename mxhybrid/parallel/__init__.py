@@ -1,5 +1,6 @@
 """Layers of a network split over batch, model and domain, on any workers: plans, and what runs them."""
 from .block import Parallel
-from .plan import Plan, data_parallel, grid, layers, load, one_weird_trick
+from .plan import Plan, data_parallel, grid, layers, load, one_weird_trick, save
 
-__all__ = ['Parallel', 'Plan', 'data_parallel', 'grid', 'layers', 'load', 'one_weird_trick']
+__all__ = ['Parallel', 'Plan', 'data_parallel', 'grid', 'layers', 'load', 'one_weird_trick',
+           'save']

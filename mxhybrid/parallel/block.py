@@ -1,13 +1,15 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from ..base.errors import InputError
 from ..base.log import get_logger
+from ..base.settings import TablePlan, variable
 from ..job.join import join
 from ..kvstore.parts import agreed
+from ..kvstore.planned import set_planned
 from ..native import trainers
 from .boxes import shape_of
 from .composed import COMPOSED
@@ -119,13 +121,14 @@ class Parallel(gluon.Block):
         :func:`mxhybrid.parallelize` takes as a plan.
         """
         save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
-                            self._graph.digest(), self._team.size))
+                            self._graph.digest(), self._team.size, store=self._network.plan.store))
 
     def report(self) -> str:
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
-        return layout_table(network.plan.name, network.graph, network.dimensions, network.parts,
-                          self._programs[True].exchanges, self._team.size, network.notes)
+        return '\n'.join([layout_table(network.plan.name, network.graph, network.dimensions, network.parts,
+                                       self._programs[True].exchanges, self._team.size, network.notes)]
+                         + network.plan.store.words())
 
     __repr__ = report
 
@@ -209,11 +212,18 @@ class Parallel(gluon.Block):
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str
                   ) -> Parallel:
     """What :func:`mxhybrid.parallelize` does with a plan that is given; parameters and errors are those."""
-    job, _ = join({})
-    team = team_of(job)
     problem = ''
     try:
-        made = _prepare(net, as_plan(plan), data, batch_axis, dtype, input_grad, batch_norm, team)
+        given: Optional[Plan] = as_plan(plan)
+    except InputError as error:
+        given, problem = None, str(error)
+    dense = None if given is None else given.store.dense
+    job, _ = join({}, {'dense': dense})
+    team = team_of(job)
+    try:
+        if given is None:
+            raise InputError(problem)
+        made = _prepare(net, given, data, batch_axis, dtype, input_grad, batch_norm, team)
     except InputError as error:
         problem = str(error)
         team.agree('', problem)
@@ -222,6 +232,8 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     first = team.reserve(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     held = hold(net, made.parts, team, first + _NUMBERS // 2)
+    for name, table in made.tables.items():
+        set_planned(held.params[name], table)
     if any(one.op in ('Dropout', 'RNN') for one in made.graph.computing):
         mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:
@@ -230,6 +242,9 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     found = Parallel(team, made, held, ModelFiles(team, held, places, made.symbol, net.prefix), first)
     if team.rank == 0:
         logger.info('%s', found.report())
+        if dense is not None and job.distributed and dense != job.sums:
+            logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '
+                           'store, or %s, says, which counts', dense, job.sums, variable('dense'))
     return found
 
 
@@ -243,6 +258,8 @@ class SplitNetwork(NamedTuple):
     parts: Parts
     #: What is otherwise than the plan wanted.
     notes: Dict[int, str]
+    #: How rows of tables travel, by name.
+    tables: Mapping[str, TablePlan]
     #: Of inputs, in their order.
     names: List[str]
     shares: Shares
@@ -265,7 +282,8 @@ def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input
         _check_local(graph, dimensions, parts)
     flows = set(axes) if input_grad else set()
     shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, list(axes), shares, regroup, composed)
+    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, settled.tables, list(axes), shares,
+                        regroup, composed)
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:

@@ -121,8 +121,12 @@ class Graph:
     @property
     def tables(self) -> List[int]:
         """Numbers of parameters with row_sparse gradients."""
-        return sorted({one.inputs[1][0] for one in self.computing if one.op == 'Embedding'
-                       and one.get('sparse_grad', False) and self.is_parameter(one.inputs[1][0])})
+        return sorted({one.inputs[1][0] for one in self.computing
+                       if self.has_table(one) and self.is_parameter(one.inputs[1][0])})
+
+    def has_table(self, one: Operator) -> bool:
+        """Whether an operator reads a weight whose gradient is row_sparse."""
+        return one.op == 'Embedding' and bool(one.get('sparse_grad', False))
 
     @property
     def computing(self) -> List[Operator]:

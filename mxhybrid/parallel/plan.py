@@ -1,4 +1,5 @@
 """Plans: how every operator of a network is split, as data."""
+import copy
 import fnmatch
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -7,12 +8,17 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.files import write_atomically
+from ..base.settings import TablePlan
 from .dimensions import Dimensions
 from .graph import Graph, Operator
 from .rule_table import has_rule, rule_of
 from .split import Split, whole_on
+from .store_plan import StorePlan, store_plan_from_json
 
-_FORMAT = 'mxhybrid.parallel 1'
+#: Of files; the former one knows no tables and no sums.
+_FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
+#: Rows of a table are summed over all workers.
+_ON_ALL = 'its gradient is row_sparse, for which it has to be on all workers'
 
 
 class Wish(NamedTuple):
@@ -29,14 +35,26 @@ class Settled(NamedTuple):
     """A plan for a network and a number of ranks."""
 
     splits: Dict[int, Split]
-    #: What is otherwise than asked, by operator.
+    #: What is otherwise than asked, by operator, and by the table that a plan leaves out.
     notes: Dict[int, str]
+    #: How rows travel, by the name of the parameter.
+    tables: Mapping[str, TablePlan] = {}
 
 
 class Plan:
     """How operators are split.  This one is pure data parallelism; others say more by :meth:`wish`."""
 
     name = 'data parallel'
+    #: How rows of tables travel, and what sums dense weights.
+    store = StorePlan()
+    #: Whether it is a list of all that there is in a network, and not a rule.
+    lists_all = False
+
+    def with_store(self, store: StorePlan) -> 'Plan':
+        """The same, with other choices for the store."""
+        found = copy.copy(self)
+        found.store = store
+        return found
 
     def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
         """What is wanted of an operator; None where it follows what it reads, or has its samples split."""
@@ -63,7 +81,14 @@ class Plan:
             splits[one.number] = split
             if note:
                 notes[one.number] = note
-        return Settled(splits, notes)
+        return self._with_tables(Settled(splits, notes), graph)
+
+    def _with_tables(self, settled: Settled, graph: Graph) -> Settled:
+        tables = self.store.by_name(graph)
+        left_out = self.store.left_out(graph) if self.lists_all or tables else []
+        notes = dict.fromkeys(left_out, 'a table of which the plan says nothing: it goes as settings say, or is '
+                                        'measured while training')
+        return Settled(settled.splits, {**settled.notes, **notes}, tables)
 
     def default_split(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int, splits: Dict[int, Split]
                       ) -> Tuple[Split, str]:
@@ -87,10 +112,16 @@ class Plan:
             if rule_of(one).alone:
                 return Split((1,) * len(shape), (0,)), 'on one rank: ' + why
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + why
-        return max(candidates, key=lambda split: len(split.ranks)), ''
+        found = max(candidates, key=lambda split: len(split.ranks))
+        if graph.has_table(one) and len(found.ranks) < ranks:
+            return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + _ON_ALL
+        return found, ''
 
     def as_json(self) -> Dict[str, Any]:
         """What :func:`from_json` reads."""
+        return {**self._layers_as_json(), **self.store.as_json()}
+
+    def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'data_parallel'}
 
     def __repr__(self) -> str:
@@ -148,10 +179,14 @@ def _fit(graph: Graph, dimensions: Dimensions, one: Operator, wish: Wish, ranks:
         elif len(chosen) > count:
             problems.append('it has %d parts for %d ranks' % (count, len(chosen)))
         chosen = chosen[:count]
+    lacks_ranks = graph.has_table(one) and len(chosen) < ranks
+    if lacks_ranks:
+        problems.append(_ON_ALL)
     if problems and wish.strict:
         raise InputError('plan: %s (%s of shape %s) cannot be split so: %s'
                          % (graph.label(one), one.op, graph.shape(one), '; '.join(problems)))
-    return Split(degrees, chosen, addends), '; '.join(problems)
+    found = whole_on(len(degrees), range(ranks)) if lacks_ranks else Split(degrees, chosen, addends)
+    return found, '; '.join(problems)
 
 
 class Grid(Plan):
@@ -196,8 +231,7 @@ class Grid(Plan):
             return Wish(degrees)
         return None
 
-    def as_json(self) -> Dict[str, Any]:
-        """As :meth:`Plan.as_json`."""
+    def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'grid', 'model': self.model, 'batch': self.batch, 'domain': list(self.domain)}
 
 
@@ -214,8 +248,7 @@ class OneWeirdTrick(Plan):
         """As :meth:`Plan.wish`."""
         return Wish({'channels': ranks}) if one.op == 'FullyConnected' else None
 
-    def as_json(self) -> Dict[str, Any]:
-        """As :meth:`Plan.as_json`."""
+    def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'one_weird_trick'}
 
 
@@ -249,8 +282,7 @@ class Layers(Plan):
                 return Wish(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
 
-    def as_json(self) -> Dict[str, Any]:
-        """As :meth:`Plan.as_json`."""
+    def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'layers', 'layers': self._by_pattern}
 
 
@@ -266,12 +298,17 @@ class Explicit(Plan):
     workers : int
     cluster : str, optional
         Digest of the cluster that it was found for; training does not ask for it.
+    store : StorePlan, optional
+        How rows of tables travel, and what sums dense weights.
     """
 
     name = 'explicit'
+    lists_all = True
 
-    def __init__(self, splits: Mapping[str, Split], model: str, workers: int, cluster: Optional[str] = None):
+    def __init__(self, splits: Mapping[str, Split], model: str, workers: int, cluster: Optional[str] = None,
+                 store: StorePlan = StorePlan()):  # noqa: B008
         self.splits, self.model, self.workers, self.cluster = dict(splits), model, workers, cluster
+        self.store = store
 
     def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
         """As :meth:`Plan.settle`."""
@@ -287,7 +324,7 @@ class Explicit(Plan):
                 raise InputError('plan: it says nothing of %s' % graph.label(one))
             self._check(graph, one, split, ranks)
             found[one.number] = split
-        return Settled(found, {})
+        return self._with_tables(Settled(found, {}), graph)
 
     @staticmethod
     def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:
@@ -298,9 +335,10 @@ class Explicit(Plan):
                 or not all(0 <= rank < ranks for rank in split.ranks)):
             raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
                              % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))
+        if graph.has_table(one) and len(split.ranks) < ranks:
+            raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(one), split, _ON_ALL))
 
-    def as_json(self) -> Dict[str, Any]:
-        """As :meth:`Plan.as_json`."""
+    def _layers_as_json(self) -> Dict[str, Any]:
         operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
                              'ranks': list(split.ranks)} for label, split in self.splits.items()}
         return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
@@ -369,6 +407,10 @@ def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
 
 def from_json(value: Mapping[str, Any]) -> Plan:
     """The plan that :meth:`Plan.as_json` wrote; InputError for anything else."""
+    return _from_json(value).with_store(store_plan_from_json(value))
+
+
+def _from_json(value: Mapping[str, Any]) -> Plan:
     kind = value.get('plan') if isinstance(value, Mapping) else None
     if kind == 'data_parallel':
         return Plan()
@@ -425,6 +467,12 @@ def load(path: str) -> Plan:
             value = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError('plan: cannot read %s: %s' % (path, error)) from error
-    if not isinstance(value, dict) or value.get('format') != _FORMAT:
-        raise InputError('plan: %s has no format %r: it is no plan of this version' % (path, _FORMAT))
+    given = value.get('format') if isinstance(value, dict) else None
+    if given not in (_FORMAT, _FORMER):
+        raise InputError('plan: %s has format %r, but this version reads %r and %r: make it anew'
+                         % (path, given, _FORMER, _FORMAT))
+    later = sorted({'tables', 'dense'} & set(value)) if given == _FORMER else []
+    if later:
+        raise InputError('plan: %s has %s, which format %r does not know: make it %r'
+                         % (path, later[0], _FORMER, _FORMAT))
     return from_json(value)

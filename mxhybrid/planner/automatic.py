@@ -180,10 +180,14 @@ class _Copy(gluon.SymbolBlock):
 
     def __init__(self, network: TracedNetwork, net: Any):
         graph: Graph = network.graph
-        super().__init__(network.symbol, [mx.sym.var(name) for name in network.axes])
+        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
+        tables = gluon.ParameterDict()
+        for number in graph.tables:  # a SymbolBlock makes parameters with dense gradients
+            name = graph.operators[number].name
+            tables.get(name, allow_deferred_init=True, grad_stype='row_sparse', dtype=types[name])
+        super().__init__(network.symbol, [mx.sym.var(name) for name in network.axes], tables)
         # What plans call operators is without the names of the network around them.
         self._prefix = net.prefix
-        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
         own = net.collect_params()
         for name, param in self.collect_params().items():
             param.shape, param.grad_req = graph.parameters[name], own[name].grad_req

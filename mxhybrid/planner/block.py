@@ -9,12 +9,15 @@ from ..base.errors import InputError
 #: its own block, and those in others.
 TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
                  ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('express', 'i4'),
-                 ('unused', 'i4')], align=True)
+                 ('about', 'i4')], align=True)
 #: Key and index in the block make one number, by which tasks that are ready together are ordered.
 _INDEX_BITS = 23
 _MOST_TASKS = 1 << _INDEX_BITS
 _MOST_KEYS = 1 << 40
 _MOST_PORTS = 1 << 20
+
+#: By key of another block: tasks that wait for it, and the ports that they wait for.
+Reads = Dict[int, Tuple[np.ndarray, np.ndarray]]
 
 Numbers = Union[float, Sequence[Any], np.ndarray]
 
@@ -54,7 +57,11 @@ class Block:
     __slots__ = ('key', 'size', 'tasks', 'targets', 'table', 'reads', 'top')
 
     #: Numbers of tasks that wait, and the ports they wait for, by key of the other block.
-    reads: Dict[int, Tuple[np.ndarray, np.ndarray]]
+    reads: Reads
+    #: Successors in the block, those of its first task first.
+    targets: np.ndarray
+    #: The task of each port, -1 for none; the last one is what larger numbers stand for.
+    table: np.ndarray
 
     def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
                  express: Any = False, inner: Any = (), ports: Union[Mapping[int, int], Any] = (), waits: Any = ()):
@@ -72,11 +79,20 @@ class Block:
                 tasks[name] = values
         except ValueError as error:
             raise self._wrong('%s: give a number, or one for each of %d tasks' % (name, size)) from error
-        tasks['order'] = np.arange(size, dtype=np.int64) + (self.key << _INDEX_BITS)
+        tasks['order'] = np.arange(size)
         self._check_tasks()
         self._set_inner(self._rows('inner', inner, 2))
         self._set_ports(self._rows('ports', list(ports.items()) if isinstance(ports, Mapping) else ports, 2))
         self._set_waits(self._rows('waits', waits, 3))
+
+    @classmethod
+    def of(cls, key: int, content: 'Content', reads: Reads) -> 'Block':
+        """A block whose tasks were made before, perhaps for another one; nothing is checked."""
+        made = cls.__new__(cls)
+        made.key, made.reads = key, reads
+        made.tasks, made.targets, made.table = content.tasks, content.targets, content.table
+        made.size, made.top = content.size, content.top
+        return made
 
     def _wrong(self, what: str) -> InputError:
         return InputError('block %d: %s' % (self.key, what))
@@ -122,9 +138,7 @@ class Block:
         top = int(ports[:, 0].max()) if len(ports) else -1
         if top >= _MOST_PORTS:
             raise self._wrong('ports: give numbers less than %d, not %d' % (_MOST_PORTS, top))
-        #: The task of each port, -1 for none; the last one is what larger numbers stand for.
-        self.table = np.full(top + 2, -1, np.int32)
-        self.table[ports[:, 0]] = ports[:, 1]
+        self.table = table_of(ports)
 
     def _set_waits(self, waits: np.ndarray) -> None:
         self._own('waits', waits[:, 0])
@@ -141,6 +155,37 @@ class Block:
 
     def __repr__(self) -> str:
         return 'Block(%d, %d tasks)' % (self.key, self.size)
+
+
+class Content:
+    """What blocks of different keys can have in common: tasks, their successors among them, and ports.
+
+    Parameters
+    ----------
+    tasks : numpy.ndarray of TASK
+        With `inner` and `inner_end`; `order` is the index.
+    targets : numpy.ndarray of int32
+    ports : numpy.ndarray of int, shape (p, 2)
+    """
+
+    __slots__ = ('tasks', 'targets', 'table', 'size', 'top')
+
+    def __init__(self, tasks: np.ndarray, targets: np.ndarray, ports: np.ndarray):
+        self.tasks, self.targets, self.size = tasks, targets, len(tasks)
+        self.table = table_of(ports)
+        self.top = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
+
+
+def table_of(ports: np.ndarray) -> np.ndarray:
+    """The task of each port; see :attr:`Block.table`."""
+    found = np.full(int(ports[:, 0].max()) + 2 if len(ports) else 1, -1, np.int32)
+    found[ports[:, 0]] = ports[:, 1]
+    return found
+
+
+def order_of(keys: np.ndarray) -> np.ndarray:
+    """What comes to the index of a task to make its `order`, of its block's key."""
+    return keys << _INDEX_BITS
 
 
 def key_and_index(order: int) -> Tuple[int, int]:

@@ -1,8 +1,8 @@
 """Measures the cluster that a job runs on: ``mxhybrid calibrate``.
 
 Everything is done as training does it: exchanges of a network that is split, steps of a Trainer, pushes and pulls of a
-table.  Of each, several sizes are timed on all workers at once; a cost is what makes up the seconds of cores, and what
-is left of the clock's seconds is latency.
+table, sums of all its rows.  Of each, several sizes are timed on all workers at once; a cost is what makes up the
+seconds of cores, and what is left of the clock's seconds is latency.
 """
 import statistics
 import time
@@ -22,7 +22,7 @@ from .exchange_probe import ExchangeChain, GroupSums, Step, all_to_all, shifted
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
 from .profiles import Profiles
 from .reference import Reference, reference_seconds
-from .store_probe import ROW_BYTES, DenseWeights, TableRows, TrainerSteps, partitions_to_try
+from .store_probe import ROW_BYTES, DenseWeights, TableRows, TableSums, TrainerSteps, partitions_to_try
 
 logger = get_logger(__name__)
 
@@ -37,6 +37,8 @@ EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 CHAIN = 5
 #: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
+#: Of tables whose rows are summed by allreduce.
+TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
 #: Runs of the reference pieces.
 SPEED_RUNS = 21
 
@@ -107,6 +109,8 @@ class Calibration:
         costs.update(self._steps())
         self._progress('rows')
         costs.update(self._rows())
+        self._progress('sums of rows')
+        costs['row_sum'] = self._row_sum()
         self._progress('transfers at the same time')
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs)
         self._overlap(cluster)
@@ -299,6 +303,16 @@ class Calibration:
         pushes = [one._replace(seconds=max(0.0, one.seconds - one_row)) for one in pushes]
         return {'pull': pull,
                 'push': self._fitted('push', pushes, self._beyond(waits[0][0] - max(0.0, waits[0][1]), 1))}
+
+    def _row_sum(self) -> TransferCost:
+        samples, taken = [], []
+        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
+        for size in [size for size in TABLE_BYTES if size <= most]:
+            table = TableSums(self._job.rank, size // ROW_BYTES)
+            taken.append(self._watch.take(table.sum))
+            samples.append(Sample(self._job.num_workers, table.size, taken[-1].core_s))
+        return self._fitted('row_sum', samples, self._beyond(taken[0].seconds - taken[0].core_s,
+                                                             2 if len(self._local) > 1 else 1))
 
     def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:
         cost, left = fit_cost(samples, latency)

@@ -1,4 +1,4 @@
-"""How each operator of a network may be split, for a search.
+"""How each operator of a network may be split, and rows of each table travel, for a search.
 
 Operators with weights, and others that take long, decide; those between them, as activations and additions, follow what
 they read, so that nothing moves.
@@ -7,6 +7,7 @@ import collections
 import itertools
 from typing import Dict, Iterator, List, Mapping, MutableMapping, Sequence, Set, Tuple
 
+from ..base.settings import TablePlan
 from ..parallel.graph import Operator
 from ..parallel.plan import Plan, spread
 from ..parallel.rule_table import rule_of
@@ -24,11 +25,13 @@ _MANY = 32
 
 
 class Choices:
-    """Of a network on so many ranks, `per_host` of them on each host."""
+    """Of a network on so many ranks, `per_host` of them on each host, which has a server."""
 
     def __init__(self, step_graph: StepGraph, ranks: int, per_host: int):
         self._step_graph, self._graph, self._ranks = step_graph, step_graph.graph, ranks
-        self._per_host = per_host
+        self._per_host, self._hosts = per_host, -(-ranks // per_host)
+        #: Trained weights with row_sparse gradients.
+        self.tables = [name for name in step_graph.trained if name in step_graph.tables]
         self.deciding = [number for number in step_graph.computing
                          if self._graph.operators[number].op in DECIDING]
         if not self.deciding:
@@ -56,9 +59,17 @@ class Choices:
         for parts in self._counts():
             for degrees in _products(parts, limits):
                 for ranks in self._places(parts):
+                    if len(ranks) < self._ranks and self._graph.has_table(one):
+                        continue  # all have to sum its rows
                     yield Split(degrees[:-1], ranks, degrees[-1])
         if not rule.alone:
             yield whole_on(count, range(self._ranks))
+
+    def of_table(self, name: str) -> Sequence[TablePlan]:
+        """How rows of a table may travel."""
+        rows, servers = self._step_graph.parameters[name][0], self._hosts
+        counts = sorted({min(count, rows) for count in (1, max(1, servers // 2), servers, 2 * servers, 4 * servers)})
+        return [TablePlan('servers', count) for count in counts] + [TablePlan('allreduce')]
 
     def _counts(self) -> List[int]:
         counts = [count for count in range(1, self._ranks + 1) if self._ranks % count == 0]

@@ -81,8 +81,11 @@ KINDS = {
     'push': 'rows pushed to servers: partitions, bytes of rows',
     'pull': 'rows pulled from servers: partitions, bytes of rows',
     'update': 'an update of weights in a worker: parameters, bytes of weights',
+    'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
     'step': 'what a step takes beside all that: parameters, nothing',
 }
+#: What files of clusters that were measured before may lack; it is as a sum then.
+_OPTIONAL = {'row_sum'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +173,9 @@ def cluster_from_json(value: Any) -> Cluster:
     if ranks > MOST_RANKS:
         raise InputError('cluster: hosts[].ranks: %d in all: give at most %d' % (ranks, MOST_RANKS))
     costs = value.get('costs')
-    if not isinstance(costs, dict) or set(costs) != set(KINDS):
-        raise InputError('cluster: costs: give %s, no more and no less' % ', '.join(sorted(KINDS)))
+    if not isinstance(costs, dict) or not set(KINDS) - _OPTIONAL <= set(costs) <= set(KINDS):
+        raise InputError('cluster: costs: give %s, no more, and no less but for %s'
+                         % (', '.join(sorted(KINDS)), ', '.join(sorted(_OPTIONAL))))
     link, link_latency = _way('link', value.get('link'))
     memory, memory_latency = _way('memory', value.get('memory'))
     return Cluster(hosts, link, link_latency, memory, memory_latency,

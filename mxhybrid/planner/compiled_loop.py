@@ -19,7 +19,7 @@ from .timeline import Timeline
 _log = get_logger(__name__)
 
 #: What ``planner_version()`` has to return.
-_VERSION = 1
+_VERSION = 2
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 Loop = Callable[[Slots, Rates, Optional[Timeline], Timeline, np.ndarray, float], int]
@@ -50,10 +50,8 @@ def _timeline(timeline: Timeline) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def load(path: str = '') -> Loop:
-    """The compiled loop, from another library than the package's by its path; OSError, which says what to do, where
-    there is none.
-    """
+def planner_library(path: str = '') -> Any:
+    """What was compiled, or another library by its path; OSError, which says what to do, where there is none."""
     found = [path] if path else compiled_files(os.path.dirname(__file__), '_simulate')
     if not found:
         raise OSError('the compiled part of the planner is missing: install g++ and then mxhybrid again, with '
@@ -62,7 +60,13 @@ def load(path: str = '') -> Loop:
     version = library.planner_version()
     if version != _VERSION:
         raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (found[0], version, _VERSION))
-    function = library.planner_simulate
+    return library
+
+
+@functools.lru_cache(maxsize=None)
+def load(path: str = '') -> Loop:
+    """The compiled loop, from another library than the package's by its path; OSError where there is none."""
+    function = planner_library(path).planner_simulate
     function.restype = _I64
     function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double]
 

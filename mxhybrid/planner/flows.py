@@ -1,11 +1,57 @@
 """What an exchange moves between ranks: the bytes of :func:`mxhybrid.parallel.layout.messages`, for many ranks at once.
 """
-from typing import Dict, List, Sequence, Tuple
+import itertools
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from ..parallel.boxes import Box
-from ..parallel.layout import Layout
+
+_NUMBERS = itertools.count()
+
+
+class Placed:
+    """Which box each rank has, or wants.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int32
+        In order.
+    boxes : numpy.ndarray of int64, shape (ranks, dimensions, 2)
+    number : int
+        Of this object, and of no other one that ever was.
+    """
+
+    __slots__ = ('ranks', 'boxes', 'number', 'native', '_by_rank')
+
+    def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
+        self.ranks, self.boxes, self.number = ranks, boxes, next(_NUMBERS)
+        #: What :mod:`~.compiled_transfers` has made of it.
+        self.native: Any = None
+        self._by_rank: Dict[int, Box] = {}
+
+    @classmethod
+    def of(cls, boxes: Dict[int, Box]) -> 'Placed':
+        """Of boxes by rank."""
+        ranks = sorted(boxes)
+        return cls(np.array(ranks, np.int32), as_array([boxes[rank] for rank in ranks]))
+
+    @property
+    def by_rank(self) -> Dict[int, Box]:
+        """The boxes by rank."""
+        if not self._by_rank:
+            self._by_rank = {rank: tuple(map(tuple, box))
+                             for rank, box in zip(self.ranks.tolist(), self.boxes.tolist())}
+        return self._by_rank
+
+    def sizes(self) -> np.ndarray:
+        """Elements of each box."""
+        return (self.boxes[:, :, 1] - self.boxes[:, :, 0]).prod(axis=1)
+
+
+def as_array(boxes: Sequence[Box]) -> np.ndarray:
+    """Of shape (boxes, dimensions, 2)."""
+    return np.array(boxes, np.int64).reshape(len(boxes), len(boxes[0]) if boxes else 0, 2)
 
 
 class Moved:
@@ -13,13 +59,14 @@ class Moved:
 
     Attributes
     ----------
-    sources, targets : numpy.ndarray of int
+    sources, targets : numpy.ndarray of int32
         Ranks; never the same.
-    elements : numpy.ndarray of int
+    elements : numpy.ndarray of int64
     """
 
     def __init__(self, sources: np.ndarray, targets: np.ndarray, elements: np.ndarray):
-        self.sources, self.targets, self.elements = sources, targets, elements
+        self.sources, self.targets = np.asarray(sources, np.int32), np.asarray(targets, np.int32)
+        self.elements = np.asarray(elements, np.int64)
 
     def reversed(self, targets: Sequence[int]) -> 'Moved':
         """What goes back as gradients, from those of the targets that answer."""
@@ -30,31 +77,29 @@ class Moved:
         return len(self.sources)
 
 
-def moved(have: Layout, wanted: Dict[int, Box]) -> Moved:
+def moved(have: Placed, partial: bool, wanted: Placed) -> Moved:
     """What has to move so that every rank has what is `wanted` there.
 
-    Addends come from all who have one; of several ranks that hold the same box each target asks one, in turn.
+    Addends, where what ranks have is `partial`, come from all who have one; of several ranks that hold the same box
+    each target asks one, in turn.
     """
-    if not wanted or not have.boxes:
+    sources, targets = have.ranks, wanted.ranks
+    if not len(sources) or not len(targets):
         return Moved(*(np.zeros(0, int),) * 3)
-    targets = np.array(sorted(wanted))
-    low, high = _ends([wanted[rank] for rank in targets])
-    if have.partial:
-        sources = np.array(sorted(have.boxes))
-        volumes = _volumes(*_ends([have.boxes[rank] for rank in sources]), low, high)
-        return _without_own(np.repeat(sources, len(targets)), np.tile(targets, len(sources)), volumes.reshape(-1))
+    if partial:
+        return _without_own(np.repeat(sources, len(targets)), np.tile(targets, len(sources)),
+                            _volumes(have.boxes, wanted.boxes).reshape(-1))
     holders: Dict[Box, List[int]] = {}
-    for rank, box in sorted(have.boxes.items()):
+    for rank, box in have.by_rank.items():
         holders.setdefault(box, []).append(rank)
-    volumes = _volumes(*_ends(list(holders)), low, high)
-    found: List[Tuple[int, int, int]] = []
-    asked: Dict[int, int] = dict.fromkeys(have.boxes, 0)
     groups = list(holders.values())
+    volumes = _volumes(as_array(list(holders)), wanted.boxes)
     at_group, at_target = np.nonzero(volumes)
-    single = np.array([len(group) == 1 for group in groups])
-    if single.all():
+    if len(groups) == len(sources):
         firsts = np.array([group[0] for group in groups])
         return _without_own(firsts[at_group], targets[at_target], volumes[at_group, at_target])
+    found: List[Tuple[int, int, int]] = []
+    asked: Dict[int, int] = dict.fromkeys(have.by_rank, 0)
     # As `messages` does it: target by target, from the one that few others ask.
     for target_at, group_at in sorted(zip(at_target.tolist(), at_group.tolist())):
         target = int(targets[target_at])
@@ -68,19 +113,23 @@ def moved(have: Layout, wanted: Dict[int, Box]) -> Moved:
     return Moved(both[:, 0], both[:, 1], both[:, 2])
 
 
-def _ends(boxes: Sequence[Box]) -> Tuple[np.ndarray, np.ndarray]:
-    both = np.array(boxes, int).reshape(len(boxes), -1, 2)
-    return both[:, :, 0], both[:, :, 1]
+def has(have: Placed, wanted: Placed) -> int:
+    """2 if every rank has just what it wants, 1 if it has that and more, else 0."""
+    held = have.by_rank
+    if any(rank not in held for rank in wanted.by_rank):
+        return 0
+    if all(held[rank] == box for rank, box in wanted.by_rank.items()):
+        return 2
+    return int(all(low >= start and high <= end for rank, box in wanted.by_rank.items()
+                   for (low, high), (start, end) in zip(box, held[rank])))
 
 
-def _volumes(low: np.ndarray, high: np.ndarray, other_low: np.ndarray, other_high: np.ndarray) -> np.ndarray:
+def _volumes(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Elements that boxes have in common, one row a box of the first."""
-    if not low.shape[1]:
-        return np.ones((len(low), len(other_low)), int)
-    found = np.ones((len(low), len(other_low)), int)
-    for at in range(low.shape[1]):  # dimension by dimension, so that memory stays that of the result
-        found *= np.maximum(np.minimum(high[:, None, at], other_high[None, :, at])
-                            - np.maximum(low[:, None, at], other_low[None, :, at]), 0)
+    found = np.ones((len(boxes), len(others)), int)
+    for at in range(boxes.shape[1]):  # dimension by dimension, so that memory stays that of the result
+        found *= np.maximum(np.minimum(boxes[:, None, at, 1], others[None, :, at, 1])
+                            - np.maximum(boxes[:, None, at, 0], others[None, :, at, 0]), 0)
     return found
 
 

@@ -3,8 +3,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from .block import TASK, Content
 from .cluster import Bucket, Cluster
 from .flows import Moved
+
+#: What compiled code makes tasks for; their numbers are less than the other one.
+KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
+_MOST_KINDS = 16
 
 
 class Machine:
@@ -59,7 +64,7 @@ class Tasks:
     """Tasks that belong together, as they are put into a block of the simulation."""
 
     def __init__(self, machine: Machine):
-        self._machine = machine
+        self.machine = machine
         self.resource: List[int] = []
         self.second: List[int] = []
         self.work: List[float] = []
@@ -68,14 +73,18 @@ class Tasks:
         self.kinds: List[str] = []
         self.ranks: List[int] = []
         self.inner: List[Tuple[int, int]] = []
-        self._columns: Dict[str, np.ndarray] = {}
 
-    def columns(self) -> Dict[str, np.ndarray]:
-        """As :class:`~mxhybrid.planner.block.Block` takes them, once all are there."""
-        if not self._columns:
-            self._columns = {name: np.array(getattr(self, name))
-                             for name in ('resource', 'second', 'work', 'latency', 'express')}
-        return self._columns
+    def records(self) -> Tuple[np.ndarray, np.ndarray]:
+        """As blocks have them: tasks, and their successors, those of the first one first."""
+        tasks = np.zeros(len(self), TASK)
+        for name in ('resource', 'second', 'work', 'latency', 'express'):
+            tasks[name] = getattr(self, name)
+        tasks['order'] = np.arange(len(self))
+        inner = np.array(self.inner, np.int32).reshape(-1, 2)
+        ends = np.bincount(inner[:, 0], minlength=len(self)).cumsum()
+        tasks['inner_end'] = ends
+        tasks['inner'][1:] = ends[:-1]
+        return tasks, inner[inner[:, 0].argsort(kind='stable'), 1]
 
     def __len__(self) -> int:
         return len(self.work)
@@ -95,11 +104,11 @@ class Tasks:
 
     def compute(self, kind: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
         """A rank's core is busy for so long, were it the machine of the profiles."""
-        return self.spend(kind, rank, seconds / float(self._machine.speed[rank]), after=after)
+        return self.spend(kind, rank, seconds / float(self.machine.speed[rank]), after=after)
 
     def spend(self, kind: str, rank: int, seconds: float, latency: float = 0.0, after: Sequence[int] = ()) -> int:
         """A rank's core is busy for so long, by the costs of the cluster."""
-        return self.add(kind, rank, int(self._machine.core[rank]), float(seconds), latency=latency, after=after)
+        return self.add(kind, rank, int(self.machine.core[rank]), float(seconds), latency=latency, after=after)
 
     def exchange(self, moved: Moved, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
                  cost: str = 'exchange', kind: str = 'exchange', express: bool = True
@@ -108,7 +117,7 @@ class Tasks:
 
         `givers` and `takers` are who has an array to give or to take, by rank the task before, None for none.
         """
-        machine = self._machine
+        machine = self.machine
         own = machine.cluster.costs[cost]
         size = moved.elements * itemsize
         ranks = machine.ranks
@@ -127,7 +136,7 @@ class Tasks:
 
     def _move(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
               express: bool) -> None:
-        machine, cluster = self._machine, self._machine.cluster
+        machine, cluster = self.machine, self.machine.cluster
         if len(moved) > 8 * machine.ranks:
             self._move_by_hosts(moved, size, give, take, kind, express)
             return
@@ -147,7 +156,7 @@ class Tasks:
     def _move_by_hosts(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
                        express: bool) -> None:
         """Of very many messages, all that a host sends is one task, and all that it receives another."""
-        machine, cluster = self._machine, self._machine.cluster
+        machine, cluster = self.machine, self.machine.cluster
         here, there = machine.host[moved.sources], machine.host[moved.targets]
         remote = here != there
         inside = np.bincount(here[~remote], size[~remote], machine.hosts)
@@ -168,3 +177,96 @@ class Tasks:
             if got[host]:
                 at = self.add(kind, -1, int(machine.down[host]), float(got[host]), -1, 0.0, express, [joined])
                 self.inner += [(at, one) for one in after]
+
+
+class Ends:
+    """Tasks by unit and rank, as arrays of equal length.
+
+    Attributes
+    ----------
+    units, ranks, tasks : numpy.ndarray of int32
+    """
+
+    __slots__ = ('units', 'ranks', 'tasks')
+
+    def __init__(self, units: np.ndarray, ranks: np.ndarray, tasks: np.ndarray):
+        self.units, self.ranks, self.tasks = units, ranks, tasks
+
+    @classmethod
+    def by_rank(cls, found: Dict[int, int]) -> 'Ends':
+        """Of a single unit, by rank."""
+        return cls(np.zeros(len(found), np.int32), np.array(list(found), np.int32),
+                   np.array(list(found.values()), np.int32))
+
+    def of(self, unit: int) -> 'Ends':
+        """Those of one unit."""
+        mine = self.units == unit
+        return Ends(self.units[mine], self.ranks[mine], self.tasks[mine])
+
+
+class Core:
+    """Tasks; those that others have to be before, and those that come out.
+
+    Attributes
+    ----------
+    tasks : Tasks or Records
+    content : Content
+        Of blocks that have these tasks; its ports are the units' numbers times that of ranks, and ranks.
+    first, last : Ends
+    """
+
+    __slots__ = ('tasks', 'content', 'first', 'last')
+
+    def __init__(self, tasks: Any, first: Ends, last: Ends):
+        self.tasks, self.first, self.last = tasks, first, last
+        records, targets = tasks.records()
+        self.content = Content(records, targets,
+                               np.column_stack([last.units * tasks.machine.ranks + last.ranks, last.tasks]))
+
+
+class Records:
+    """Tasks that compiled code has made, as :class:`Tasks` shows its own."""
+
+    __slots__ = ('machine', '_tasks', '_targets')
+
+    def __init__(self, machine: Machine, tasks: np.ndarray, targets: np.ndarray):
+        self.machine, self._tasks, self._targets = machine, tasks, targets
+
+    def records(self) -> Tuple[np.ndarray, np.ndarray]:
+        """As :meth:`Tasks.records`."""
+        return self._tasks, self._targets
+
+    @property
+    def kinds(self) -> List[str]:
+        """What each task is for."""
+        return [KINDS[kind] for kind in (self._tasks['about'] % _MOST_KINDS).tolist()]
+
+    @property
+    def ranks(self) -> List[int]:
+        """Whose it is; -1 for nobody's."""
+        return (self._tasks['about'] // _MOST_KINDS - 1).tolist()
+
+    @property
+    def resource(self) -> np.ndarray:
+        """As a block has it."""
+        return self._tasks['resource']
+
+    @property
+    def work(self) -> np.ndarray:
+        """As a block has it."""
+        return self._tasks['work']
+
+
+def computed(machine: Machine, kind: str, ranks: np.ndarray, seconds: np.ndarray) -> Core:
+    """Cores of ranks are busy for so long, were they those of the machine of the profiles."""
+    tasks = np.zeros(len(ranks), TASK)
+    tasks['work'], tasks['resource'], tasks['second'] = seconds / machine.speed[ranks], machine.core[ranks], -1
+    tasks['order'] = np.arange(len(ranks))
+    tasks['about'] = about(kind) + _MOST_KINDS * (ranks + 1)
+    ends = Ends(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
+    return Core(Records(machine, tasks, np.empty(0, np.int32)), ends, ends)
+
+
+def about(kind: str) -> int:
+    """What stands in a task for a kind."""
+    return KINDS.index(kind)

@@ -9,6 +9,7 @@ _SENTENCES = {
     'compute': ('computes %s', ''),
     'exchange': ('waits for exchanges at %s', 'give it the layout of what it reads'),
     'sum': ('waits for the sums of %s', 'split it'),
+    'row_sum': ('waits for the sums of all rows of %s', 'give it another route'),
     'push': ('waits until rows of %s are pushed', 'give it more partitions, or another route'),
     'pull': ('waits for rows of %s', 'give it more partitions, or another route'),
     'merge': ('waits until servers have updated %s', 'give it more partitions'),

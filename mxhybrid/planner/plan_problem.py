@@ -1,18 +1,20 @@
-"""The splits of a network's operators, as a search sees them."""
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+"""The splits of a network's operators, and how rows of its tables travel, as a search sees them."""
+from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
 
+from ..base.settings import TablePlan
 from ..parallel.split import Split
 from .choices import Choices
 from .simulator import Simulation
 from .step_blocks import StepBlocks
 from .step_model import StepModel
 
-#: As a search has it: splits of operators that decide, in their order.
+#: As a search has it: splits of operators that decide, in their order, then how rows of each table travel.
 Decisions = Tuple[Any, ...]
 
 
 class PlanProblem:
-    """A :class:`mxhybrid.planner.problem.Problem`, whose operators are those of :attr:`Choices.deciding`.
+    """A :class:`mxhybrid.planner.problem.Problem`, whose operators are those of :attr:`Choices.deciding`, and behind
+    them the tables.
 
     A single step is simulated, by itself.
     """
@@ -22,60 +24,76 @@ class PlanProblem:
         self._simulation = Simulation(model.machine.resources)
         self._blocks: Optional[StepBlocks] = None
         self._splits: Dict[int, Split] = {}
-        self._before: Dict[int, Split] = {}
+        self._tables: Dict[str, TablePlan] = {}
+        #: What the last proposal has changed, as it was.
+        self._before: Tuple[Dict[int, Split], Dict[str, TablePlan]] = {}, {}
 
     @property
     def operators(self) -> int:
-        """How many decide."""
-        return len(self._choices.deciding)
+        """How many decide, tables included."""
+        return len(self._choices.deciding) + len(self._choices.tables)
 
-    def candidates(self, operator: int) -> Sequence[Split]:
-        """Splits that an operator may have."""
-        return self._choices.of(self._choices.deciding[operator])
+    def candidates(self, operator: int) -> Sequence[Hashable]:
+        """Splits that an operator may have, or ways of a table's rows."""
+        place = operator - len(self._choices.deciding)
+        return self._choices.of(self._choices.deciding[operator]) if place < 0 else self._choices.of_table(
+            self._choices.tables[place])
 
     def neighbours(self, operator: int) -> Sequence[int]:
-        """Those just before and behind it."""
-        return [one for one in (operator - 1, operator + 1) if 0 <= one < self.operators]
+        """Those just before and behind it, of its kind."""
+        first = len(self._choices.deciding)
+        return [one for one in (operator - 1, operator + 1)
+                if 0 <= one < self.operators and (one < first) == (operator < first)]
 
-    def decisions(self, splits: Mapping[int, Split]) -> Decisions:
-        """Of a whole plan, what those decide who do."""
-        return tuple(splits[number] for number in self._choices.deciding)
+    def decisions(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None) -> Decisions:
+        """Of a whole plan, what those decide who do; of tables of which nothing is said, what the store would do."""
+        return tuple(splits[number] for number in self._choices.deciding) + tuple(
+            self._model.table_plan(name, tables or {}) for name in self._choices.tables)
 
     def splits(self, decisions: Decisions) -> Dict[int, Split]:
-        """The whole plan."""
+        """Those of the whole plan."""
         return self._choices.complete(dict(zip(self._choices.deciding, decisions)))
+
+    def tables(self, decisions: Decisions) -> Dict[str, TablePlan]:
+        """How rows of all tables travel, by the name of the parameter."""
+        return dict(zip(self._choices.tables, decisions[len(self._choices.deciding):]))
 
     def begin(self, assignment: Decisions) -> float:
         """Seconds of a step; proposals depart from here."""
-        splits = self.splits(assignment)
+        splits, tables = self.splits(assignment), self.tables(assignment)
+        former, self._splits, self._tables = self._splits, splits, dict(tables)
         if self._blocks is None:
-            self._blocks = StepBlocks(self._model, splits, 1)
-            self._splits = splits
+            self._blocks = StepBlocks(self._model, splits, 1, tables)
             return self._simulation.run(self._blocks.blocks.values())
-        changed = {number: split for number, split in splits.items() if split != self._splits[number]}
-        self._splits = splits
-        return self._simulation.change(self._blocks.change(changed))
+        changed = {number: split for number, split in splits.items() if split != former[number]}
+        return self._simulation.change(self._blocks.change(changed, tables))
 
     def propose(self, changes: Mapping[int, Any]) -> float:
         """Seconds of a step with other splits for some of those who decide."""
         assert self._blocks is not None
+        first = len(self._choices.deciding)
         changed = self._choices.follow(self._splits, {self._choices.deciding[at]: split
-                                                      for at, split in changes.items()})
-        self._before = {number: self._splits[number] for number in changed}
+                                                      for at, split in changes.items() if at < first})
+        tables = {self._choices.tables[at - first]: one for at, one in changes.items() if at >= first}
+        self._before = ({number: self._splits[number] for number in changed},
+                        {name: self._tables[name] for name in tables})
         self._splits.update(changed)
-        return self._simulation.change(self._blocks.change(changed))
+        self._tables.update(tables)
+        return self._simulation.change(self._blocks.change(changed, tables))
 
     def accept(self) -> None:
         """Proposals depart from the last one."""
-        self._before = {}
+        self._before = {}, {}
 
     def reject(self) -> None:
         """Forget the last one."""
         assert self._blocks is not None
-        self._splits.update(self._before)
-        self._blocks.change(self._before)
+        splits, tables = self._before
+        self._splits.update(splits)
+        self._tables.update(tables)
+        self._blocks.undo()
         self._simulation.undo()
-        self._before = {}
+        self._before = {}, {}
 
     def memory(self) -> float:
         """Bytes of the fullest rank."""
@@ -84,9 +102,7 @@ class PlanProblem:
 
 
 def random_decisions(choices: Choices, draw: Sequence[float]) -> Decisions:
-    """Splits drawn by numbers from 0 to 1, one for each that decides."""
-    found: List[Split] = []
-    for number, one in zip(choices.deciding, draw):
-        candidates = choices.of(number)
-        found.append(candidates[int(one * len(candidates))])
-    return tuple(found)
+    """Drawn by numbers from 0 to 1, one for each that decides, tables included."""
+    candidates: List[Sequence[Hashable]] = [choices.of(number) for number in choices.deciding]
+    candidates += [choices.of_table(name) for name in choices.tables]
+    return tuple(of[int(one * len(of))] for of, one in zip(candidates, draw))

@@ -4,22 +4,24 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 
 from ..base.errors import InputError
+from ..base.settings import TablePlan
 from ..parallel.graph import Operator
-from ..parallel.plan import Explicit, Plan, data_parallel, grid, one_weird_trick
+from ..parallel.plan import Explicit, Plan, as_plan, data_parallel, grid, one_weird_trick
 from ..parallel.rule_table import rule_of
 from ..parallel.shares import Shares
 from ..parallel.split import PartPlace, Split
+from ..parallel.store_plan import StorePlan
 from ..parallel.traced import traced
 from .choices import Choices
-from .cluster import Cluster
+from .cluster import Cluster, load as load_cluster
 from .formulas import best_choices, network_of, split_plan
 from .layer_sizes import sizes_of
 from .machine import Machine
+from .mcmc import Discovery, Progress, SearchLimits, walk_randomly
 from .pareto import Point
 from .plan_problem import PlanProblem, random_decisions
 from .prediction import Prediction
 from .profiles import Profiles
-from .search import Discovery, Progress, SearchLimits, walk_randomly
 from .step_graph import StepGraph
 from .step_model import PartTime, StepModel
 
@@ -126,16 +128,23 @@ class Planner:
                              'cluster file that it was found with' % (plan.cluster, self.cluster.digest()))
         return plan.settle(self.graph, self._dimensions, self.cluster.ranks).splits
 
+    def tables(self, plan: Plan) -> Dict[str, TablePlan]:
+        """What a plan says of tables, by the names of their parameters; InputError for one that is not there."""
+        return plan.store.by_name(self.graph)
+
     def predict(self, plan: Plan) -> Prediction:
         """What a step takes by a plan."""
-        found = Prediction(self.model, self.splits(plan))
+        found = Prediction(self.model, self.splits(plan), self.tables(plan))
         self._profiles.save()
         return found
 
-    def explicit(self, splits: Mapping[int, Split]) -> Explicit:
-        """A plan that says it all."""
+    def explicit(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
+                 dense: Optional[str] = None) -> Explicit:
+        """A plan that says it all; tables by the names of their parameters."""
+        labels = {one.name: self.graph.label(one) for one in self.graph.operators}
         return Explicit({self.graph.label(self.graph.operators[number]): split for number, split in
-                         sorted(splits.items())}, self.graph.digest(), self.cluster.ranks, self.cluster.digest())
+                         sorted(splits.items())}, self.graph.digest(), self.cluster.ranks, self.cluster.digest(),
+                        StorePlan({labels[name]: one for name, one in (tables or {}).items()}, dense))
 
     def starts(self) -> Dict[str, Plan]:
         """Plans that a search begins with: data parallelism, the one weird trick, and all grids."""
@@ -177,22 +186,69 @@ class Planner:
         """
         self._measure()
         problem = PlanProblem(self._rough, self._choices)
-        plans = {name: self.splits(plan) for name, plan in self.starts().items()}
+        given = self.starts()
         if start is not None:
-            plans['imported'] = self.splits(start)
-        starts = {name: problem.decisions(splits) for name, splits in plans.items()}
+            given['imported'] = start
+        plans = {name: (self.splits(plan), self.tables(plan)) for name, plan in given.items()}
+        starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
         found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, None, memory_bytes), seed, progress)
-        plans['search'] = problem.splits(found.assignment)
+        plans['search'] = problem.splits(found.assignment), problem.tables(found.assignment)
         # A search simulates a step by itself; here they follow each other.
         quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
-        predictions = {name: Prediction(self.model, plans[name]) for name in dict.fromkeys(
+        predictions = {name: Prediction(self.model, *plans[name]) for name in dict.fromkeys(
             ['search', 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
         fitting = [name for name, one in predictions.items()
                    if memory_bytes is None or one.largest_memory() <= memory_bytes]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
-        return FoundPlan(self.explicit(plans[best]), best, predictions[best],
+        splits, tables = plans[best]
+        tables = problem.tables(problem.decisions(splits, tables))
+        dense = None if start is None else start.store.dense
+        return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
                          {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
                          found.front, found)
+
+
+def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
+           proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
+           batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Optional[str] = None,
+           progress: Optional[Callable[[Progress], None]] = None) -> FoundPlan:
+    """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
+
+    The first search times operators on this machine, which may take minutes; later ones find the times in a file.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock
+        Initialised; nothing in it changes.
+    data : tuple of int, or list of them
+        Shape of the joint batch of all workers, of each input.
+    cluster : str or Cluster
+        The file that ``mxhybrid calibrate`` has measured, or that was written by hand.
+    seconds, proposals, seed, memory_bytes, progress : optional
+        As for :meth:`Planner.search`.
+    start : plan, dict or str, optional
+        One more plan to begin with, as for :func:`mxhybrid.parallelize`.
+    batch_axis, dtype : optional
+        As for :func:`mxhybrid.parallelize`.
+    states : int, optional
+        Arrays that the optimizer keeps beside each weight, for the memory.
+    profiles : str, optional
+        The file with times of operators; by default one in ``~/.cache/mxhybrid``.
+
+    Returns
+    -------
+    FoundPlan
+        Its `plan` is what :func:`mxhybrid.parallelize` takes, and :func:`mxhybrid.parallel.save` writes.
+
+    Raises
+    ------
+    InputError
+        A network that cannot be traced, a file that is no cluster or no plan, a plan for something else, no plan within
+        the memory, or no end to the search.
+    """
+    there = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
+    return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress)

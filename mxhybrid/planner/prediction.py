@@ -1,8 +1,9 @@
 """What a training step takes by a plan, simulated."""
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..base.settings import TablePlan
 from ..parallel.split import Split
 from .simulated_tasks import SimulatedTask, Where
 from .simulator import Simulation, Times
@@ -25,9 +26,10 @@ class Prediction:
         Bytes of weights, gradients, states of optimizers and outputs of operators, by rank.
     """
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split]):
+    def __init__(self, model: StepModel, splits: Mapping[int, Split],
+                 tables: Optional[Mapping[str, TablePlan]] = None):
         self._model = model
-        self._blocks = StepBlocks(model, splits, _STEPS)
+        self._blocks = StepBlocks(model, splits, _STEPS, tables)
         self._simulation = Simulation(model.machine.resources)
         self._simulation.run(self._blocks.blocks.values())
         self._times: Dict[int, Times] = self._simulation.timeline()

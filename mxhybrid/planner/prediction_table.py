@@ -2,6 +2,7 @@
 from typing import List, Mapping
 
 from ..base.text import aligned, seconds_text, size_text
+from ..parallel.plan import Plan
 from ..parallel.report import layout_words, rank_words
 from ..parallel.split import Split
 from .path_words import path_words
@@ -29,6 +30,14 @@ def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: 
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
     return aligned(lines[0], lines[1:])
+
+
+def store_lines(planner: Planner, plan: Plan) -> List[str]:
+    """What a plan says of tables and sums, and of which tables it says nothing."""
+    graph = planner.graph
+    return plan.store.words() + ['%s: nothing is said of its rows, which are taken to go by servers; training measures '
+                                 'their route' % graph.label(graph.operators[number])
+                                 for number in plan.store.left_out(graph)]
 
 
 def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> List[str]:

@@ -52,6 +52,7 @@ TASK_KINDS = {
     'exchange_back': TaskKind('exchange %s, backward', 'exchange', 'exchange'),
     'sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'group_sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
+    'row_sum': TaskKind('allreduce rows of %s', 'allreduce', 'row_sum'),
     'push': TaskKind('push %s', 'push', 'push'),
     'pull': TaskKind('rows of %s', 'servers', 'pull'),
     'merge': TaskKind('merge %s', 'merge', 'merge'),
@@ -60,8 +61,9 @@ TASK_KINDS = {
 }
 
 #: Groups of kinds, and what they are called.
-TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'sum': 'sums of gradients', 'push': 'pushed rows',
-               'pull': 'pulled rows', 'merge': 'updates in servers', 'update': 'updates', 'step': 'the store by itself'}
+TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'sum': 'sums of gradients', 'row_sum': 'sums of rows',
+               'push': 'pushed rows', 'pull': 'pulled rows', 'merge': 'updates in servers', 'update': 'updates',
+               'step': 'the store by itself'}
 
 
 def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:

@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Block
+from .block import TASK, Block, order_of
 
 _WORDS = TASK.itemsize // 8
 #: How much is set aside for what the first blocks need, and beside that; memory that is not touched costs nothing.
@@ -133,6 +133,7 @@ class Slots:
         shift = inner_bases.repeat(sizes).astype(np.int32)
         tasks['inner'] += shift
         tasks['inner_end'] += shift
+        tasks['order'] += order_of(np.array([block.key for block in blocks])).repeat(sizes)
         targets = self.targets[inner_span]
         np.concatenate([block.targets for block in blocks], out=targets)
         targets += bases.repeat(inner).astype(np.int32)

@@ -1,53 +1,61 @@
 """The blocks of a simulated training, as operators are split now; a change of some splits makes few of them anew."""
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
+from ..base.settings import TablePlan
 from ..parallel.graph import Entry
 from ..parallel.split import Split
-from . import step_model
-from .machine import Tasks
+from .block import Reads
+from .machine import Core, Ends
 from .simulator import Block
 from .step_graph import SCRIPT
-from .step_model import BUNDLE_BYTES, Core, Ends, StepModel
+from .step_model import BUNDLE_BYTES, Flow, StepModel
 
+#: Of a block that waits: tasks, the key of the other block, and the unit there.
+Wait = Tuple[Ends, int, int]
 
 class StepBlocks:
     """Of all steps that are simulated, one behind the other: the first begins with nothing under way, so that what a
     later one takes is what training takes.
     """
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2):
+    def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2,
+                 tables: Optional[Mapping[str, TablePlan]] = None):
         self._model, self._graph = model, model.step_graph
         self._ranks = model.machine.ranks
         self._steps, self.keys = steps, model.step_graph.keys
-        self._ids: Dict[Split, int] = {}
-        #: The number of each operator's split; data have none.
-        self._id: Dict[int, int] = {}
-        self._known: Dict[Any, Optional[Block]] = {}
-        self._tasks: Dict[int, Tasks] = {}
+        #: By key: what tells a block apart from others of its key, and what it is made of.
+        self._made: Dict[int, Tuple[Any, Core]] = {}
+        self._flows: Dict[Entry, Flow] = {}
         #: Weights that all ranks hold whole, and the first of those that each is summed with.
         self._whole: Set[str] = set()
         self._bundled: Dict[str, Tuple[str, ...]] = {}
         self.splits: Dict[int, Split] = {}
+        #: How rows of those travel that have row_sparse gradients.
+        self._tables: Dict[str, TablePlan] = {}
         self.blocks: Dict[int, Block] = {}
         self.memory = np.zeros(self._ranks)
+        self._undo: Optional[_Before] = None
         operators = model.graph.operators
-        self._heads = [entry for entry in model.graph.heads if entry in self._graph.consumers]
-        self._inputs = {number: [entry for entry in operators[number].inputs if entry in self._graph.consumers]
-                        for number in self._graph.computing}
+        self._heads = [(entry, (SCRIPT, place)) for place, entry in enumerate(model.graph.heads)
+                       if entry in self._graph.consumers]
+        self._inputs = {number: [(entry, (number, place)) for place, entry in enumerate(operators[number].inputs)
+                                 if entry in self._graph.consumers] for number in self._graph.computing}
         self._outputs = {number: [(number, output) for output in range(operators[number].outputs)
                                   if (number, output) in self._graph.consumers] for number in self._graph.computing}
-        self._affected = {number: self._near(number) for number in self._graph.computing}
-        self.change(splits)
+        #: Blocks that flows of an output have to do with.
+        self._around = {entry: self._blocks_around(entry) for entry in self._graph.entries}
+        self.change(splits, {name: model.table_plan(name, tables or {}) for name in self._graph.trained
+                             if name in self._graph.tables})
 
     def key(self, kind: str, which: Any, step: int) -> int:
         """Of a block, in the order in which the script asks for them."""
         return self.keys[kind, which] + step * len(self.keys)
 
-    def tasks(self, key: int) -> Tasks:
+    def tasks(self, key: int) -> Any:
         """What the block of a key is made of."""
-        return self._tasks[key]
+        return self._made[key][1].tasks
 
     def is_bundled(self, name: str) -> bool:
         """Whether the gradient of a weight is summed over all ranks, with others."""
@@ -58,63 +66,97 @@ class StepBlocks:
         names = self._bundled.get(name, (name,))
         return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
 
-    def _near(self, number: int) -> List[Tuple[str, Any]]:
-        """The blocks, without those of weights, that the split of an operator has to do with."""
-        graph, one = self._graph.graph, self._graph.graph.operators[number]
-        found: Dict[Tuple[str, Any], None] = {('forward', number): None, ('backward', number): None}
-        inputs = [entry for entry in one.inputs if entry[0] not in graph.fixed]
-        for entry in inputs + [(number, output) for output in range(one.outputs)]:
-            if entry not in self._graph.consumers:
-                continue
-            found[('there', entry)] = found[('back', entry)] = None
-            found[('backward', entry[0])] = None
-            for reader, _ in self._graph.consumers[entry]:
-                if reader != SCRIPT:
-                    found[('forward', reader)] = None
-                else:
-                    found[('step', None)] = None
+    def _blocks_around(self, entry: Entry) -> List[Tuple[str, Any]]:
+        found = [('there', entry), ('back', entry), ('backward', entry[0])]
+        found += [('step', None) if reader == SCRIPT else ('forward', reader)
+                  for reader, _ in self._graph.consumers[entry]]
         return [what for what in found if what in self.keys]
 
-    def change(self, splits: Mapping[int, Split]) -> Dict[int, Optional[Block]]:
-        """Split some operators otherwise; the blocks that are others now, None for those that are no more."""
+    def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None
+               ) -> Dict[int, Optional[Block]]:
+        """Split some operators otherwise, and have rows of some tables travel otherwise; the blocks that are others
+        now, None for those that are no more.
+        """
         changed = {number: split for number, split in splits.items() if self.splits.get(number) != split}
         what: Dict[Tuple[str, Any], None] = {}
-        names: Set[str] = set()
-        first = not self.splits
+        names: Dict[str, None] = {}
+        entries: Dict[Entry, None] = {}
+        undo = _Before({number: self.splits.get(number) for number in changed}, {}, {}, {}, {}, self._whole,
+                       self._bundled, self.memory.copy())
         for number, split in changed.items():
             before = self.splits.get(number)
             if before is not None:
                 self.memory -= self._model.activations(number, before)
             self.memory += self._model.activations(number, split)
-            what.update(dict.fromkeys(self._affected[number]))
-            names.update(self._graph.weights_of.get(number, ()))
-            self._id[number] = self._ids.setdefault(split, len(self._ids) + 1)
-        for name in names if not first else ():
+            what[('forward', number)] = what[('backward', number)] = None
+            names.update(dict.fromkeys(self._graph.weights_of.get(number, ())))
+            entries.update(dict.fromkeys(self._outputs[number]))
+            entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
+        for name in names if self.splits else ():
             self.memory -= self._model.weight_bytes(name, self._readers(name))
+        what.update({} if self.splits else {('step', None): None})
         self.splits.update(changed)
-        for name in names:
-            self.memory += self._model.weight_bytes(name, self._readers(name))
-        if first:
-            what[('step', None)] = None
-        whole = {name for name in names if name not in self._graph.tables
-                 and self._model.is_whole_everywhere(name, self._readers(name))}
-        if whole != self._whole & names:
-            self._whole = self._whole - names | whole
-            what.update(dict.fromkeys(self._bundle_anew()))
-        what.update({('weight', self._holder(name)): None for name in names})
-        found: Dict[int, Optional[Block]] = {}
-        for step in range(self._steps):
-            for kind, which in what:
-                key = self.key(kind, which, step)
-                made = self._block(kind, which, step)
-                if made is self.blocks.get(key):
-                    continue
-                found[key] = made
-                if made is None:
-                    del self.blocks[key]
-                else:
-                    self.blocks[key] = made
+        for entry in entries:
+            flow = self._model.flow(entry, self._of(entry))
+            if flow is not self._flows.get(entry):
+                undo.flows[entry] = self._flows.get(entry)
+                self._flows[entry] = flow
+                what.update(dict.fromkeys(self._around[entry]))
+        self._weigh(names, what)
+        for name, way in (tables or {}).items():
+            former = self._tables.get(name)
+            if former != way:
+                undo.tables[name], self._tables[name] = former, way
+                self.memory += self._model.table_bytes(name, way)
+                self.memory -= 0.0 if former is None else self._model.table_bytes(name, former)
+                what['weight', name] = None
+        found = {key: block for step in range(self._steps) for key, block in self._blocks_anew(what, step, undo)}
+        self._undo = undo
         return found
+
+    def undo(self) -> None:
+        """Back to before the last :meth:`change`; once for each."""
+        undo = self._undo
+        assert undo is not None
+        for now, before in ((self.splits, undo.splits), (self._flows, undo.flows), (self._made, undo.made),
+                            (self.blocks, undo.blocks), (self._tables, undo.tables)):
+            _put_back(now, before)
+        self._whole, self._bundled, self.memory = undo.whole, undo.bundled, undo.memory
+        self._undo = None
+
+    def _weigh(self, names: Iterable[str], what: Dict[Tuple[str, Any], None]) -> None:
+        """The memory of weights, and which of them are summed together; adds blocks that this changes."""
+        held = {name: self._readers(name) for name in names}
+        for name, readers in held.items():
+            self.memory += self._model.weight_bytes(name, readers)
+        whole = {name for name, readers in held.items() if name not in self._graph.tables
+                 and self._model.is_whole_everywhere(name, readers)}
+        if whole != self._whole & set(held):
+            self._whole = self._whole - set(held) | whole
+            what.update(dict.fromkeys(self._bundle_anew()))
+        what.update({('weight', self._holder(name)): None for name in held})
+
+    def _blocks_anew(self, what: Iterable[Tuple[str, Any]], step: int, undo: '_Before'
+                     ) -> Iterable[Tuple[int, Optional[Block]]]:
+        """Of these, those that are others than before."""
+        for kind, which in what:
+            core, waits, content = getattr(self, '_' + kind)(which, step)
+            key = self.key(kind, which, step)
+            before = self._made.get(key)
+            if core is None or not core.content.size:
+                if before is None:
+                    continue
+                made = None
+            elif before is not None and before[1] is core and before[0] == content:
+                continue
+            else:
+                made = Block.of(key, core.content, self._reads(waits()))
+            undo.made[key], undo.blocks[key] = before, self.blocks.get(key)
+            if made is None:
+                del self.blocks[key], self._made[key]
+            else:
+                self.blocks[key], self._made[key] = made, (content, core)
+            yield key, made
 
     def _bundle_anew(self) -> List[Tuple[str, Any]]:
         """Put weights together that all ranks hold whole; blocks that this changes."""
@@ -151,51 +193,21 @@ class StepBlocks:
         return (self.splits.get(entry[0]),) + tuple(self.splits.get(number)
                                                     for number, _ in self._graph.consumers[entry])
 
-    def _content(self, entry: Entry) -> Tuple[int, ...]:
-        """Tells apart how an output moves."""
-        splits = self._id
-        return (splits.get(entry[0], 0),) + tuple([splits.get(number, 0) for number, _ in self._graph.consumers[entry]])
-
-    def _block(self, kind: str, which: Any, step: int) -> Optional[Block]:
-        if kind in ('there', 'back'):
-            content: Any = self._content(which)
-        elif kind == 'forward':
-            content = self._id[which], tuple([self._content(entry) for entry in self._inputs[which]]), tuple([
-                self._holder(name) for name in self._graph.weights_of.get(which, ())]) if step else None
-        elif kind == 'backward':
-            content = self._id[which], tuple([self._content(entry) for entry in self._outputs[which]])
-        elif kind == 'weight':
-            names = self._bundled.get(which, (which,))
-            content = names, tuple([self._id[reader.number] for name in names for reader in self._graph.readers[name]])
-        else:
-            content = tuple([self._content(entry) for entry in self._heads])
-        key = kind, which, step, content
-        if key not in self._known:
-            made = getattr(self, '_' + kind)(which, step)
-            if len(self._known) * self._ranks >= step_model.MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = made
-        return self._known[key]
-
-    def _made(self, kind: str, which: Any, step: int, core: Core, waits: List[np.ndarray]) -> Optional[Block]:
-        if not len(core.tasks):
-            return None
-        key = self.key(kind, which, step)
-        self._tasks[key] = core.tasks
-        ports = np.column_stack([core.last.units * self._ranks + core.last.ranks, core.last.tasks])
-        columns: Dict[str, Any] = core.tasks.columns()
-        return Block(key, inner=core.tasks.inner, ports=ports, waits=np.concatenate(waits) if waits else (), **columns)
-
-    def _waits(self, ends: Ends, key: int, unit: Optional[int] = None) -> np.ndarray:
-        """Tasks that wait for what another block has for their ranks: own task, key of the block, port."""
-        found = np.empty((len(ends.tasks), 3), np.int64)
-        found[:, 0], found[:, 1], found[:, 2] = ends.tasks, key, ends.ranks + (unit or 0) * self._ranks
+    def _reads(self, waits: List[Wait]) -> Reads:
+        found: Reads = {}
+        for ends, key, unit in waits:
+            if not len(ends.tasks):
+                continue
+            more = ends.tasks, ends.ranks + unit * self._ranks if unit else ends.ranks
+            if key in found:
+                more = np.concatenate([found[key][0], more[0]]), np.concatenate([found[key][1], more[1]])
+            found[key] = more
         return found
 
-    def _given(self, ends: Ends, entry: Entry, reader: Tuple[int, int], step: int) -> np.ndarray:
+    def _given(self, ends: Ends, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Tasks that wait for an output that they read."""
-        unit = self._model.flow(entry, self._of(entry)).unit_of[reader]
-        return self._waits(ends, self._maker(entry, step) if unit is None else self.key('there', entry, step), unit)
+        unit = self._flows[entry].unit_of[reader]
+        return (ends, self._maker(entry, step), 0) if unit is None else (ends, self.key('there', entry, step), unit)
 
     def _maker(self, entry: Entry, step: int) -> int:
         """The block of what ranks make themselves, or are given by the script."""
@@ -203,65 +215,98 @@ class StepBlocks:
             return self.key('step', None, step)
         return self.key('forward', entry[0], step)
 
-    def _step(self, which: None, step: int) -> Optional[Block]:
+    # Each of these says what tasks a block has, what makes what they wait for, and what that depends on.
+
+    def _step(self, which: None, step: int) -> 'Made':
         core = self._model.script()
-        return self._made('step', None, step, core, [
-            self._given(core.first, entry, (SCRIPT, place), step - 1) for place, entry in enumerate(self._heads)
-            ] if step else [])
+        return core, lambda: [self._given(core.first, entry, reader, step - 1) for entry, reader in self._heads
+                              if step], [self._flows[entry].unit_of[reader] for entry, reader in self._heads]
 
-    def _there(self, entry: Entry, step: int) -> Optional[Block]:
+    def _there(self, entry: Entry, step: int) -> 'Made':
         core = self._model.transfers(entry, self._of(entry), False)
-        return self._made('there', entry, step, core, [self._waits(core.first, self._maker(entry, step))])
+        return core, lambda: [(core.first, self._maker(entry, step), 0)], None
 
-    def _forward(self, number: int, step: int) -> Optional[Block]:
-        core = self._model.operator(number, self.splits[number], False)
-        waits = [self._given(core.first, entry, (number, place), step)
-                 for place, entry in enumerate(self._graph.graph.operators[number].inputs)
-                 if entry in self._graph.consumers]
-        waits += [self._waits(core.first, self.key('weight', self._holder(name), step - 1))
-                  for name in self._graph.weights_of.get(number, ()) if step]
-        return self._made('forward', number, step, core, waits)
+    def _forward(self, number: int, step: int) -> 'Made':
+        core, inputs = self._model.operator(number, self.splits[number], False), self._inputs[number]
+        holders = [self._holder(name) for name in self._graph.weights_of.get(number, ())] if step else []
+        return core, lambda: [self._given(core.first, entry, reader, step) for entry, reader in inputs] + [
+            (core.first, self.key('weight', name, step - 1), 0) for name in holders], (
+            [self._flows[entry].unit_of[reader] for entry, reader in inputs], holders)
 
-    def _back(self, entry: Entry, step: int) -> Optional[Block]:
+    def _back(self, entry: Entry, step: int) -> 'Made':
         core = self._model.transfers(entry, self._of(entry), True)
-        waits = []
-        for (reader, _), unit in self._model.flow(entry, self._of(entry)).unit_of.items():
-            if unit is None or reader != SCRIPT and reader not in self._graph.learning:
-                continue
-            here = core.first.of(unit)
-            waits.append(self._waits(here, self.key('there', entry, step), unit) if reader == SCRIPT else
-                         self._waits(here, self.key('backward', reader, step)))
-        return self._made('back', entry, step, core, waits)
+        unit_of = self._flows[entry].unit_of
 
-    def _backward(self, number: int, step: int) -> Optional[Block]:
+        def waits() -> List[Wait]:
+            found = []
+            for (reader, _), unit in unit_of.items():
+                if unit is None or reader != SCRIPT and reader not in self._graph.learning:
+                    continue
+                here = core.first.of(unit)
+                found.append((here, self.key('there', entry, step), unit) if reader == SCRIPT else
+                             (here, self.key('backward', reader, step), 0))
+            return found
+        return core, waits, list(unit_of.values())
+
+    def _backward(self, number: int, step: int) -> 'Made':
         if number not in self._graph.learning:
-            return None
-        core, waits = self._model.operator(number, self.splits[number], True), []
-        for entry in self._outputs[number]:
-            for (reader, _), unit in self._model.flow(entry, self._of(entry)).unit_of.items():
-                if unit is not None:
-                    waits.append(self._waits(core.first, self.key('back', entry, step), unit))
-                elif reader == SCRIPT:
-                    waits.append(self._waits(core.first, self.key('forward', number, step)))
-                elif reader in self._graph.learning:
-                    waits.append(self._waits(core.first, self.key('backward', reader, step)))
-        return self._made('backward', number, step, core, waits)
+            return None, None, None
+        core = self._model.operator(number, self.splits[number], True)
+        flows = [(entry, self._flows[entry].unit_of) for entry in self._outputs[number]]
+
+        def waits() -> List[Wait]:
+            found = []
+            for entry, unit_of in flows:
+                for (reader, _), unit in unit_of.items():
+                    if unit is not None:
+                        found.append((core.first, self.key('back', entry, step), unit))
+                    elif reader == SCRIPT:
+                        found.append((core.first, self.key('forward', number, step), 0))
+                    elif reader in self._graph.learning:
+                        found.append((core.first, self.key('backward', reader, step), 0))
+            return found
+        return core, waits, [list(unit_of.values()) for _, unit_of in flows]
 
     def _holder(self, name: str) -> str:
         """The parameter under whose name a weight's sum goes."""
         return self._bundled[name][0] if name in self._bundled else name
 
-    def _weight(self, name: str, step: int) -> Optional[Block]:
+    def _weight(self, name: str, step: int) -> 'Made':
         names = self._bundled.get(name, (name,))
         if names[0] != name:
-            return None
+            return None, None, None
         if name in self._bundled:
             core = self._model.bundle(names)
         elif name in self._graph.tables:
-            core = self._model.table(name, self._readers(name))
+            core = self._model.table(name, self._readers(name), self._tables[name])
         else:
             core = self._model.part(name, self._readers(name))
         # Of ranks that have no part of an operator there is nothing to wait for.
-        waits = [self._waits(core.first, self.key('backward', reader.number, step))
-                 for one in names for reader in self._graph.readers[one] if reader.number in self._graph.learning]
-        return self._made('weight', name, step, core, waits)
+        return core, lambda: [(core.first, self.key('backward', reader.number, step), 0) for one in names
+                              for reader in self._graph.readers[one]
+                              if reader.number in self._graph.learning], names
+
+
+class _Before(NamedTuple):
+    """How it was before a change; None where there was nothing."""
+
+    splits: Dict[int, Optional[Split]]
+    flows: Dict[Entry, Optional[Flow]]
+    made: Dict[int, Optional[Tuple[Any, Core]]]
+    blocks: Dict[int, Optional[Block]]
+    tables: Dict[str, Optional[TablePlan]]
+    whole: Set[str]
+    bundled: Dict[str, Tuple[str, ...]]
+    memory: np.ndarray
+
+
+#: Tasks of a block, None for no block; what they wait for; and what that depends on besides.
+Made = Tuple[Optional[Core], Any, Any]
+
+
+def _put_back(now: Dict[Any, Any], before: Mapping[Any, Any]) -> None:
+    for key, value in before.items():
+        if value is None:
+            now.pop(key, None)
+        else:
+            now[key] = value

@@ -63,12 +63,8 @@ class StepGraph:
                     for name, whole in self._below(graph.operators[source], False):
                         self.readers[name].append(WeightReader(one.number, place, whole))
         self._trace(set(frozen))
-        self.tables = {self._name(one.inputs[1][0]) for one in graph.computing
-                       if one.op == 'Embedding' and one.get('sparse_grad', False)}
+        self.tables = {graph.operators[number].name for number in graph.tables}
         self.keys = self._number()
-
-    def _name(self, number: int) -> str:
-        return self.graph.operators[number].name
 
     def _below(self, one: Operator, whole: bool) -> List[Tuple[str, bool]]:
         """Parameters that a value comes of which depends on nothing else."""

@@ -2,23 +2,27 @@
 
 Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.step_blocks` puts it together.
 """
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..parallel.boxes import Box, full, shape_of, size_of
-from ..parallel.composed import COMPOSED
+from ..base.settings import TablePlan
+from ..parallel.boxes import size_of
 from ..parallel.graph import Entry, Operator
-from ..parallel.layout import Layout, owners
+from ..parallel.layout import owners
 from ..parallel.rule import OperatorPart
-from ..parallel.rule_table import indices, rule_of
+from ..parallel.rule_table import indices
 from ..parallel.split import PartPlace, Split
 from ..parallel.weights import Weights
-from .flows import Moved, moved
-from .machine import Machine, Tasks
+from .compiled_transfers import fastest_transfers
+from .cuts import Cut, PlacedCut, all_of, geometry_of
+from .flows import Moved, Placed
+from .machine import Core, Ends, Machine, Tasks, computed
 from .step_graph import SCRIPT, StepGraph
+from .transfers import Exchanged, Transfers
 
-#: Seconds of an operator's part, forward and backward, on the machine of the profiles.
+#: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
+#: and make boxes of the same shapes.
 PartTime = Callable[[Operator, PartPlace], Tuple[float, float]]
 
 #: Share of a composed operator's time before ranks tell each other what they have: one pass over its input of about
@@ -35,11 +39,13 @@ BUNDLE_BYTES = 2 << 20
 class Unit(NamedTuple):
     """An exchange between an operator and some of those who read it."""
 
-    have: Layout
-    wanted: Dict[int, Box]
+    have: Placed
+    wanted: Placed
     moved: Moved
     #: Who gives gradients back; none where none flow.
     answers: Sequence[int]
+    #: Tells apart what moves.
+    key: Tuple[Any, ...]
 
 
 class Flow:
@@ -57,53 +63,41 @@ class Flow:
         self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
 
 
-class Ends:
-    """Tasks by unit and rank, as arrays of equal length.
-
-    Attributes
-    ----------
-    units, ranks, tasks : numpy.ndarray of int
-    """
-
-    def __init__(self, found: Dict[Tuple[int, int], int]):
-        self._rows = np.array([(unit, rank, at) for (unit, rank), at in found.items()], int).reshape(-1, 3)
-        self.units, self.ranks, self.tasks = self._rows.T
-
-    def of(self, unit: int) -> 'Ends':
-        """Those of one unit."""
-        return Ends({(one, rank): at for one, rank, at in self._rows.tolist() if one == unit})
-
-
-class Core(NamedTuple):
-    """Tasks; those that others have to be before, and those that come out."""
-
-    tasks: Tasks
-    first: Ends
-    last: Ends
-
-
 class StepModel:
     """Of a network on a machine; `part_time` says what parts of operators take."""
 
-    def __init__(self, step_graph: StepGraph, machine: Machine, part_time: PartTime, states: int = 0):
+    def __init__(self, step_graph: StepGraph, machine: Machine, part_time: PartTime, states: int = 0,
+                 transfers: Optional[Transfers] = None):
         self.step_graph, self.machine, self._part_time = step_graph, machine, part_time
         self.graph = step_graph.graph
         #: Arrays of an optimizer beside each weight.
         self.states = states
+        self._transfers = transfers or fastest_transfers(machine)
+        #: What was made, and what was made before that and not asked for since.
         self._known: Dict[Any, Any] = {}
+        self._aged: Dict[Any, Any] = {}
         self._itemsizes = {one.name: self.graph.dtypes[one.number, 0].itemsize for one in self.graph.operators
                            if one.op == 'null'}
         #: Of whole weights.
         self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
                          for name, shape in step_graph.parameters.items()}
         self._everyone = range(machine.ranks)
+        numbers: Dict[Any, int] = {}
+        #: A number for each of those of which parts are the same.
+        self._geometry = {one.number: numbers.setdefault(geometry_of(self.graph, one), len(numbers))
+                          for one in self.graph.computing}
+        shares = step_graph.shares
+        self._given = {entry: Placed.of(boxes) for entry, boxes in shares.inputs.items()}
+        self._taken = {entry: Placed.of(boxes) for entry, boxes in shares.outputs.items()}
 
     def _once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
         found = self._known.get(key)
         if found is None:
-            found = make(*args)
-            if len(self._known) * self.machine.ranks >= MOST_KNOWN:
-                self._known.clear()
+            found = self._aged.get(key)
+            if found is None:
+                found = make(*args)
+            if 2 * len(self._known) * self.machine.ranks >= MOST_KNOWN:
+                self._aged, self._known = self._known, {}
             self._known[key] = found
         return found
 
@@ -111,188 +105,196 @@ class StepModel:
 
     def parts(self, number: int, split: Split) -> Dict[int, Tuple[PartPlace, OperatorPart]]:
         """What each rank has of an operator."""
-        return self._once(('parts', number, split), self._parts, number, split)
+        cut = self._cut(number, split)
+        return dict(zip(split.ranks, zip(cut.places, cut.parts)))
 
-    def _parts(self, number: int, split: Split) -> Dict[int, Tuple[PartPlace, OperatorPart]]:
-        one = self.graph.operators[number]
-        rule = rule_of(one)
-        return {rank: (place, rule.part(self.graph, one, place)) for rank, place in
-                split.places(self.graph.shape(one), rule.grains(self.graph, one)).items()}
+    def _cut(self, number: int, split: Split) -> Cut:
+        return self._once(('cut', self._geometry[number], split.degrees, split.addends, split.copies),
+                          Cut, self.graph, self.graph.operators[number], split)
 
-    def _composition(self, one: Operator, split: Split) -> Any:
-        composed = COMPOSED[True].get(one.op)
-        return composed if composed is not None and composed.applies(self.graph, one, split) else None
+    def _parts(self, number: int, split: Split) -> PlacedCut:
+        return self._once(('parts', self._geometry[number], split), lambda: PlacedCut(
+            self._cut(number, split), split, self._intern))
+
+    def _intern(self, ranks: np.ndarray, boxes: np.ndarray) -> Placed:
+        """Equal ones are one object, as long as they are known."""
+        return self._once(('placed', ranks.tobytes(), boxes.shape, boxes.tobytes()), Placed, ranks, boxes)
+
+    def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
+        """Of each part, in the order of the split's ranks."""
+        return self._once(('seconds', number, split.degrees, split.addends, split.copies), self._part_seconds, number,
+                          split)[int(backward)]
+
+    def _part_seconds(self, number: int, split: Split) -> np.ndarray:
+        places, which = self._cut(number, split).alike
+        return np.array([self._part_time(self.graph.operators[number], place) for place in places]).T[:, which]
 
     def operator(self, number: int, split: Split, backward: bool) -> Core:
         """Forward or backward of an operator."""
         return self._once(('operator', number, split, backward), self._operator, number, split, backward)
 
     def _operator(self, number: int, split: Split, backward: bool) -> Core:
-        one = self.graph.operators[number]
-        composed = self._composition(one, split)
-        parts = self.parts(number, split)
-        kind, tasks = 'backward' if backward else 'forward', Tasks(self.machine)
-        seconds = {rank: self._part_time(one, place)[backward]
-                   for rank, (place, _) in parts.items()}
-        if composed is None:
-            last = {rank: tasks.compute(kind, rank, seconds[rank]) for rank in parts}
-            return Core(tasks, _by_rank(last), _by_rank(last))
-        have, wanted, dtype = composed.told(self.graph, one, {rank: place.box for rank, (place, _) in parts.items()})
+        parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
+        kind, told = 'backward' if backward else 'forward', parts.cut.told
+        if told is None:
+            return computed(self.machine, kind, parts.ranks, seconds)
         before = 1 - _BEFORE if backward else _BEFORE
-        first = {rank: tasks.compute(kind, rank, seconds[rank] * before) for rank in parts}
-        _, told = tasks.exchange(moved(have, wanted), np.dtype(dtype).itemsize, first, dict(first))
-        last = {rank: tasks.compute(kind, rank, seconds[rank] * (1 - before), [told[rank]]) for rank in parts}
-        return Core(tasks, _by_rank(first), _by_rank(last))
+        have, wanted = parts.place(told.have), parts.place(told.wanted)
+        return self._transfers.composed(kind, parts.ranks, seconds * before, seconds * (1 - before),
+                                        self._moved(have, False, wanted), told.itemsize)
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    def layout(self, entry: Entry, split: Optional[Split]) -> Layout:
+    def layout(self, entry: Entry, split: Optional[Split]) -> Placed:
         """Of an output of an operator, or of data."""
-        if split is None:
-            return Layout(self.graph.shapes[entry], self.step_graph.shares.inputs[entry])
-        return self._once(('layout', entry, split), self._layout, entry, split)
-
-    def _layout(self, entry: Entry, split: Split) -> Layout:
-        return Layout(self.graph.shapes[entry], {rank: part.outputs[entry[1]] for rank, (_, part) in
-                                                 self.parts(entry[0], split).items()}, split.addends > 1)
+        return self._given[entry] if split is None else self._parts(entry[0], split).outputs(entry[1])
 
     def flow(self, entry: Entry, splits: Tuple[Optional[Split], ...]) -> Flow:
         """How an output moves, of the splits of who makes it and of who reads it."""
         return self._once(('flow', entry, splits), self._flow, entry, splits)
 
     def _flow(self, entry: Entry, splits: Tuple[Optional[Split], ...]) -> Flow:
-        graph, found = self.graph, Flow()
-        have = self.layout(entry, splits[0])
+        found, maker = Flow(), splits[0]
+        have, partial = self.layout(entry, maker), maker is not None and maker.addends > 1
         known: Dict[Any, Optional[int]] = {}
         for (number, place), split in zip(self.step_graph.consumers[entry], splits[1:]):
-            if number == SCRIPT:
-                wanted, fill, as_index = self.step_graph.shares.outputs[entry], 0.0, False
+            if split is None:
+                wanted, fill, as_index = self._taken[entry], 0.0, False
             else:
-                assert split is not None
-                parts = [(rank, part) for rank, (_, part) in self.parts(number, split).items()]
-                boxes = {rank: part.inputs[place] for rank, part in parts}
-                wanted = {rank: box for rank, box in boxes.items() if box is not None}
-                fill, as_index = parts[0][1].fills[place], place == indices(graph.operators[number])
-            key = tuple(sorted(wanted.items())), fill, as_index, number == SCRIPT
+                parts = self._parts(number, split)
+                wanted, fill = parts.inputs(place), parts.cut.parts[0].fills[place]
+                as_index = place == indices(self.graph.operators[number])
+            key = wanted.number, fill, as_index, number == SCRIPT
             if key not in known:
                 known[key] = None
-                if not _is_there(have, wanted, number == SCRIPT):
+                if not self._is_there(have, partial, wanted, number == SCRIPT):
                     flows = entry[0] in self.step_graph.flowing and not as_index
-                    answers: Iterable[int] = () if not flows else (
-                        owners(wanted).values() if number == SCRIPT else wanted)
                     known[key] = len(found.units)
-                    found.units.append(Unit(have, wanted, moved(have, wanted), sorted(answers)))
+                    found.units.append(self._unit(have, partial, wanted, flows, number == SCRIPT))
             found.unit_of[number, place] = known[key]
         return found
 
+    def _is_there(self, have: Placed, partial: bool, wanted: Placed, is_output: bool) -> bool:
+        """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.program.Program` has it."""
+        if partial:
+            return False
+        found = self._once(('has', have.number, wanted.number), self._transfers.has, have, wanted)
+        return found == 2 and len(set(wanted.by_rank.values())) == len(wanted.ranks) if is_output else found > 0
+
+    def _unit(self, have: Placed, partial: bool, wanted: Placed, flows: bool, is_output: bool) -> Unit:
+        key = have.number, partial, wanted.number, flows, is_output
+        return self._once(('unit',) + key, self._make_unit, key, have, wanted)
+
+    def _make_unit(self, key: Tuple[Any, ...], have: Placed, wanted: Placed) -> Unit:
+        _, partial, _, flows, is_output = key
+        answers: Iterable[int] = () if not flows else (
+            owners(wanted.by_rank).values() if is_output else wanted.ranks.tolist())
+        return Unit(have, wanted, self._moved(have, partial, wanted), sorted(answers), key)
+
+    def _moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
+        return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
+
     def transfers(self, entry: Entry, splits: Tuple[Optional[Split], ...], back: bool) -> Core:
         """The exchanges of a flow, there or back."""
-        return self._once(('transfers', entry, splits, back), self._transfers, entry, splits, back)
+        units = [(number, unit) for number, unit in enumerate(self.flow(entry, splits).units)
+                 if unit.answers or not back]
+        itemsize = self.graph.dtypes[entry].itemsize
+        return self._once(('transfers', itemsize, back) + tuple((number, unit.key) for number, unit in units),
+                          self._exchanges, units, itemsize, back)
 
-    def _transfers(self, entry: Entry, splits: Tuple[Optional[Split], ...], back: bool) -> Core:
-        tasks, itemsize = Tasks(self.machine), self.graph.dtypes[entry].itemsize
-        first: Dict[Tuple[int, int], int] = {}
-        last: Dict[Tuple[int, int], int] = {}
-        for number, unit in enumerate(self.flow(entry, splits).units):
-            there, givers, takers = unit.moved, sorted(unit.have.boxes), sorted(unit.wanted)
-            if back:
-                there, givers, takers = there.reversed(unit.answers), sorted(unit.answers), givers
-                if not givers:
-                    continue
-            give, take = tasks.exchange(there, itemsize, dict.fromkeys(givers), dict.fromkeys(takers))
-            first.update({(number, rank): at for rank, at in give.items()})
-            last.update({(number, rank): at for rank, at in take.items()})
-        return Core(tasks, Ends(first), Ends(last))
+    def _exchanges(self, units: List[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
+        found = []
+        for _, unit in units:
+            if not back:
+                found.append(Exchanged(unit.moved, unit.have.ranks, unit.wanted.ranks))
+            else:
+                found.append(Exchanged(unit.moved.reversed(unit.answers), np.array(unit.answers, np.int32),
+                                       unit.have.ranks))
+        return self._transfers.exchanges(found, [number for number, _ in units], itemsize)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def held(self, name: str, splits: Tuple[Split, ...]) -> Dict[int, Box]:
+    def held(self, name: str, splits: Tuple[Split, ...]) -> Placed:
         """What each rank holds of a weight, of the splits of those who read it."""
-        return self._once(('held', name, splits), self._held, name, splits)
-
-    def _held(self, name: str, splits: Tuple[Split, ...]) -> Dict[int, Box]:
         shape = self.step_graph.parameters[name]
-        weights = Weights({name: shape})
-        for reader, split in zip(self.step_graph.readers[name], splits):
-            for rank, (_, part) in self.parts(reader.number, split).items():
-                box = part.inputs[reader.place]
-                if box is not None:
-                    weights.need(name, rank, full(shape) if reader.whole else box)
-        return weights.boxes(name)
+        needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
+                  for reader, split in zip(self.step_graph.readers[name], splits)]
+        return self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
+                          self._held, shape, needed)
+
+    def _held(self, shape: Tuple[int, ...], needed: List[Tuple[Placed, bool]]) -> Placed:
+        weights = Weights({'': shape})
+        for placed, all_of_it in needed:
+            for rank, box in (all_of(shape, placed) if all_of_it else placed).by_rank.items():
+                weights.need('', rank, box)
+        found = Placed.of(weights.boxes(''))
+        return self._intern(found.ranks, found.boxes)
 
     def is_whole_everywhere(self, name: str, splits: Tuple[Split, ...]) -> bool:
         """Whether every rank holds all of it."""
-        return self._once(('whole', name, splits), lambda: self.held(name, splits) == dict.fromkeys(
-            self._everyone, full(self.step_graph.parameters[name])))
+        held = self.held(name, splits)
+        return self._once(('whole', held.number, self.step_graph.parameters[name]), lambda: (
+            len(held.ranks) == self.machine.ranks
+            and bool((held.boxes == all_of(self.step_graph.parameters[name], held).boxes).all())))
 
     def bundle(self, names: Tuple[str, ...]) -> Core:
         """Weights that every rank holds: gradients are summed over all, then each updates its own."""
-        return self._once(('bundle', names), self._bundle, names)
-
-    def _bundle(self, names: Tuple[str, ...]) -> Core:
-        machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
         size = sum(self.bytes_of[name] for name in names)
-        update = costs['update'].seconds(len(names), size)
+        return self._once(('bundle', len(names), size), self._bundle, len(names), size)
+
+    def _bundle(self, count: int, size: int) -> Core:
+        machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
+        update = costs['update'].seconds(count, size)
         if machine.ranks == 1:
             alone = {0: tasks.spend('update', 0, update)}
             return Core(tasks, _by_rank(alone), _by_rank(alone))
         own = costs['sum']
         half = own.seconds(machine.ranks, size) / 2
         give = {rank: tasks.spend('sum', rank, half, own.latency_s) for rank in self._everyone}
-        before = self._all_to_all(tasks, list(give.values()), size) if machine.hosts > 1 else [
-            tasks.add('sum', -1, -1, 0.0, after=list(give.values()),
-                      latency=machine.cluster.memory_latency_s)]
+        before = self._summed(tasks, 'sum', list(give.values()), size)
         take = {rank: tasks.spend('sum', rank, half, after=before) for rank in self._everyone}
         last = {rank: tasks.spend('update', rank, update, after=[take[rank]]) for rank in self._everyone}
         return Core(tasks, _by_rank(give), _by_rank(last))
 
-    def _all_to_all(self, tasks: Tasks, before: List[int], size: float) -> List[int]:
+    def _summed(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
+        """Gradients of all ranks are summed, what they have given: what comes behind it."""
+        if self.machine.hosts > 1:
+            return self._all_to_all(tasks, kind, before, size)
+        return [tasks.add(kind, -1, -1, 0.0, after=before, latency=self.machine.cluster.memory_latency_s)]
+
+    def _all_to_all(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
         """Hosts sum a range each, and tell each other: reduce-scatter and allgather."""
         machine = self.machine
         share = size * (machine.hosts - 1) / machine.hosts
         for _ in range(2):
-            joined = tasks.add('sum', -1, -1, 0.0, after=before)
-            before = [tasks.add('sum', -1, int(machine.up[host]), share, int(machine.down[host]),
+            joined = tasks.add(kind, -1, -1, 0.0, after=before)
+            before = [tasks.add(kind, -1, int(machine.up[host]), share, int(machine.down[host]),
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
-        return [tasks.add('sum', -1, -1, 0.0, after=before)]
+        return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
     def part(self, name: str, splits: Tuple[Split, ...]) -> Core:
         """A weight that is split: gradients are summed over those who hold the same box."""
-        return self._once(('part', name, splits), self._part, name, splits)
-
-    def _part(self, name: str, splits: Tuple[Split, ...]) -> Core:
-        costs, tasks = self.machine.cluster.costs, Tasks(self.machine)
         held, itemsize = self.held(name, splits), self._itemsizes[name]
-        groups: Dict[Box, List[int]] = {}
-        for rank, box in sorted(held.items()):
-            groups.setdefault(box, []).append(rank)
-        first: Dict[int, int] = {}
-        last: Dict[int, int] = {}
-        for box, ranks in groups.items():
-            size = size_of(box) * itemsize
-            before: Dict[int, List[int]] = {rank: [] for rank in ranks}
-            if len(ranks) > 1:
-                count = size_of(box) // len(ranks)
-                pairs = [(one, other) for one in ranks for other in ranks if one != other]
-                each = Moved(np.array([one for one, _ in pairs]), np.array([other for _, other in pairs]),
-                             np.full(len(pairs), count))
-                give, take = tasks.exchange(each, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks), 'group_sum',
-                                            'sum', False)
-                _, gathered = tasks.exchange(each, itemsize, dict(take), dict(take), 'group_sum', 'sum', False)
-                first.update(give)
-                before = {rank: [at] for rank, at in gathered.items()}
-            for rank in ranks:
-                last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size), after=before[rank])
-                first.setdefault(rank, last[rank])
-        return Core(tasks, _by_rank(first), _by_rank(last))
+        return self._once(('part', held.number, itemsize), self._transfers.group_sums, held, itemsize)
 
-    def table(self, name: str, splits: Tuple[Split, ...]) -> Core:
-        """A weight with row_sparse gradients: ranks push the rows of their ids to the servers, one on each host, and
-        pull the rows that anyone has touched, which all then update.
+    def table_plan(self, name: str, tables: Mapping[str, TablePlan]) -> TablePlan:
+        """How rows of a table travel: as is said, or as the store does it where nothing is, in a partition for each
+        server.
         """
-        return self._once(('table', name, splits), self._table, name, splits)
+        found = tables.get(name, TablePlan('servers'))
+        if found.route != 'servers':
+            return found
+        return found._replace(partitions=min(found.partitions or self.machine.hosts,
+                                             self.step_graph.parameters[name][0]))
 
-    def _table(self, name: str, splits: Tuple[Split, ...]) -> Core:
+    def table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
+        """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
+        servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
+        is, with a mark for each.  Then all update those that were touched.
+        """
+        return self._once(('table', name, splits, way), self._table, name, splits, way)
+
+    def _table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
         machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
         rows, *row = self.step_graph.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
@@ -304,26 +306,55 @@ class StepModel:
         # Rows that several ids name count as often: which ids there will be is not known.
         touched = min(float(given.sum()), rows) * size
         given = np.minimum(given, rows) * float(size)
-        push = {rank: tasks.spend('push', rank, costs['push'].seconds(machine.hosts, float(given[rank])),
-                                  costs['push'].latency_s) for rank in self._everyone}
-        there = self._by_hosts(tasks, 'push', list(push.values()), np.bincount(machine.host, given, machine.hosts))
-        ranks = np.bincount(machine.host, None, machine.hosts)
-        # Each server answers with its share of the rows.
-        back = self._by_hosts(tasks, 'pull', there, np.full(machine.hosts, touched * ranks.sum() / machine.hosts))
-        pull = {rank: tasks.spend('pull', rank, costs['pull'].seconds(machine.hosts, touched),
-                                  costs['pull'].latency_s, back) for rank in self._everyone}
-        last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[pull[rank]])
+        if way.route == 'allreduce':
+            moved = self._buffer_bytes(name)
+            own = costs.get('row_sum', costs['sum'])
+            half = own.seconds(machine.ranks, moved) / 2
+            first = {rank: tasks.spend('row_sum', rank, half, own.latency_s) for rank in self._everyone}
+            before = self._summed(tasks, 'row_sum', list(first.values()), moved)
+            there = {rank: tasks.spend('row_sum', rank, half, after=before) for rank in self._everyone}
+        else:
+            count = way.partitions or 1
+            shares = self._server_shares(name, count)
+            first = {rank: tasks.spend('push', rank, costs['push'].seconds(count, float(given[rank])),
+                                       costs['push'].latency_s) for rank in self._everyone}
+            pushed = np.bincount(machine.host, given, machine.hosts)
+            before = self._by_hosts(tasks, 'push', list(first.values()), pushed * (1 - shares),
+                                    (pushed.sum() - pushed) * shares)
+            # Each server answers with its share of the rows, once to each host.
+            before = self._by_hosts(tasks, 'pull', before, touched * shares * (machine.hosts - 1),
+                                    touched * (1 - shares))
+            there = {rank: tasks.spend('pull', rank, costs['pull'].seconds(count, touched), costs['pull'].latency_s,
+                                       before) for rank in self._everyone}
+        last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[there[rank]])
                 for rank in self._everyone}
-        return Core(tasks, _by_rank(push), _by_rank(last))
+        return Core(tasks, _by_rank(first), _by_rank(last))
 
-    def _by_hosts(self, tasks: Tasks, kind: str, before: List[int], sent: np.ndarray) -> List[int]:
-        """Each host sends so many bytes, as much to each host: what comes behind it."""
+    def _server_shares(self, name: str, partitions: int) -> np.ndarray:
+        """Share of a table's rows on each host: partitions are dealt out, those of another table from the next host on.
+        """
+        hosts = self.machine.hosts
+        place = [one for one in self.step_graph.trained if one in self.step_graph.tables].index(name)
+        return np.bincount((place + np.arange(partitions)) % hosts, None, hosts) / partitions
+
+    def _buffer_bytes(self, name: str) -> int:
+        """Of the rows of a table and their marks, as :mod:`mxhybrid.routes.row_sums` has them."""
+        return self.bytes_of[name] + self.step_graph.parameters[name][0] * self._itemsizes[name]
+
+    def table_bytes(self, name: str, way: TablePlan) -> np.ndarray:
+        """Bytes that the way of its rows takes beside weight and gradient, by rank."""
+        return np.full(self.machine.ranks, float(self._buffer_bytes(name) if way.route == 'allreduce' else 0))
+
+    def _by_hosts(self, tasks: Tasks, kind: str, before: List[int], sent: np.ndarray, got: np.ndarray) -> List[int]:
+        """Each host sends and receives so many bytes: what comes behind it."""
         machine = self.machine
         if machine.hosts > 1:
-            share = (machine.hosts - 1) / machine.hosts
             joined = tasks.add(kind, -1, -1, 0.0, after=before)
-            before = [tasks.add(kind, -1, int(machine.up[host]), float(sent[host]) * share, int(machine.down[host]),
-                                machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
+            before = [joined] + [
+                tasks.add(kind, -1, int(link[host]), float(moved[host]), -1, machine.cluster.link_latency_s,
+                          after=[joined])
+                for link, moved in ((machine.up, sent), (machine.down, got)) for host in range(machine.hosts)
+                if moved[host]]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
     def script(self) -> Core:
@@ -341,34 +372,25 @@ class StepModel:
 
     def activations(self, number: int, split: Split) -> np.ndarray:
         """Bytes of an operator's outputs, which backward needs, by rank."""
-        return self._once(('activations', number, split), self._activations, number, split)
+        return self._once(('activations', self._geometry[number], split), self._activations, number, split)
 
     def _activations(self, number: int, split: Split) -> np.ndarray:
-        one, found = self.graph.operators[number], np.zeros(self.machine.ranks)
-        for rank, (_, part) in self.parts(number, split).items():
-            found[rank] = sum(int(np.prod(shape_of(box))) * self.graph.dtypes[number, output].itemsize
-                              for output, box in enumerate(part.outputs[:one.outputs]))
+        one, parts, found = self.graph.operators[number], self._parts(number, split), np.zeros(self.machine.ranks)
+        for output in range(one.outputs):
+            placed = parts.outputs(output)
+            found[placed.ranks] += placed.sizes() * self.graph.dtypes[number, output].itemsize
         return found
 
     def weight_bytes(self, name: str, splits: Tuple[Split, ...]) -> np.ndarray:
         """Bytes of a weight, its gradient and what an optimizer keeps beside it, by rank."""
-        return self._once(('bytes', name, splits), self._weight_bytes, name, splits)
+        held, itemsize = self.held(name, splits), self._itemsizes[name]
+        return self._once(('bytes', held.number, itemsize), self._weight_bytes, held, itemsize)
 
-    def _weight_bytes(self, name: str, splits: Tuple[Split, ...]) -> np.ndarray:
+    def _weight_bytes(self, held: Placed, itemsize: int) -> np.ndarray:
         found = np.zeros(self.machine.ranks)
-        for rank, box in self.held(name, splits).items():
-            found[rank] = size_of(box) * self._itemsizes[name] * (2 + self.states)
+        found[held.ranks] = held.sizes() * itemsize * (2 + self.states)
         return found
 
 
 def _by_rank(found: Dict[int, int]) -> Ends:
-    return Ends({(0, rank): at for rank, at in found.items()})
-
-
-def _is_there(have: Layout, wanted: Dict[int, Box], is_output: bool) -> bool:
-    """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.program.Program` has it."""
-    if have.gives(wanted):
-        return not is_output or len(set(wanted.values())) == len(wanted)
-    return not is_output and not have.partial and all(rank in have.boxes and all(
-        low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
-        for rank, box in wanted.items())
+    return Ends.by_rank(found)

@@ -1,4 +1,4 @@
-"""What the store takes: steps of a Trainer with dense weights, and rows of tables on the servers."""
+"""What the store takes: steps of a Trainer with dense weights, and rows of tables by servers and by allreduce."""
 from typing import Any, List, NamedTuple
 
 import mxnet as mx
@@ -11,6 +11,8 @@ from .step_model import BUNDLE_BYTES
 #: Rows of a table, and values of a row.
 TABLE_ROWS, WIDTH = 1 << 15, 64
 ROW_BYTES = 4 * WIDTH
+#: Rows that each worker has in a sum of all.
+SUMMED_ROWS = 64
 #: The optimizer whose updates count.
 OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
 
@@ -89,6 +91,28 @@ class TableRows:
     def _pull(self, ids: Any) -> None:
         out = mx.nd.sparse.zeros('row_sparse', (TABLE_ROWS, WIDTH), ctx=mx.cpu())
         self._store.row_sparse_pull(self._name, out=out, row_ids=ids)
+        out.data.wait_to_read()
+
+
+class TableSums:
+    """Rows of a table of so many, that all workers sum by allreduce (collective)."""
+
+    def __init__(self, rank: int, rows: int):
+        self._name, self._shape = 'calibration sums %d' % rows, (rows, WIDTH)
+        self._store = Hybrid(routes={'*': 'allreduce'})
+        self._store.init(self._name, mx.nd.zeros(self._shape, ctx=mx.cpu()))
+        ids = np.sort(np.random.RandomState(rank).choice(rows, SUMMED_ROWS, replace=False)).astype(np.int64)
+        self._some: Any = mx.nd.sparse.row_sparse_array(
+            (mx.nd.ones((SUMMED_ROWS, WIDTH), ctx=mx.cpu()), mx.nd.array(ids, ctx=mx.cpu(), dtype='int64')),
+            shape=self._shape)
+        #: Bytes of the rows and their marks.
+        self.size = 4 * rows * (WIDTH + 1)
+
+    def sum(self) -> None:
+        """Sum a few rows, and take those that anyone touched."""
+        self._store.push(self._name, self._some)
+        out = mx.nd.sparse.zeros('row_sparse', self._shape, ctx=mx.cpu())
+        self._store.pull(self._name, out=out, ignore_sparse=False)
         out.data.wait_to_read()
 
 

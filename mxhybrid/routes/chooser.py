@@ -57,7 +57,7 @@ class Chooser:
 
     def __init__(self, means: Means, hosts: Sequence[str], groups: List[List[int]], measured: Dict[str, Any]):
         self._means, self._measured = means, measured
-        self._collective, self._servers, self._settings = means.collective, means.servers, means.settings
+        self._collective, self._servers = means.collective, means.servers
         self._open: Dict[Any, _Measure] = {}
         order = list(dict.fromkeys(hosts))
         #: Host of every worker, from 0.
@@ -84,7 +84,7 @@ class Chooser:
         """
         if value.stype != 'row_sparse':
             return DenseAllreduce(key, name, value, self._means)
-        if self._settings.way_for(name) != 'allreduce':
+        if self._means.settings.way_for(name) != 'allreduce':
             return ServerWeights(key, name, value, self._means)
         like = Identity(key, name, value)
         state = [] if optimizer is None else state_widths(optimizer, key, like.shape, like.dtype)
@@ -117,7 +117,7 @@ class Chooser:
 
     def _begin(self, route: Route) -> Route:
         """Before the first rows of a parameter."""
-        way = self._settings.way_for(route.name)
+        way = self._means.settings.way_for(route.name)
         if not route.takes_rows:
             if way == 'allreduce':
                 self._must_fit(route, [])

@@ -17,13 +17,13 @@ Where there are two ways, :mod:`mxhybrid.routes.chooser` says which, and may say
 changes over gets another object, which takes over from the one before; the store puts it in that one's place.
 """
 import math
-from typing import Any, List, Optional
+from typing import Any, List, Mapping, Optional
 
 import numpy as np
 
 from ..base.errors import InputError
 from ..base.log import get_logger
-from ..base.settings import Settings, variable
+from ..base.settings import Settings, TablePlan, variable
 from ..comm.float16 import dtype_for
 from ..servers.cluster import ParameterServers
 from ..servers.partitioning import Partitioning
@@ -45,7 +45,18 @@ class Means:
 
     def __init__(self, collective: Sums, servers: ParameterServers, settings: Settings, prefix: str, tuner: Any = None):
         self.collective, self.servers, self.settings, self.prefix = collective, servers, settings, prefix
-        self._tuner = tuner
+        self._given, self._tuner = settings, tuner
+
+    def plan(self, tables: Mapping[str, TablePlan]) -> None:
+        """Have tables go as a plan says, but for those of which settings say something."""
+        self.settings = self._given.with_tables(tables)
+        for name, wanted in tables.items() if self.collective.rank == 0 else ():
+            way, count = self.settings.way_for(name), self.settings.partitions_for(name)
+            if way != wanted.route:
+                logger.warning('the plan has %s go by %s, but routes says %s, which counts', name, wanted.route, way)
+            elif way == 'servers' and wanted.partitions is not None and count != wanted.partitions:
+                logger.warning('the plan has %s cut into %d partitions, but partitions says %s, which counts', name,
+                               wanted.partitions, 'auto' if count is None else count)
 
     def tag(self, key: Any, name: str) -> str:
         """What operations and tables of a key are called; names, unlike keys, need not be unique in a store."""

@@ -37,6 +37,23 @@ def network():
     return net
 
 
+def recommender(users=5000, items=40):
+    """A large table and a small one, of which a sample names few rows."""
+
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, ids):
+            users, items, deep = self._children.values()
+            return deep(F.concat(users(ids.slice_axis(axis=1, begin=0, end=4)).flatten(),
+                                 items(ids.slice_axis(axis=1, begin=4, end=20)).flatten()))
+
+    net = Net(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(users, 16, sparse_grad=True), nn.Embedding(items, 4, sparse_grad=True),
+                nn.Dense(8, in_units=128))
+    net.initialize()
+    return net
+
+
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
     """Hosts of one core a rank."""
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)

@@ -35,7 +35,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['exchange'].seconds(1, 0)
     assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
     assert 'written to %s' % path in output and output.count('written to') == 1
-    for kind in ('exchange', 'group_sum', 'push', 'pull'):
+    for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum'):
         assert ' %s: ' % kind in output  # with what the fit leaves
     assert 'off by' in output and 'calibrated in' in output
 

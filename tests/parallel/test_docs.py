@@ -400,7 +400,7 @@ def test_settings():
     for (_, variable, default, meaning), field in zip(described, fields):
         assert variable == '`%s`' % settings.variable(field.name)
         value = field.default
-        words = {(): 'one per server', '': 'none', None: 'half of `timeout`', (('*', 'auto'),): 'auto'}
+        words = {(): {'routes': 'auto'}.get(field.name, 'one per server'), '': 'none', None: 'half of `timeout`'}
         assert default == words.get(value, value if isinstance(value, str) else '%g' % value
                                     if isinstance(value, (int, float)) else None)
         # The page adds links.
@@ -419,6 +419,17 @@ def test_settings():
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", next(row[3] for row in described if row[0] == '`routes`'))
     assert settings.resolve({'routes': ast.literal_eval(forms.group(1))}).way_for('embedding') == 'allreduce'
     assert settings.resolve({'routes': forms.group(2)}).way_for('embedding') == 'allreduce'
+
+
+def test_search_from_python(folder):
+    program, = (text for language, text in blocks_of(PAGES['docs/planner.md'])
+                if language == 'python' and 'planner.search' in text)
+    (folder / 'nets.py').write_text(test_planner.NETS)
+    (folder / 'cluster.json').write_text(written_cluster())
+    (folder / 'search.py').write_text(program)
+    output = run({'XDG_CACHE_HOME': str(folder)}, ['python', 'search.py'], folder)
+    assert re.search(r'ms a step, [0-9.]+ times as fast as data parallelism', output)
+    assert json.loads((folder / 'plan.json').read_text())['operators']
 
 
 def test_folders():

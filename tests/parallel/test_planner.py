@@ -23,6 +23,12 @@ def make_net():
                 nn.Dense(2048, activation='relu'), nn.Dense(10, in_units=2048))
     return net
 
+def make_table():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(4000, 16, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=64))
+    return net
+
 def no_net():
     return nn.Sequential()
 
@@ -96,6 +102,25 @@ def test_finds_exports_and_evaluates(place):
     assert 'another cluster' in refused
     refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', inputs='data=16,3,16,16', status=1)
     assert 'another network' in refused
+
+
+def test_tables_of_a_plan_are_told_and_kept(place):
+    of = {'model': 'train.py:make_table', 'inputs': 'data=8,4'}
+    on = ['--cluster', 'cluster.json']
+    found = plan(place, *on, '--budget', '2', '--export', 'plan.json', **of)
+    written = json.loads((place / 'plan.json').read_text())
+    assert written['format'] == 'mxhybrid.parallel 2' and written['tables']['embedding0_weight']['route'] == 'servers'
+    assert 'embedding0_weight: rows by servers, %d partition' % written['tables']['embedding0_weight'][
+        'partitions'] in found
+    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
+    assert step_of(again) == step_of(found) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
+    assert 'embedding0_weight: nothing is said of its rows' in plan(place, *on, '--evaluate-only', **of)
+    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
+    slower = plan(place, *on, '--import', 'plan.json', '--evaluate-only', **of)
+    assert 'sums of rows' in slower and step_of(slower) != step_of(found)
+    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
+    refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
+    assert 'dense0_weight is no table of the network' in refused
 
 
 def test_is_repeatable_by_a_seed(place):

@@ -7,18 +7,11 @@
 #include <new>
 #include <vector>
 
+#include "task.h"
+
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-// As block.py's TASK.
-struct Task {
-  double work, latency;
-  int64_t order;
-  int32_t resource, second;
-  int32_t inner, inner_end, outer, outer_end;
-  int32_t express, unused;
-};
 
 // As timeline.py's EVENT.
 struct Event {
@@ -321,7 +314,7 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 1; }
+int planner_version() { return 2; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,

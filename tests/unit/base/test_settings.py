@@ -34,7 +34,7 @@ def problem(keywords=None, environ=None):
 
 
 def test_defaults():
-    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (('*', 'auto'),), '')
+    assert resolve({}, {}) == Settings((), 1, DEFAULT_TIMEOUT_S, 'INFO', '', '', '', (), '')
     assert resolve(None, {}) == Settings()
 
 
@@ -331,7 +331,8 @@ def test_values_are_shown_as_a_user_writes_them(name, text, written):
 
 def test_what_a_user_has_not_written_is_shown_so():
     assert as_written(Settings().partitions) == 'not set'
-    assert as_written(Settings().routes) == "'auto'"
+    assert as_written(Settings().routes) == 'not set'
+    assert as_written(resolve({'routes': 'auto'}, {}).routes) == "'auto'"
 
 
 def test_settings_that_differ_between_workers_are_named_with_rank_and_values():

@@ -3,13 +3,20 @@ import collections
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.parallel.boxes import parts, size_of
 from mxhybrid.parallel.layout import Layout, messages
-from mxhybrid.planner.flows import moved
+from mxhybrid.planner import flows
+from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
+from mxhybrid.planner.flows import Placed
+from mxhybrid.planner.machine import Machine
+from tests.helpers.planned_networks import cluster
 
 SHAPE = (6, 4, 5)
+COMPILED = CompiledTransfers(Machine(cluster()), load_transfers())
+both_languages = pytest.mark.parametrize('by', [COMPILED, flows], ids=['compiled', 'python'])
 
 
 @st.composite
@@ -22,9 +29,10 @@ def boxes_of(draw, copies=True):
     return dict(zip(ranks, list(itertools.chain(*[[box] * times for box in every]))))
 
 
+@both_languages
 @settings(max_examples=200, deadline=None)
 @given(boxes_of(), boxes_of(), st.booleans())
-def test_moves_what_messages_say(boxes, wanted, partial):
+def test_moves_what_messages_say(by, boxes, wanted, partial):
     if partial:
         boxes = dict.fromkeys(list(boxes)[:4], tuple((0, count) for count in SHAPE))
     have = Layout(SHAPE, boxes, partial)
@@ -33,7 +41,7 @@ def test_moves_what_messages_say(boxes, wanted, partial):
         if one.source != one.target:
             expected[one.source, one.target] += size_of(one.box)
             by_target[one.target] += size_of(one.box)
-    found = moved(have, wanted)
+    found = by.moved(Placed.of(boxes), partial, Placed.of(wanted))
     assert not (found.sources == found.targets).any() and (found.elements > 0).all()
     unique = partial or len(set(boxes.values())) == len(boxes)
     if unique:
@@ -44,10 +52,23 @@ def test_moves_what_messages_say(boxes, wanted, partial):
         assert {rank: count for rank, count in enumerate(counts) if count} == dict(by_target)
 
 
+@settings(max_examples=200, deadline=None)
+@given(boxes_of(), boxes_of(), st.booleans())
+def test_both_languages_say_the_same(boxes, wanted, partial):
+    have, there = Placed.of(boxes), Placed.of(wanted)
+    one, other = (by.moved(have, partial, there) for by in (COMPILED, flows))
+    rows = [sorted(zip(found.sources.tolist(), found.targets.tolist(), found.elements.tolist()))
+            for found in (one, other)]
+    assert rows[0] == rows[1]
+    some = Placed.of({rank: box for rank, box in wanted.items() if rank in boxes})
+    assert COMPILED.has(have, some) == flows.has(have, some)
+    assert COMPILED.has(have, have) == flows.has(have, have) == 2
+
+
 @settings(max_examples=50, deadline=None)
 @given(boxes_of(copies=False), boxes_of(copies=False))
 def test_goes_back_to_where_it_came_from(boxes, wanted):
-    there = moved(Layout(SHAPE, boxes), wanted)
+    there = flows.moved(Placed.of(boxes), False, Placed.of(wanted))
     answers = sorted(wanted)[::2]
     back = there.reversed(answers)
     forth = {(source, target): count for source, target, count in

@@ -12,13 +12,32 @@ import mxhybrid
 from mxhybrid.planner import event_loop
 from mxhybrid.planner.simulator import Simulation
 
-SOURCE = pathlib.Path(mxhybrid.__file__).parent / 'planner' / 'src' / 'simulate.cc'
+SOURCES = sorted((pathlib.Path(mxhybrid.__file__).parent / 'planner' / 'src').glob('*.cc'))
 CHANGES = """
 import sys
 import numpy as np
 from lab.planner.steps import MadeUpStep
+from mxhybrid.parallel.boxes import parts
 from mxhybrid.planner import compiled_loop
+from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
+from mxhybrid.planner.flows import Placed
+from mxhybrid.planner.machine import Machine
 from mxhybrid.planner.simulator import Simulation
+from mxhybrid.planner.transfers import Exchanged
+from tests.helpers.planned_networks import cluster
+
+for hosts, ranks in ((2, 2), (8, 4)):
+    made = CompiledTransfers(Machine(cluster(hosts, ranks)), load_transfers(sys.argv[1]))
+    count = hosts * ranks
+    rows, columns = (Placed.of(dict(enumerate(parts((64, 64), degrees)))) for degrees in ((count, 1), (1, count)))
+    halves = Placed.of({rank: box for rank, box in enumerate(2 * parts((64, 64), (count // 2, 1)))})
+    for have in (rows, halves):
+        made.has(have, columns), made.group_sums(have, 4)
+        for partial in (False, True):
+            moved = made.moved(have, partial, columns)
+            made.exchanges([Exchanged(moved, have.ranks, columns.ranks)] * 2, [0, 1], 4)
+            made.composed('forward', have.ranks, np.ones(count), np.ones(count), moved, 4)
+    made.group_sums(Placed.of(dict.fromkeys(range(count), ((0, 64), (0, 64)))), 4)
 
 step = MadeUpStep(24, 4, halos=6, all_to_alls=6)
 simulation = Simulation(step.resources, 16, compiled_loop.load(sys.argv[1]))
@@ -36,7 +55,7 @@ def test_changes_are_clean(tmp_path):
     library = str(tmp_path / 'simulate.so')
     subprocess.run(['g++', '-std=c++17', '-O1', '-g', '-fno-omit-frame-pointer', '-ffp-contract=off', '-Wall',
                     '-Wextra', '-Werror', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', '-fPIC',
-                    '-shared', str(SOURCE), '-o', library], check=True, timeout=120)
+                    '-shared', *map(str, SOURCES), '-o', library], check=True, timeout=120)
     # The interpreter is not compiled with it.
     runtime = subprocess.run(['g++', '-print-file-name=libasan.so'], stdout=subprocess.PIPE, text=True, check=True,
                              timeout=60).stdout.strip()

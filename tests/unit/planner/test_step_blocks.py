@@ -13,11 +13,12 @@ from mxhybrid.parallel.program import Parts, Program
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.planner import step_model
 from mxhybrid.planner.choices import Choices
-from mxhybrid.planner.cluster import Bucket, Host
+from mxhybrid.planner.cluster import Bucket, Host, TransferCost
 from mxhybrid.planner.machine import Machine
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
+from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import Times, cluster, network, planner
 
 RANKS = 4
@@ -68,6 +69,48 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
+def test_a_change_is_taken_back(planned, choices, data):
+    problem = PlanProblem(planned.model, choices)
+    one, other, third = (problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
+                         for _ in range(3))
+    blocks = StepBlocks(planned.model, one, 2)
+    blocks.change(other)
+    before, memory = dict(blocks.blocks), blocks.memory.copy()
+    blocks.change(third)
+    blocks.undo()
+    assert blocks.blocks == before and blocks.splits == other
+    np.testing.assert_array_equal(blocks.memory, memory)
+    assert set(blocks.change(third)) >= {key for key, block in StepBlocks(planned.model, third, 2).blocks.items()
+                                         if key not in before}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_tasks_are_the_same_bits_in_both_languages(choices, data):
+    on = cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6))
+    compiled, plain = planner(on), planner(on)
+    plain.model._transfers = Transfers(plain.model.machine)
+    problem = PlanProblem(compiled.model, choices)
+    splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
+    found, expected = (StepBlocks(one.model, splits, 2) for one in (compiled, plain))
+    assert set(found.blocks) == set(expected.blocks)
+    for key, block in found.blocks.items():
+        other = expected.blocks[key]
+        for name in ('work', 'latency', 'order', 'resource', 'second', 'express', 'inner_end'):
+            np.testing.assert_array_equal(block.tasks[name], other.tasks[name])
+        np.testing.assert_array_equal(block.table, other.table)
+        assert successors(block) == successors(other)
+        assert list(found.tasks(key).kinds) == list(expected.tasks(key).kinds)
+        assert list(found.tasks(key).ranks) == list(expected.tasks(key).ranks)
+
+
+def successors(block):
+    """By task, in order."""
+    return [sorted(block.targets[start:end].tolist()) for start, end in block.tasks[['inner', 'inner_end']].tolist()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
 def test_exchanges_are_the_wings(planned, choices, data):
     problem = PlanProblem(planned.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
@@ -97,7 +140,8 @@ def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     weights = Parts(planned.graph, splits).weights
     for name, readers in planned.model.step_graph.readers.items():
-        assert planned.model.held(name, tuple(splits[one.number] for one in readers)) == weights.boxes(name)
+        assert planned.model.held(name, tuple(splits[one.number] for one in readers)
+                                  ).by_rank == weights.boxes(name)
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],

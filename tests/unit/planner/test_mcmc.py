@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
+from mxhybrid.planner.mcmc import Progress, SearchLimits, _one_at_a_time, try_all, walk_randomly
 from mxhybrid.planner.pareto import ParetoFront
-from mxhybrid.planner.search import Progress, SearchLimits, _one_at_a_time, try_all, walk_randomly
 from tests.helpers.small_plans import WAYS, SmallPlan
 
 SAMPLES = ('samples', 4)

@@ -1,0 +1,14 @@
+// A task of the simulation, as block.py's TASK.
+
+#pragma once
+
+#include <cstdint>
+
+struct Task {
+  double work, latency;
+  int64_t order;
+  int32_t resource, second;
+  int32_t inner, inner_end, outer, outer_end;
+  // What it is for pictures: its kind, and sixteen times its rank, counted from 1.
+  int32_t express, about;
+};

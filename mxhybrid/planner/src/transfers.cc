@@ -1,0 +1,390 @@
+// Tasks of exchanges and of sums among some ranks: what transfers.py makes, to the last bit, and faster.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <vector>
+
+#include "task.h"
+
+// As compiled_transfers.py's structures of the same names.
+extern "C" {
+
+struct PlannerMachine {
+  const int32_t* core;
+  const int32_t* host;
+  const int32_t* up;
+  const int32_t* down;
+  int64_t ranks, hosts;
+  double link_latency, memory_latency, memory_rate;
+};
+
+// Seconds of a rank's core for a side of an exchange, and what passes after it; `kind` is what pictures call it.
+struct PlannerCost {
+  double fixed, per_item, per_byte, latency;
+  int64_t kind;
+};
+
+// Boxes by rank; ranks go up. A box is the low and the high end of each dimension.
+struct PlannerBoxes {
+  const int32_t* ranks;
+  const int64_t* boxes;
+  int64_t count, dimensions;
+};
+
+struct PlannerMoved {
+  int32_t* sources;
+  int32_t* targets;
+  int64_t* elements;
+  int64_t count;
+};
+
+// Who gives and takes, by rank.
+struct PlannerUnit {
+  PlannerMoved moved;
+  const int32_t* givers;
+  const int32_t* takers;
+  int64_t giving, taking, itemsize;
+};
+
+// Where tasks and their successors go; there is room for all.
+struct PlannerTasks {
+  Task* tasks;
+  int32_t* targets;
+};
+}
+
+namespace {
+
+int64_t volume(const int64_t* one, const int64_t* other, int64_t dimensions) {
+  int64_t found = 1;
+  for (int64_t at = 0; at < 2 * dimensions; at += 2) {
+    found *= std::max<int64_t>(0, std::min(one[at + 1], other[at + 1]) - std::max(one[at], other[at]));
+  }
+  return found;
+}
+
+class Builder {
+ public:
+  Builder(const PlannerMachine& machine, const PlannerTasks& made) : machine_(machine), made_(made) {}
+
+  int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
+    return add(kind, rank, machine_.core[rank], seconds, -1, latency, false);
+  }
+
+  void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
+
+  // Ranks give, what they give moves, ranks take. `before` are tasks before each of them, or there are none. The first
+  // task; those of givers, and behind them those of takers, follow each other.
+  int32_t exchange(const PlannerUnit& unit, const PlannerCost& cost, bool express, const int32_t* before_givers,
+                   const int32_t* before_takers) {
+    const PlannerMoved& moved = unit.moved;
+    const auto ranks = static_cast<size_t>(machine_.ranks);
+    gives_.assign(ranks, {0, 0});
+    takes_.assign(ranks, {0, 0});
+    for (int64_t at = 0; at < moved.count; ++at) {
+      gives_[moved.sources[at]].add(moved.elements[at] * unit.itemsize);
+      takes_[moved.targets[at]].add(moved.elements[at] * unit.itemsize);
+    }
+    give_.assign(ranks, -1);
+    take_.assign(ranks, -1);
+    const int32_t first = size_;
+    for (int64_t at = 0; at < unit.giving; ++at) {
+      const int32_t rank = unit.givers[at];
+      give_[rank] = spend(cost.kind, rank, gives_[rank].seconds(cost), cost.latency);
+      if (before_givers) edge(before_givers[at], give_[rank]);
+    }
+    for (int64_t at = 0; at < unit.taking; ++at) {
+      const int32_t rank = unit.takers[at];
+      take_[rank] = spend(cost.kind, rank, takes_[rank].seconds(cost));
+      if (before_takers) edge(before_takers[at], take_[rank]);
+      if (give_[rank] >= 0) edge(give_[rank], take_[rank]);
+    }
+    if (moved.count > 8 * machine_.ranks) {
+      move_by_hosts(unit, cost.kind, express);
+    } else {
+      move(unit, cost.kind, express);
+    }
+    return first;
+  }
+
+  // Puts successors into their ranges; how many tasks there are, and in `edges` how many of those.
+  int64_t finish(int64_t* edges) {
+    std::vector<int32_t> ends(size_ + 1, 0);
+    for (const Edge& one : edges_) ++ends[one.before + 1];
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    for (int32_t at = 0; at < size_; ++at) {
+      made_.tasks[at].inner = ends[at];
+      made_.tasks[at].inner_end = ends[at + 1];
+    }
+    for (const Edge& one : edges_) made_.targets[ends[one.before]++] = one.after;
+    *edges = static_cast<int64_t>(edges_.size());
+    return size_;
+  }
+
+ private:
+  struct Edge {
+    int32_t before, after;
+  };
+
+  struct Side {
+    int64_t messages, bytes;
+
+    void add(int64_t size) {
+      ++messages;
+      bytes += size;
+    }
+
+    double seconds(const PlannerCost& cost) const {
+      return cost.fixed / 2 + cost.per_item * static_cast<double>(messages) +
+             cost.per_byte * static_cast<double>(bytes);
+    }
+  };
+
+  int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, int32_t second, double latency,
+              bool express) {
+    const auto about = static_cast<int32_t>((rank + 1) * 16 + kind);
+    made_.tasks[size_] = Task{work, latency, size_, resource, second, 0, 0, 0, 0, express, about};
+    return size_++;
+  }
+
+  double in_memory(double size) const { return machine_.memory_latency + size / machine_.memory_rate; }
+
+  void move(const PlannerUnit& unit, int64_t kind, bool express) {
+    const PlannerMoved& moved = unit.moved;
+    const auto ranks = static_cast<int32_t>(machine_.ranks);
+    order_.resize(moved.count);
+    // As senders go about it: each begins with the next rank.
+    for (int64_t at = 0; at < moved.count; ++at) {
+      const int64_t turn = (moved.targets[at] - moved.sources[at] + ranks) % ranks;
+      order_[at] = {turn * ranks + moved.sources[at], at};
+    }
+    std::sort(order_.begin(), order_.end());
+    for (const auto& [turn, number] : order_) {
+      const int32_t source = moved.sources[number], target = moved.targets[number];
+      const auto size = static_cast<double>(moved.elements[number] * unit.itemsize);
+      const int32_t here = machine_.host[source], there = machine_.host[target];
+      const int32_t at = here == there ? add(kind, source, -1, 0.0, -1, in_memory(size), false)
+                                       : add(kind, source, machine_.up[here], size, machine_.down[there],
+                                             machine_.link_latency, express);
+      edge(give_[source], at);
+      edge(at, take_[target]);
+    }
+  }
+
+  // Of very many messages, all that a host sends is one task, and all that it receives another.
+  void move_by_hosts(const PlannerUnit& unit, int64_t kind, bool express) {
+    const PlannerMoved& moved = unit.moved;
+    const auto hosts = static_cast<size_t>(machine_.hosts);
+    std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), got(hosts, 0);
+    for (int64_t at = 0; at < moved.count; ++at) {
+      const int32_t here = machine_.host[moved.sources[at]], there = machine_.host[moved.targets[at]];
+      const int64_t size = moved.elements[at] * unit.itemsize;
+      if (here == there) {
+        inside[here] += size;
+      } else {
+        sent[here] += size;
+        got[there] += size;
+      }
+    }
+    // Ranks are numbered host by host.
+    std::vector<std::vector<int32_t>> before(hosts), after(hosts);
+    for (int32_t rank = 0; rank < machine_.ranks; ++rank) {
+      if (gives_[rank].messages) before[machine_.host[rank]].push_back(give_[rank]);
+      if (takes_[rank].messages) after[machine_.host[rank]].push_back(take_[rank]);
+    }
+    const int32_t joined = add(kind, -1, -1, 0.0, -1, 0.0, false);
+    for (size_t host = 0; host < hosts; ++host) {
+      if (sent[host]) {
+        const int32_t at = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), -1,
+                               machine_.link_latency, express);
+        for (int32_t one : before[host]) edge(one, at);
+        edge(at, joined);
+      }
+      if (inside[host]) {
+        const int32_t at = add(kind, -1, -1, 0.0, -1, in_memory(static_cast<double>(inside[host])), false);
+        for (int32_t one : before[host]) edge(one, at);
+        for (int32_t one : after[host]) edge(at, one);
+      }
+      if (got[host]) {
+        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), -1, 0.0, express);
+        edge(joined, at);
+        for (int32_t one : after[host]) edge(at, one);
+      }
+    }
+  }
+
+  const PlannerMachine& machine_;
+  const PlannerTasks& made_;
+  int32_t size_ = 0;
+  std::vector<Edge> edges_;
+  // Of the exchange under way, by rank.
+  std::vector<Side> gives_, takes_;
+  std::vector<int32_t> give_, take_;
+  std::vector<std::pair<int64_t, int64_t>> order_;
+};
+
+// What each box of `have` and each of `wanted` have in common moves, but not to where it is already.
+void add_moved(const PlannerBoxes& have, int64_t source, const PlannerBoxes& wanted, int64_t target, int32_t sender,
+               PlannerMoved& made) {
+  const int64_t width = 2 * have.dimensions;
+  const int64_t elements = volume(have.boxes + source * width, wanted.boxes + target * width, have.dimensions);
+  if (elements == 0 || sender == wanted.ranks[target]) return;
+  made.sources[made.count] = sender;
+  made.targets[made.count] = wanted.ranks[target];
+  made.elements[made.count++] = elements;
+}
+
+// Those who hold the same box, by the first of them.
+std::vector<std::vector<int64_t>> holders_of(const PlannerBoxes& have) {
+  const int64_t width = 2 * have.dimensions;
+  std::vector<std::vector<int64_t>> found;
+  for (int64_t at = 0; at < have.count; ++at) {
+    const int64_t* box = have.boxes + at * width;
+    auto same = std::find_if(found.begin(), found.end(), [&](const std::vector<int64_t>& group) {
+      return std::equal(box, box + width, have.boxes + group.front() * width);
+    });
+    if (same == found.end()) same = found.insert(found.end(), std::vector<int64_t>{});
+    same->push_back(at);
+  }
+  return found;
+}
+
+void fill_moved(const PlannerBoxes& have, bool partial, const PlannerBoxes& wanted, PlannerMoved& made) {
+  if (partial) {
+    for (int64_t source = 0; source < have.count; ++source) {
+      for (int64_t target = 0; target < wanted.count; ++target) {
+        add_moved(have, source, wanted, target, have.ranks[source], made);
+      }
+    }
+    return;
+  }
+  const auto groups = holders_of(have);
+  std::vector<int64_t> asked(have.count, 0);
+  const int64_t width = 2 * have.dimensions;
+  // Target by target, from the one that few others ask.
+  for (int64_t target = 0; target < wanted.count; ++target) {
+    for (const auto& group : groups) {
+      const bool own = std::any_of(group.begin(), group.end(), [&](int64_t one) {
+        return have.ranks[one] == wanted.ranks[target];
+      });
+      if (own || !volume(have.boxes + group.front() * width, wanted.boxes + target * width, have.dimensions)) continue;
+      const int64_t source = *std::min_element(
+          group.begin(), group.end(), [&](int64_t one, int64_t other) { return asked[one] < asked[other]; });
+      ++asked[source];
+      add_moved(have, source, wanted, target, have.ranks[source], made);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// 2 if every rank has just what it wants, 1 if it has more, else 0.
+int64_t planner_has(const PlannerBoxes* have, const PlannerBoxes* wanted) {
+  const int64_t width = 2 * have->dimensions;
+  int64_t at = 0;
+  bool exactly = true;
+  for (int64_t target = 0; target < wanted->count; ++target) {
+    while (at < have->count && have->ranks[at] < wanted->ranks[target]) ++at;
+    if (at == have->count || have->ranks[at] != wanted->ranks[target]) return 0;
+    const int64_t *box = wanted->boxes + target * width, *held = have->boxes + at * width;
+    if (std::equal(box, box + width, held)) continue;
+    exactly = false;
+    for (int64_t one = 0; one < width; one += 2) {
+      if (box[one] < held[one] || box[one + 1] > held[one + 1]) return 0;
+    }
+  }
+  return exactly ? 2 : 1;
+}
+
+// What moves, see flows.moved(), or -1 where there is no memory.
+int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBoxes* wanted, PlannerMoved* made) {
+  try {
+    fill_moved(*have, partial, *wanted, *made);
+    return made->count;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+// Exchanges beside each other: how many tasks they are, or -1 where there is no memory.
+int64_t planner_transfers(const PlannerMachine* machine, const PlannerCost* cost, const PlannerUnit* units,
+                          int64_t count, const PlannerTasks* made, int64_t* edges) {
+  try {
+    Builder builder(*machine, *made);
+    for (int64_t at = 0; at < count; ++at) builder.exchange(units[at], *cost, true, nullptr, nullptr);
+    return builder.finish(edges);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+// An operator whose parts, all of which give and take, exchange something in between.
+int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerUnit* unit, int64_t kind,
+                         const double* before, const double* after, const PlannerTasks* made, int64_t* edges) {
+  try {
+    Builder builder(*machine, *made);
+    std::vector<int32_t> first;
+    for (int64_t at = 0; at < unit->giving; ++at) first.push_back(builder.spend(kind, unit->givers[at], before[at]));
+    const int32_t told =
+        builder.exchange(*unit, *cost, true, first.data(), first.data()) + static_cast<int32_t>(unit->giving);
+    for (int64_t at = 0; at < unit->giving; ++at) {
+      builder.edge(told + static_cast<int32_t>(at), builder.spend(kind, unit->givers[at], after[at]));
+    }
+    return builder.finish(edges);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+// Sums of gradients among those who hold the same box, by two exchanges, and updates; `first` and `last` are the first
+// and the last task of each rank.
+int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cost, const PlannerCost* update,
+                           const PlannerBoxes* held, int64_t itemsize, const PlannerTasks* made, int32_t* first,
+                           int32_t* last, int64_t* edges) {
+  try {
+    Builder builder(*machine, *made);
+    const int64_t width = 2 * held->dimensions;
+    std::vector<int32_t> ranks, sources, targets, takes;
+    std::vector<int64_t> elements;
+    for (const auto& group : holders_of(*held)) {
+      const int64_t* box = held->boxes + group.front() * width;
+      const int64_t size = volume(box, box, held->dimensions);
+      const auto count = static_cast<int64_t>(group.size());
+      int32_t given = -1, gathered = -1;
+      if (count > 1) {
+        ranks.clear(), sources.clear(), targets.clear(), takes.clear();
+        for (int64_t one : group) ranks.push_back(held->ranks[one]);
+        for (int32_t one : ranks) {
+          for (int32_t other : ranks) {
+            if (one == other) continue;
+            sources.push_back(one);
+            targets.push_back(other);
+          }
+        }
+        elements.assign(sources.size(), size / count);
+        const PlannerMoved moved{sources.data(), targets.data(), elements.data(), static_cast<int64_t>(sources.size())};
+        const PlannerUnit unit{moved, ranks.data(), ranks.data(), count, count, itemsize};
+        given = builder.exchange(unit, *cost, false, nullptr, nullptr);
+        for (int64_t at = 0; at < count; ++at) takes.push_back(given + static_cast<int32_t>(count + at));
+        gathered = builder.exchange(unit, *cost, false, takes.data(), takes.data()) + static_cast<int32_t>(count);
+      }
+      const double seconds =
+          update->fixed + update->per_item * 1.0 + update->per_byte * static_cast<double>(size * itemsize);
+      for (int64_t at = 0; at < count; ++at) {
+        const int64_t number = group[at];
+        last[number] = builder.spend(update->kind, held->ranks[number], seconds);
+        if (count > 1) builder.edge(gathered + static_cast<int32_t>(at), last[number]);
+        first[number] = count > 1 ? given + static_cast<int32_t>(at) : last[number];
+      }
+    }
+    return builder.finish(edges);
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+}

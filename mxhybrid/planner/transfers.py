@@ -1,0 +1,81 @@
+"""Tasks of exchanges and of sums among some ranks: what ``src/transfers.cc`` makes, to the last bit, and slower.
+
+This is the reference, and what runs where that could not be compiled.
+"""
+from typing import Dict, List, NamedTuple, Sequence
+
+import numpy as np
+
+from ..parallel.boxes import Box, size_of
+from . import flows
+from .flows import Moved, Placed
+from .machine import Core, Ends, Machine, Tasks
+
+
+class Exchanged(NamedTuple):
+    """What moves, and who has something to give or to take."""
+
+    moved: Moved
+    givers: np.ndarray
+    takers: np.ndarray
+
+
+class Transfers:
+    """On a machine."""
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+
+    def has(self, have: Placed, wanted: Placed) -> int:
+        """See :func:`.flows.has`."""
+        return flows.has(have, wanted)
+
+    def moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
+        """See :func:`.flows.moved`."""
+        return flows.moved(have, partial, wanted)
+
+    def exchanges(self, units: Sequence[Exchanged], numbers: Sequence[int], itemsize: int) -> Core:
+        """Exchanges beside each other, with the numbers of their units."""
+        tasks, first, last = Tasks(self._machine), [], []
+        for number, unit in zip(numbers, units):
+            give, take = tasks.exchange(unit.moved, itemsize, dict.fromkeys(unit.givers.tolist()),
+                                        dict.fromkeys(unit.takers.tolist()))
+            first += [(number, rank, at) for rank, at in give.items()]
+            last += [(number, rank, at) for rank, at in take.items()]
+        return Core(tasks, *(Ends(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+
+    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
+                 itemsize: int) -> Core:
+        """An operator whose parts, on `ranks`, exchange something after some seconds, and before some others."""
+        tasks = Tasks(self._machine)
+        first = {rank: tasks.compute(kind, rank, seconds) for rank, seconds in zip(ranks.tolist(), before.tolist())}
+        _, told = tasks.exchange(between, itemsize, first, dict(first))
+        last = {rank: tasks.compute(kind, rank, seconds, [told[rank]])
+                for rank, seconds in zip(ranks.tolist(), after.tolist())}
+        return Core(tasks, Ends.by_rank(first), Ends.by_rank(last))
+
+    def group_sums(self, held: Placed, itemsize: int) -> Core:
+        """Gradients are summed among those who hold the same box, by two exchanges, then each updates its own."""
+        costs, tasks = self._machine.cluster.costs, Tasks(self._machine)
+        groups: Dict[Box, List[int]] = {}
+        for rank, box in held.by_rank.items():
+            groups.setdefault(box, []).append(rank)
+        first: Dict[int, int] = {}
+        last: Dict[int, int] = {}
+        for box, ranks in groups.items():
+            size = size_of(box) * itemsize
+            before: Dict[int, List[int]] = {rank: [] for rank in ranks}
+            if len(ranks) > 1:
+                count = size_of(box) // len(ranks)
+                pairs = [(one, other) for one in ranks for other in ranks if one != other]
+                each = Moved(np.array([one for one, _ in pairs]), np.array([other for _, other in pairs]),
+                             np.full(len(pairs), count))
+                give, take = tasks.exchange(each, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks), 'group_sum',
+                                            'sum', False)
+                _, gathered = tasks.exchange(each, itemsize, dict(take), dict(take), 'group_sum', 'sum', False)
+                first.update(give)
+                before = {rank: [at] for rank, at in gathered.items()}
+            for rank in ranks:
+                last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size), after=before[rank])
+                first.setdefault(rank, last[rank])
+        return Core(tasks, Ends.by_rank(first), Ends.by_rank(last))

@@ -1,0 +1,129 @@
+"""Plans in files: what a plan says of the store comes back, former files load still, and bad input is named."""
+import json
+
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.base.settings import TablePlan, resolve
+from mxhybrid.parallel.plan import Explicit, data_parallel, from_json, grid, layers, load, one_weird_trick, save
+from mxhybrid.parallel.store_plan import StorePlan
+from mxhybrid.parallel.traced import traced
+
+TABLE, OTHER = 'embedding0_weight', 'embedding1_weight'
+STORE = StorePlan({TABLE: TablePlan('servers', 3), OTHER: TablePlan('allreduce')}, 'lane')
+
+
+def network():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(20, flatten=False, activation='relu', in_units=4),
+                nn.Flatten(), nn.Embedding(30, 4, sparse_grad=True), nn.Flatten(), nn.Dense(2, in_units=240))
+    net.initialize()
+    return traced(net, (8, 3), 0, 'float32')
+
+
+@pytest.fixture(scope='module')
+def net():
+    return network()
+
+
+def settled(net, plan):
+    return plan.settle(net.graph, net.dimensions, 2)
+
+
+def explicit(net, store=STORE):
+    splits = settled(net, data_parallel()).splits
+    return Explicit({net.graph.label(net.graph.operators[number]): split for number, split in splits.items()},
+                    net.graph.digest(), 2, store=store)
+
+
+@pytest.mark.parametrize('plan', [data_parallel(), grid(model=2), one_weird_trick(),
+                                  layers({'dense*': {'channels': 2}})], ids=repr)
+@pytest.mark.parametrize('store', [StorePlan(), STORE, StorePlan(dense='horovod')], ids=repr)
+def test_files_keep_what_a_plan_says_of_the_store(tmp_path, plan, store):
+    path = str(tmp_path / 'plan.json')
+    save(path, plan.with_store(store))
+    found = load(path)
+    assert found.store == store and found.as_json() == plan.with_store(store).as_json()
+    assert plan.store == StorePlan()
+
+
+def test_explicit_plans_say_all(tmp_path, net):
+    path = str(tmp_path / 'plan.json')
+    save(path, explicit(net))
+    found = load(path)
+    assert found.as_json() == explicit(net).as_json()
+    assert settled(net, found) == settled(net, explicit(net))
+    assert settled(net, found).tables == {'net_' + TABLE: TablePlan('servers', 3), 'net_' + OTHER:
+                                          TablePlan('allreduce')}
+    assert settled(net, found).notes == {}
+    assert found.store.words() == [TABLE + ': rows by servers, 3 partitions', OTHER + ': rows by allreduce',
+                                   'dense weights: summed by lane']
+
+
+@pytest.mark.parametrize('left_out', [[TABLE], [TABLE, OTHER]], ids=len)
+def test_tables_that_are_left_out_are_named(net, left_out):
+    store = StorePlan({label: one for label, one in STORE.tables.items() if label not in left_out})
+    found = settled(net, explicit(net, store))
+    assert {net.graph.label(net.graph.operators[number]) for number in found.notes} == set(left_out)
+    assert all('the plan says nothing' in note for note in found.notes.values())
+    # A rule that says nothing of any table leaves none out.
+    assert (settled(net, data_parallel().with_store(store)).notes == {}) == (not store.tables)
+
+
+def test_former_files_load(tmp_path, net):
+    path = tmp_path / 'plan.json'
+    content = explicit(net, StorePlan()).as_json()
+    path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **content}))
+    assert load(str(path)).as_json() == content
+    path.write_text(json.dumps({'format': 'mxhybrid.parallel 1', **explicit(net).as_json()}))
+    with pytest.raises(InputError, match="has dense, which format 'mxhybrid.parallel 1' does not know"):
+        load(str(path))
+    path.write_text(json.dumps({'format': 'mxhybrid.parallel 3', **content}))
+    with pytest.raises(InputError, match="format 'mxhybrid.parallel 3', but this version reads 'mxhybrid.parallel 1'"):
+        load(str(path))
+
+
+@pytest.mark.parametrize('given, message', [
+    ({'tables': [TABLE]}, 'give an object by names of parameters'),
+    ({'tables': {TABLE: 'servers'}}, "embedding0_weight is 'servers': give its route"),
+    ({'tables': {TABLE: {'route': 'servers', 'count': 2}}}, 'give its route, and for servers partitions'),
+    ({'tables': {TABLE: {}}}, 'has route=None: give one of servers, allreduce'),
+    ({'tables': {TABLE: {'route': 'auto'}}}, "route='auto': give one of servers, allreduce, or leave the table out"),
+    ({'tables': {TABLE: {'route': 'servers', 'partitions': 0}}}, 'has partitions=0: give a whole number of at least 1'),
+    ({'tables': {TABLE: {'route': 'servers', 'partitions': True}}}, 'has partitions=True: give a whole number'),
+    ({'tables': {TABLE: {'route': 'servers', 'partitions': 2.0}}}, 'has partitions=2.0: give a whole number'),
+    ({'tables': {TABLE: {'route': 'allreduce', 'partitions': 2}}}, 'by allreduce there are none: leave them out'),
+    ({'dense': 'auto'}, "dense='auto': give one of horovod, lane"),
+    ({'dense': 2}, 'dense=2: give one of'),
+], ids=lambda value: value if isinstance(value, str) else '')
+def test_bad_choices_are_named(given, message):
+    with pytest.raises(InputError) as error:
+        from_json({'plan': 'data_parallel', **given})
+    assert message in str(error.value)
+
+
+def test_unknown_tables_are_refused(net):
+    for label in ('dense0_weight', 'embedding7_weight', 'net_' + TABLE):
+        with pytest.raises(InputError, match='%s is no table of the network.* it has %s, %s' % (label, TABLE, OTHER)):
+            settled(net, data_parallel().with_store(StorePlan({label: TablePlan('servers')})))
+
+
+def test_settings_count_before_plans():
+    tables = {'a[0]': TablePlan('allreduce'), 'b': TablePlan('servers', 3), 'c': TablePlan('servers')}
+    found = resolve({}, {}).with_tables(tables)
+    assert [found.way_for(name) for name in ('a[0]', 'a0', 'b', 'c')] == ['allreduce', 'auto', 'servers', 'servers']
+    assert [found.partitions_for(name) for name in ('a[0]', 'b', 'c')] == [None, 3, None]
+    found = resolve({'routes': 'b=allreduce,c=auto', 'partitions': 'auto'}, {}).with_tables(tables)
+    assert [found.way_for(name) for name in ('a[0]', 'b', 'c')] == ['allreduce', 'allreduce', 'auto']
+    assert found.is_auto('b') and found.partitions_for('b') is None
+    assert resolve({'routes': 'auto'}, {}).with_tables(tables).way_for('b') == 'auto'
+    assert resolve({}, {'MXHYBRID_ROUTES': 'servers'}).with_tables(tables).way_for('a[0]') == 'servers'
+
+
+def test_keywords_and_environment_count_before_a_planned_setting():
+    assert resolve({}, {}, {'dense': 'horovod'}).dense == 'horovod'
+    assert resolve({}, {}, {'dense': None}).dense == 'auto'
+    assert resolve({'dense': 'lane'}, {}, {'dense': 'horovod'}).dense == 'lane'
+    assert resolve({}, {'MXHYBRID_DENSE': 'lane'}, {'dense': 'horovod'}).dense == 'lane'
