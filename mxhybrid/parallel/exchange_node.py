@@ -113,8 +113,9 @@ class ExchangeNode:
         try:
             passage = self._passages[backward]
             assert passage is not None
+            # What MXNet hands over is of this call alone: nothing holds the move back.
             passage.push(data_of(given[1]) if len(given) > 1 else None, data_of(taken[1]) if len(taken) > 1 else None,
-                         (ctypes.c_void_p * len(taken))(*taken))
+                         (ctypes.c_void_p * len(taken))(*taken), here=True)
         except BaseException as error:
             self._on_failure(error)
 

@@ -1,4 +1,5 @@
 """Networks that are split over processes, drawn ones, and drawn splits."""
+import contextlib
 import os
 import pickle
 import select
@@ -30,6 +31,10 @@ class Ranks:
 
     def __init__(self, count):
         self.count = count
+        self._start()
+
+    def _start(self):
+        count = self.count
         pairs = {(one, other): socket.socketpair() for one in range(count) for other in range(one)}
         self._processes = []
         for rank in range(count):
@@ -44,13 +49,14 @@ class Ranks:
             for sock in pair:
                 sock.close()
 
-    def close(self):
+    def close(self, seconds=10):
         """End them."""
         for process in self._processes:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self._processes:
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -59,17 +65,17 @@ class Ranks:
     def run(self, symbol, data, weights, splits, training=True):
         """Outputs and gradients of all parameters, joined from all ranks, and how many exchanges there are.
 
-        `data` and `weights` are whole arrays by name, `splits` of every operator by its number.
+        `data` and `weights` are whole arrays by name, `splits` of every operator by its number.  Ranks that fail, or
+        take too long, are started anew, or what they still do would be taken for the next network.
         """
-        keys = {number: split.key for number, split in splits.items()}
-        for process in self._processes:
-            pickle.dump((symbol.tojson(), data, weights, keys, training), process.stdin)
-            process.stdin.flush()
-        outputs, gradients, exchanges = None, {}, 0
-        deadline = time.monotonic() + ANSWER_S
-        for rank, process in enumerate(self._processes):
-            assert select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0], 'rank %d' % rank
-            found, mine, exchanges = pickle.load(process.stdout)
+        try:
+            answers = self._answers(symbol, data, weights, splits, training)
+        except (AssertionError, EOFError, OSError):
+            self.close(seconds=0)
+            self._start()
+            raise
+        outputs, gradients = None, {}
+        for found, mine, _ in answers:
             outputs = outputs or [{} for _ in found]
             for boxes, (box, values) in zip(outputs, found):
                 if box in boxes:  # all who have a sample have the same of it
@@ -78,7 +84,19 @@ class Ranks:
             for name, (box, values) in mine.items():
                 whole = gradients.setdefault(name, np.zeros({**data, **weights}[name].shape))
                 whole[slices_in(box, full(whole.shape))] += values
-        return [_joined(boxes) for boxes in outputs], gradients, exchanges
+        return [_joined(boxes) for boxes in outputs], gradients, answers[0][2]
+
+    def _answers(self, symbol, data, weights, splits, training):
+        """What all ranks have found."""
+        keys = {number: split.key for number, split in splits.items()}
+        for process in self._processes:
+            pickle.dump((symbol.tojson(), data, weights, keys, training), process.stdin)
+            process.stdin.flush()
+        deadline, answers = time.monotonic() + ANSWER_S, []
+        for rank, process in enumerate(self._processes):
+            assert select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0], 'rank %d' % rank
+            answers.append(pickle.load(process.stdout))
+        return answers
 
 
 def _joined(boxes):

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.split import Split
 
+from ..helpers import split_networks
 from ..helpers.split_networks import Layers, Ranks, drawn_splits, run_whole, weights_of
 
 
@@ -42,6 +44,22 @@ def test_networks_of_images(ranks, drawn):
     layers = Layers(drawn.draw, samples, drawn.draw(st.integers(1, 4)), drawn.draw(st.integers(3, 9)))
     data = {'data': np.random.RandomState(0).uniform(-1, 1, layers.first)}
     compare(ranks, layers.symbol, data, weights_of(layers.symbol, data, 1), drawn.draw)
+
+
+def test_ranks_that_take_too_long_are_started_anew(four, monkeypatch):
+    symbol = mx.sym.FullyConnected(mx.sym.var('data', dtype='float64'), num_hidden=3, name='dense')
+    data = {'data': np.random.RandomState(0).uniform(-1, 1, (4, 2))}
+    other = {'data': np.random.RandomState(1).uniform(-1, 1, (5, 2))}
+    graph = Graph(symbol, {'data': (4, 2)}, {'data': 'float64'})
+    splits = {one.number: Split([4, 1], [0, 1, 2, 3]) for one in graph.computing}
+    monkeypatch.setattr(split_networks, 'ANSWER_S', 0.0)
+    with pytest.raises(AssertionError, match='rank 0'):
+        four.run(symbol, data, weights_of(symbol, data, 1), splits)
+    monkeypatch.undo()
+    weights = weights_of(symbol, other, 2)
+    found, _, _ = four.run(symbol, other, weights, splits)
+    whole, _ = run_whole(symbol, other, weights)
+    np.testing.assert_allclose(found[0], whole[0], rtol=1e-12)
 
 
 def _ids(rng, shape):

@@ -144,7 +144,8 @@ def run_hosts(args: argparse.Namespace, kind: Any, hosts: int, mbit: Optional[fl
     contenders = {name: report.over_rounds(done, kind.units(hosts)) for name, done in rounds.items()}
     report.add_ratios(contenders)
     return {'hosts': hosts, 'workers': args.workers, 'mbit': mbit, 'unit': kind.unit, 'model': kind.describe(),
-            'skipped': left_out, 'bound': kind.bound(hosts, mbit), 'contenders': contenders}
+            'skipped': left_out, 'bound': kind.bound(hosts, mbit), 'contenders': contenders,
+            'told': kind.told(contenders)}
 
 
 def _settings(args: argparse.Namespace) -> Dict[str, Any]:
@@ -215,6 +216,6 @@ def _print_run(args: argparse.Namespace, run: Dict[str, Any], settings: Dict[str
     link = 'no network' if run['mbit'] is None else '%g Mbit/s, TCP %s' % (run['mbit'], args.tcp)
     print('\n%s: %d hosts x %d workers, %s; %s' % (args.workload, run['hosts'], run['workers'], link, run['model']))
     print(report.table(run))
-    for sentence in report.explain(run, settings):
+    for sentence in run['told'] + report.explain(run, settings):
         print('* ' + sentence)
     sys.stdout.flush()

@@ -51,6 +51,10 @@ class Exchange:
         bound = lower_bound(self._workload, hosts, self._args.workers, mbit)
         return report.bound_row(bound, self.units(hosts))
 
+    def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
+        """Nothing beside the table."""
+        return []
+
     def skipped(self, hosts: int) -> Dict[str, str]:
         """Contenders that cannot take part, and why."""
         reasons = {}

@@ -3,6 +3,12 @@
 Each job trains the same network on the same data; after one update their losses must be the same.
 """
 import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from lab.processes import JobFailed
@@ -12,6 +18,10 @@ from .contender_job import ContenderJob
 
 #: Between the losses of two plans, which round differently.
 _TOLERANCE = 1e-3
+
+#: The workload, and its plans, of which formulas tell what they gain; data parallelism comes first.
+_BY_FORMULA, _DATA, _SPLIT = 'layers_dense', 'data', ('grid', 'trick')
+_FORMULA_S = 300.0
 
 #: Contenders that are no plans: by samples, and each worker with all samples by itself, at its share of the machine.
 WITHOUT_PLAN = ('plain', 'alone')
@@ -45,6 +55,8 @@ class Layers:
         self._args, self._case = args, CASES[args.workload]
         args.contenders = list(self._case.plans)
         self._losses: Dict[Tuple[int, bool], float] = {}
+        # Of the hosts and links at hand.
+        self._formula: Optional[Dict[str, float]] = None
 
     def units(self, hosts: int) -> int:
         """Samples of all workers in a step."""
@@ -65,6 +77,8 @@ class Layers:
     def run(self, place: Any, hosts: int, contender: str, check: Callable[[], None]) -> Dict[str, Any]:
         """Train with a plan, and return its figures; JobFailed where it learns something else than the plan before."""
         args = self._args
+        if args.workload == _BY_FORMULA and self._formula is None:
+            self._formula = self._calibrated(place, hosts, check)
         with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
             spec = {'workload': args.workload, 'contender': contender, 'hosts': hosts, 'workers': args.workers,
                     'warmup': args.warmup, 'steps': args.steps, 'interface': place.counted, 'batch': self.units(hosts),
@@ -76,9 +90,50 @@ class Layers:
         self._check(hosts, contender, readings)
         return report.one_round(readings, args.steps)
 
+    def _calibrated(self, place: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
+        """What communication takes by formulas, with latency and bandwidth as they are measured on these hosts."""
+        args = self._args
+        with tempfile.TemporaryDirectory() as directory:
+            cluster = str(Path(directory) / 'cluster.json')
+            with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:
+                launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
+                job.wait()
+            given = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}
+            try:
+                told = subprocess.run([sys.executable, '-m', 'lab.benchmark.layers_formula', json.dumps(given)],
+                                      stdout=subprocess.PIPE, timeout=_FORMULA_S, check=True, universal_newlines=True)
+            except subprocess.SubprocessError as error:
+                raise JobFailed('formulas: %s' % error) from error
+        return json.loads(told.stdout.strip().splitlines()[-1])
+
+    def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
+        """What plans gain beside what formulas say, which is forgotten then: other hosts are next."""
+        formula, self._formula = self._formula, None
+        if formula is None:
+            return []
+        cores = os.cpu_count() or 1
+        return [gain_sentence(name, contenders[_DATA], contenders[name], formula, cores) for name in _SPLIT]
+
     def _check(self, hosts: int, plan: str, readings: List[Dict[str, Any]]) -> None:
         loss = sum(reading['sums']['loss'] for reading in readings) / len(readings)
         # Without a plan, weights that wait for their shapes draw in another order.
         first = self._losses.setdefault((hosts, plan in WITHOUT_PLAN), loss)
         if abs(loss / first - 1) > _TOLERANCE:
             raise JobFailed('%s has a loss of %r after an update, a plan before it has %r' % (plan, loss, first))
+
+
+def gain_sentence(name: str, data: Dict[str, Any], split: Dict[str, Any], formula: Dict[str, float], cores: int) -> str:
+    """By how much a plan is faster than data parallelism, and than formulas say it is.
+
+    They count no computing.  All hosts share this machine's cores, so that it takes as long as these need for the CPU
+    seconds of all processes, which what moves is a part of.
+    """
+    computing = [figures['cpu_s'] / cores for figures in (data, split)]
+    predicted = (formula['data'] + computing[0]) / (formula['split'] + computing[1])
+    measured = data['step_s'] / split['step_s']
+    return ('%s is %.1f times as fast as %s; by the formulas of Gholami et al., with %.3g ms a message and %.3g MB/s '
+            'as measured, communication takes %.3f s instead of %.3f s, and with computing, %.3f s instead of %.3f s '
+            "of this machine's cores, a step gains %.1f times: measured is %.0f %% of that" % (
+                name, measured, _DATA, 1000 * formula['alpha_s'], formula['bytes_per_s'] / report.MB,
+                formula['split'], formula['data'], computing[1], computing[0], predicted,
+                100 * measured / predicted))

@@ -60,6 +60,10 @@ class Training:
     def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
         """None: here the workers compute, too."""
 
+    def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
+        """Nothing beside the table."""
+        return []
+
     def skipped(self, hosts: int) -> Dict[str, str]:
         """Contenders that cannot take part, and why."""
         reason = 'the example has row_sparse weights, which need a KVStore'

@@ -1,0 +1,37 @@
+"""What communication takes by the formulas of Gholami et al., of a network that `layers_training` trains: a program,
+since it needs MXNet.
+"""
+import json
+import sys
+from typing import Any, Dict
+
+from mxhybrid.parallel.traced import traced
+from mxhybrid.planner.cluster import Cluster, load
+from mxhybrid.planner.formulas import ProcessGrid, layer_times, network_of, pure_batch, switch_time
+from mxhybrid.planner.layer_sizes import sizes_of
+
+from .layers_training import network
+
+
+def communication(workload: str, batch: int, cluster: Cluster) -> Dict[str, Any]:
+    """Seconds a step of data parallelism, and of dense layers over their outputs with everything else over samples; and
+    the network that they are of.
+    """
+    net, sample, _ = network(workload)
+    net.initialize()
+    layers = sizes_of(traced(net, [(batch,) + sample, (batch,)]).graph, batch)
+    links, grid = network_of(cluster), ProcessGrid(cluster.ranks, 1)
+    split, before = 0.0, ''
+    for layer in layers:
+        choice = 'model' if layer.kind == 'dense' else 'batch'
+        split += layer_times(layer, batch, grid, links)[choice].seconds
+        if layer.kind != 'other':
+            split += switch_time(before, choice, layer, batch, grid, links).seconds if before else 0.0
+            before = choice
+    return {'data': pure_batch(layers, batch, cluster.ranks, links).seconds, 'split': split,
+            'alpha_s': links.alpha_s, 'bytes_per_s': links.bytes_per_s}
+
+
+if __name__ == '__main__':
+    given = json.loads(sys.argv[1])
+    print(json.dumps(communication(given['workload'], given['batch'], load(given['cluster']))))
