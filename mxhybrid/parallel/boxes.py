@@ -17,7 +17,7 @@ def full(shape: Iterable[int]) -> Box:
 
 def shape_of(box: Box) -> Tuple[int, ...]:
     """Extents of a box."""
-    return tuple(high - low for low, high in box)
+    return tuple([high - low for low, high in box])
 
 
 def size_of(box: Box) -> int:

@@ -138,7 +138,7 @@ class Block:
         top = int(ports[:, 0].max()) if len(ports) else -1
         if top >= _MOST_PORTS:
             raise self._wrong('ports: give numbers less than %d, not %d' % (_MOST_PORTS, top))
-        self.table = table_of(ports)
+        self.table = table_of(ports[:, 0], ports[:, 1])
 
     def _set_waits(self, waits: np.ndarray) -> None:
         self._own('waits', waits[:, 0])
@@ -165,21 +165,30 @@ class Content:
     tasks : numpy.ndarray of TASK
         With `inner` and `inner_end`; `order` is the index.
     targets : numpy.ndarray of int32
-    ports : numpy.ndarray of int, shape (p, 2)
+    table : numpy.ndarray of int32
+        As :attr:`Block.table`.
     """
 
     __slots__ = ('tasks', 'targets', 'table', 'size', 'top')
 
-    def __init__(self, tasks: np.ndarray, targets: np.ndarray, ports: np.ndarray):
-        self.tasks, self.targets, self.size = tasks, targets, len(tasks)
-        self.table = table_of(ports)
+    def __init__(self, tasks: np.ndarray, targets: np.ndarray, table: np.ndarray):
+        self.tasks, self.targets, self.table, self.size = tasks, targets, table, len(tasks)
         self.top = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
 
 
-def table_of(ports: np.ndarray) -> np.ndarray:
+    def working(self, work: np.ndarray) -> 'Content':
+        """The same with other work."""
+        made = Content.__new__(Content)
+        made.tasks, made.targets, made.table = self.tasks.copy(), self.targets, self.table
+        made.size, made.top = self.size, self.top
+        made.tasks['work'] = work
+        return made
+
+
+def table_of(ports: np.ndarray, tasks: np.ndarray) -> np.ndarray:
     """The task of each port; see :attr:`Block.table`."""
-    found = np.full(int(ports[:, 0].max()) + 2 if len(ports) else 1, -1, np.int32)
-    found[ports[:, 0]] = ports[:, 1]
+    found = np.full(int(ports.max()) + 2 if len(ports) else 1, -1, np.int32)
+    found[ports] = tasks
     return found
 
 

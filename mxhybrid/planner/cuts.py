@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ..parallel.boxes import Box, full, shape_of
+from ..parallel.boxes import Box, full, shape_of, size_of
 from ..parallel.composed import COMPOSED
 from ..parallel.graph import Graph, Operator
 from ..parallel.rule import OperatorPart
@@ -52,6 +52,7 @@ class Cut:
         self._composed = composed if composed is not None and composed.applies(graph, one, split) else None
         self._told: Optional[ToldBoxes] = None
         self._alike: Optional[Tuple[List[PartPlace], np.ndarray]] = None
+        self._bytes: Optional[np.ndarray] = None
         #: By what an operator reads or makes: which positions, and boxes of those.
         self._boxes: Dict[Tuple[bool, int], Tuple[np.ndarray, np.ndarray]] = {}
 
@@ -63,6 +64,15 @@ class Cut:
             boxes: List[Box] = [box for box in every if box is not None]
             self._boxes[is_input, at] = np.array(there, int), as_array(boxes)
         return self._boxes[is_input, at]
+
+    @property
+    def output_bytes(self) -> np.ndarray:
+        """Of each position."""
+        if self._bytes is None:
+            itemsizes = [self._graph.dtypes[self._one.number, output].itemsize for output in range(self._one.outputs)]
+            self._bytes = np.array([sum(size_of(box) * itemsize for box, itemsize in zip(part.outputs, itemsizes))
+                                    for part in self.parts], float)
+        return self._bytes
 
     @property
     def told(self) -> Optional[ToldBoxes]:

@@ -3,7 +3,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Content
+from .block import TASK, Content, table_of
 from .cluster import Bucket, Cluster
 from .flows import Moved
 
@@ -220,8 +220,14 @@ class Core:
     def __init__(self, tasks: Any, first: Ends, last: Ends):
         self.tasks, self.first, self.last = tasks, first, last
         records, targets = tasks.records()
-        self.content = Content(records, targets,
-                               np.column_stack([last.units * tasks.machine.ranks + last.ranks, last.tasks]))
+        self.content = Content(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
+
+    def working(self, work: np.ndarray) -> 'Core':
+        """The same tasks with other work, of compiled code's making."""
+        made = Core.__new__(Core)
+        made.first, made.last, made.content = self.first, self.last, self.content.working(work)
+        made.tasks = Records(self.tasks.machine, made.content.tasks, made.content.targets)
+        return made
 
 
 class Records:
@@ -257,14 +263,20 @@ class Records:
         return self._tasks['work']
 
 
-def computed(machine: Machine, kind: str, ranks: np.ndarray, seconds: np.ndarray) -> Core:
-    """Cores of ranks are busy for so long, were they those of the machine of the profiles."""
-    tasks = np.zeros(len(ranks), TASK)
-    tasks['work'], tasks['resource'], tasks['second'] = seconds / machine.speed[ranks], machine.core[ranks], -1
-    tasks['order'] = np.arange(len(ranks))
-    tasks['about'] = about(kind) + _MOST_KINDS * (ranks + 1)
-    ends = Ends(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
-    return Core(Records(machine, tasks, np.empty(0, np.int32)), ends, ends)
+class ComputedParts:
+    """Cores of ranks that are busy: what is the same however long they are."""
+
+    def __init__(self, machine: Machine, kind: str, ranks: np.ndarray):
+        self._speed = machine.speed[ranks]
+        tasks = np.zeros(len(ranks), TASK)
+        tasks['resource'], tasks['second'], tasks['order'] = machine.core[ranks], -1, np.arange(len(ranks))
+        tasks['about'] = about(kind) + _MOST_KINDS * (ranks + 1)
+        ends = Ends(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
+        self._core = Core(Records(machine, tasks, np.empty(0, np.int32)), ends, ends)
+
+    def taking(self, seconds: np.ndarray) -> Core:
+        """Busy for so long, were they cores of the machine of the profiles."""
+        return self._core.working(seconds / self._speed)
 
 
 def about(kind: str) -> int:

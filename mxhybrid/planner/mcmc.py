@@ -5,7 +5,9 @@ The walk is that of FlexFlow (Jia, Zaharia, Aiken: Beyond Data and Model Paralle
 so far, in which beta grows.  The first ones begin with a large beta and only go down; later ones begin with a smaller
 one each, so that they leave the valley.  What is large is measured by how much worse proposals are.
 """
+import contextlib
 import dataclasses
+import gc
 import math
 import random
 import time
@@ -23,6 +25,8 @@ _FIRST_GUESS = 0.01
 _WAVE, _SHORTEST_WAVE = 4, 100
 #: How often proposals are a single operator's, or a neighbour's choice; the others are of several neighbours.
 _SINGLE, _COPY = 0.3, 0.1
+#: Operators that a proposal changes at most: what changes is what takes time to simulate.
+_LONGEST_RUN = 8
 _MOST_COMBINATIONS = 1_000_000
 
 
@@ -121,16 +125,29 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
     if not starts:
         raise InputError('starts: give at least one plan')
     record = _Record(problem, limits)
-    walkers = []
-    for number, (name, assignment) in enumerate(starts.items()):
-        walker = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
-        walkers.append(walker)
-    walkers.sort(key=lambda walker: walker.seconds)
-    walks = []
-    for number, walker in enumerate(walkers):
-        left = len(walkers) - number
-        walks.append(walker.walk(record.share_of_seconds(left), record.share_of_proposals(left)))
+    with _no_collections():
+        walkers = []
+        for number, (name, assignment) in enumerate(starts.items()):
+            walker = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
+            walkers.append(walker)
+        walkers.sort(key=lambda walker: walker.seconds)
+        walks = []
+        for number, walker in enumerate(walkers):
+            left = len(walkers) - number
+            walks.append(walker.walk(record.share_of_seconds(left), record.share_of_proposals(left)))
     return record.discovery(walks)
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """A search keeps much, none of it in cycles: to look for those takes a tenth of the time."""
+    were_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if were_on:
+            gc.enable()
 
 
 def try_all(problem: Problem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
@@ -320,8 +337,10 @@ class _Walker:
         operator = self._random.choice(self._free)
         kind = self._random.random()
         if kind < _SINGLE:
-            others = [choice for choice in self._choices[operator] if choice != self._now[operator]]
-            return {operator: self._random.choice(others)}
+            other = self._now[operator]
+            while other == self._now[operator]:
+                other = self._random.choice(self._choices[operator])
+            return {operator: other}
         neighbours = self._problem.neighbours(operator)
         if kind < _SINGLE + _COPY and neighbours:
             return self._set([operator], self._now[self._random.choice(neighbours)])
@@ -332,7 +351,7 @@ class _Walker:
 
     def _run_from(self, operator: int) -> List[int]:
         """Some operators that hang together: few more often than many."""
-        length = int(2 ** self._random.uniform(1, max(1.0, math.log2(len(self._now) + 1))))
+        length = int(2 ** self._random.uniform(1, max(1.0, math.log2(min(_LONGEST_RUN, len(self._now)) + 1))))
         found = [operator]
         for one in found:  # it grows meanwhile
             found += [other for other in self._problem.neighbours(one) if other not in found][:length - len(found)]

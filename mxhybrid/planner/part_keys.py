@@ -1,10 +1,12 @@
 """What parts of operators have in common that take the same time: parts that differ in their position are one."""
 import collections
+import functools
 import hashlib
 import json
 from typing import Any, Dict, List, Mapping, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from ..parallel.boxes import shape_of
 from ..parallel.graph import Graph, Operator
@@ -12,6 +14,12 @@ from ..parallel.rule_table import indices, rule_of
 from ..parallel.split import PartPlace
 from .lone_part import blocked_in, can_be_blocked, degrees_of, lone_part, stand_in
 from .still import Input, StillProgram, learning
+
+
+@functools.lru_cache(maxsize=None)
+def _name_of(dtype: np.dtype) -> str:
+    """NumPy puts it together each time."""
+    return dtype.name
 
 
 class PartKeys:
@@ -50,7 +58,7 @@ class PartKeys:
                 inputs.append(self._source(entry[0]))
             else:
                 shape, dtype = shape_of(box), graph.dtypes[entry]
-                inputs.append([shape, dtype.name, entry[0] in self._learning,
+                inputs.append([shape, _name_of(dtype), entry[0] in self._learning,
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         told = [one.op, sorted(attrs.items()), inputs, one.outputs, self._summed(one)]
         composed = self._composed.get(one.op)

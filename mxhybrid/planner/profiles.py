@@ -19,7 +19,7 @@ from ..parallel.split import PartPlace
 from .part_keys import PartKeys
 from .profile_file import default_path, merge_profiles, read_profiles
 from .reference import Reference, reference_seconds
-from .roofline import Timed, Work, estimate_part, work_of
+from .roofline import Timed, TimedParts, Work, estimate_part, work_of
 from .still import StillProgram, still
 from .stopwatch import PartSeconds, ProgramWatch, part_seconds
 
@@ -58,6 +58,8 @@ class Profiles:
         self._kept = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
         self._estimates: Dict[str, PartSeconds] = {}
+        #: Those of the file, for estimates.
+        self._timed = TimedParts(())
         self._written = time.monotonic()
         self._told = False
         self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, PartKeys]]' = weakref.WeakKeyDictionary()
@@ -92,10 +94,12 @@ class Profiles:
         kept = self._kept['parts'].get(key)
         if kept is not None:
             return PartSeconds(kept[0], kept[1])
+        estimates = not (self._measures and measure)
+        if estimates and key in self._estimates:
+            return self._estimates[key]
         work = work_of(graph, one, rule_of(one).part(graph, one, place))
-        if not (self._measures and measure):
-            if key not in self._estimates:
-                self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
+        if estimates:
+            self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
             return self._estimates[key]
         try:
             forward, backward = part_seconds(keys.program(one, place))
@@ -125,9 +129,10 @@ class Profiles:
         return known[which]
 
     def _estimate(self, op: str, work: Work, goes_back: bool) -> PartSeconds:
-        known = [Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
-                 for key, entry in self._kept['parts'].items()]
-        forward, backward = estimate_part(op, work, known)
+        if len(self._timed) != len(self._kept['parts']):
+            self._timed = TimedParts(Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
+                                     for key, entry in self._kept['parts'].items())
+        forward, backward = estimate_part(op, work, self._timed.next_to(op, work))
         return PartSeconds(forward, backward if goes_back else 0.0)
 
     # -- programs --------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), w
 operator of MXNet's does not compute while it waits for memory.
 """
 import math
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
 
 from ..parallel.boxes import shape_of, size_of
 from ..parallel.graph import Graph, Operator
@@ -31,6 +33,32 @@ class Timed(NamedTuple):
     work: Work
     forward: float
     backward: float
+
+
+class TimedParts:
+    """Parts that were measured, of which those next to another one are found quickly."""
+
+    def __init__(self, parts: Iterable[Timed]):
+        self._all = list(parts)
+        self._by_op: Dict[str, List[Timed]] = {}
+        for one in self._all:
+            self._by_op.setdefault(one.op, []).append(one)
+        self._logs: Dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def next_to(self, op: str, work: Work) -> List[Timed]:
+        """Some of the same operator, or of any, in order, all that :func:`estimate_part` takes among them."""
+        others = self._by_op.get(op, self._all)
+        if len(others) <= _NEIGHBOURS:
+            return others
+        if op not in self._logs:
+            self._logs[op] = np.log(np.maximum([one.work for one in others], 1.0))
+        far = np.abs(self._logs[op] - np.log(np.maximum(work, 1.0))).sum(axis=1)
+        # More than rounding makes of it.
+        enough = np.partition(far, _NEIGHBOURS - 1)[_NEIGHBOURS - 1] + 1e-6
+        return [others[at] for at in np.flatnonzero(far <= enough).tolist()]
 
 
 def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:

@@ -17,7 +17,7 @@ from ..parallel.weights import Weights
 from .compiled_transfers import fastest_transfers
 from .cuts import Cut, PlacedCut, all_of, geometry_of
 from .flows import Moved, Placed
-from .machine import Core, Ends, Machine, Tasks, computed
+from .machine import ComputedParts, Core, Ends, Machine, Tasks
 from .step_graph import SCRIPT, StepGraph
 from .transfers import Exchanged, Transfers
 
@@ -30,7 +30,7 @@ PartTime = Callable[[Operator, PartPlace], Tuple[float, float]]
 _BEFORE = 0.4
 
 #: What is kept for plans that come back, times the number of ranks: a long search would else fill the memory.
-MOST_KNOWN = 400_000
+MOST_KNOWN = 4_000_000
 
 #: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_bundles` has it.
 BUNDLE_BYTES = 2 << 20
@@ -137,7 +137,8 @@ class StepModel:
         parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
         kind, told = 'backward' if backward else 'forward', parts.cut.told
         if told is None:
-            return computed(self.machine, kind, parts.ranks, seconds)
+            return self._once(('computed', kind, split.ranks), ComputedParts, self.machine, kind, parts.ranks
+                              ).taking(seconds)
         before = 1 - _BEFORE if backward else _BEFORE
         have, wanted = parts.place(told.have), parts.place(told.wanted)
         return self._transfers.composed(kind, parts.ranks, seconds * before, seconds * (1 - before),
@@ -375,10 +376,8 @@ class StepModel:
         return self._once(('activations', self._geometry[number], split), self._activations, number, split)
 
     def _activations(self, number: int, split: Split) -> np.ndarray:
-        one, parts, found = self.graph.operators[number], self._parts(number, split), np.zeros(self.machine.ranks)
-        for output in range(one.outputs):
-            placed = parts.outputs(output)
-            found[placed.ranks] += placed.sizes() * self.graph.dtypes[number, output].itemsize
+        found = np.zeros(self.machine.ranks)
+        found[list(split.ranks)] = self._cut(number, split).output_bytes
         return found
 
     def weight_bytes(self, name: str, splits: Tuple[Split, ...]) -> np.ndarray:
