@@ -17,6 +17,8 @@ from .store_plan import StorePlan, store_plan_from_json
 
 #: Of files; the former one knows no tables and no sums.
 _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
+#: Names in a message.
+_SHOWN = 10
 #: Rows of a table are summed over all workers.
 _ON_ALL = 'its gradient is row_sparse, for which it has to be on all workers'
 
@@ -274,16 +276,29 @@ class Layers(Plan):
         """As :meth:`Plan.follows`."""
         return True
 
+    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
+        """As :meth:`Plan.settle`; InputError for a pattern that fits nothing."""
+        for pattern in self._by_pattern:
+            if not any(_fits(graph, one, pattern) for one in graph.computing):
+                labels = [graph.label(one) for one in graph.computing]
+                raise InputError('plan: %r fits no operator: give the name of one, or a pattern; there are %s%s' % (
+                    pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
+        return super().settle(graph, dimensions, ranks)
+
     def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
         """As :meth:`Plan.wish`."""
         for pattern, value in self._by_pattern.items():
-            if any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(one), graph.short_name(one))):
+            if _fits(graph, one, pattern):
                 degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
                 return Wish(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
         return None
 
     def _layers_as_json(self) -> Dict[str, Any]:
         return {'plan': 'layers', 'layers': self._by_pattern}
+
+
+def _fits(graph: Graph, one: Operator, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(one), graph.short_name(one)))
 
 
 class Explicit(Plan):

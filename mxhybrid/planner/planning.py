@@ -28,8 +28,8 @@ from .step_model import PartTime, StepModel
 #: Starts, the fastest, of which the steps are simulated as the found plan's are, one behind the other.
 _FINALISTS = 3
 
-#: Seconds that a search takes where nothing is said.
-SEARCH_SECONDS = 10.0
+#: Seconds of walking where nothing is said; what comes before and behind it takes about one more.
+SEARCH_SECONDS = 8.0
 
 
 class FoundPlan(NamedTuple):
@@ -194,11 +194,15 @@ class Planner:
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
         found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, None, memory_bytes), seed, progress)
-        plans['search'] = problem.splits(found.assignment), problem.tables(found.assignment)
+        splits = problem.splits(found.assignment)
+        # What has come back to where it began is no other plan.
+        last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
+                    'search')
+        plans.setdefault(last, (splits, problem.tables(found.assignment)))
         # A search simulates a step by itself; here they follow each other.
         quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
         predictions = {name: Prediction(self.model, *plans[name]) for name in dict.fromkeys(
-            ['search', 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
+            [last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
         fitting = [name for name, one in predictions.items()
                    if memory_bytes is None or one.largest_memory() <= memory_bytes]
         self._profiles.save()

@@ -85,3 +85,8 @@ def test_a_grid_has_whole_factors():
     with pytest.raises(InputError, match='domain=7'):
         grid(domain=7)
     assert json.loads(json.dumps(grid(domain=(2, 1)).as_json()))['domain'] == [2, 1]
+
+
+def test_a_pattern_that_fits_nothing_is_named(twice):
+    with pytest.raises(InputError, match=r"plan: 'conv\*' fits no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
+        layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).settle(twice.graph, twice.dimensions, 2)
