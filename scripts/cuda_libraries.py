@@ -1,14 +1,15 @@
 """Finds the CUDA libraries that an installed ``mxnet-cu*`` asks for, for scripts/install.
 
-    python scripts/cuda_libraries.py driver     # looks for what comes with NVIDIA's driver
-    python scripts/cuda_libraries.py packages   # prints what to install from PyPI, one requirement a line
-    python scripts/cuda_libraries.py link       # puts their libraries where the loader looks
+    python scripts/cuda_libraries.py check mxnet-cu112  # looks for what PyPI cannot bring, before that is installed
+    python scripts/cuda_libraries.py packages           # prints what to install from PyPI, one requirement a line
+    python scripts/cuda_libraries.py link               # puts their libraries where the loader looks
 
 ``libmxnet.so`` has the run path ``$ORIGIN``, which counts for whatever its libraries ask for, too: links beside it are
 found by ``import mxnet`` alone, without LD_LIBRARY_PATH. All exit with 1, and say why, where something cannot be had.
 """
 import ctypes
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,6 +21,15 @@ REQUIREMENTS = Path(__file__).with_name('requirements-cuda.txt')
 #: What comes with CUDA, cuDNN and NCCL; libcuda comes with the driver.
 _OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
 _DRIVER = 'libcuda.so.1'
+_IN_ALL = ('libnccl.so.2', 'libcufft.so.10', 'libcurand.so.10', 'libnvToolsExt.so.1')
+_OF_CUDA_10 = _IN_ALL + ('libcublas.so.10', 'libcusolver.so.10')
+#: What builds ask for that need a toolkit, since PyPI lacks some: its packages of CUDA 11.8 do not go with older parts.
+_OF_TOOLKITS = {
+    'mxnet-cu101': _OF_CUDA_10 + ('libcudart.so.10.1', 'libnvrtc.so.10.1', 'libcudnn.so.7'),
+    'mxnet-cu102': _OF_CUDA_10 + ('libcudart.so.10.2', 'libnvrtc.so.10.2', 'libcudnn.so.8'),
+    'mxnet-cu110': _IN_ALL + ('libcudart.so.11.0', 'libcublas.so.11', 'libcusolver.so.10', 'libnvrtc.so.11.0',
+                              'libcudnn.so.8'),
+}
 
 
 def mxnet_directory() -> Path:
@@ -54,24 +64,29 @@ def on_pypi() -> Dict[str, str]:
     return {library: requirement for requirement, library in found}
 
 
-def check_driver() -> None:
-    """Refuse to go on without what comes with the driver."""
+def check(build: str) -> None:
+    """Refuse to go on without what the driver and, for some builds, a CUDA toolkit have to bring."""
+    if platform.machine() != 'x86_64':
+        raise SystemExit('MXNet for GPUs is on PyPI for x86_64 only, and this is %s' % platform.machine())
     if not is_loadable(_DRIVER):
         raise SystemExit("%s is missing, which comes with NVIDIA's driver; without it no MXNet for GPUs can be "
                          'imported: install the driver, or install on a machine that has a GPU' % _DRIVER)
+    lacking = sorted(name for name in _OF_TOOLKITS.get(build, ()) if not is_loadable(name))
+    if lacking:
+        raise SystemExit('%s asks for %s, which the loader does not find, and PyPI has no CUDA %s.%s. Install that '
+                         'toolkit, its cuDNN and NCCL, so that the loader finds them (ldconfig or LD_LIBRARY_PATH); or '
+                         'take mxnet-cu112 or mxnet-cu117, for which PyPI has everything'
+                         % (build, ', '.join(lacking), build[-3:-1], build[-1]))
 
 
 def packages() -> List[str]:
     """Requirements for what the loader does not find."""
-    check_driver()
     lacking = [name for name in needed(mxnet_directory() / 'libmxnet.so') if not is_loadable(name)]
     known = on_pypi()
     foreign = [name for name in lacking if name not in known]
     if foreign:
-        raise SystemExit('this build of MXNet asks for %s. PyPI has what CUDA 11.7 and 11.8 have, which is '
-                         'not all of that. Install the CUDA toolkit that it was built for, with cuDNN 8 and NCCL 2, so '
-                         'that the loader finds them (ldconfig or LD_LIBRARY_PATH), or take mxnet-cu112'
-                         % ', '.join(lacking))
+        raise SystemExit('libmxnet.so asks for %s, which neither the loader nor %s knows'
+                         % (', '.join(foreign), REQUIREMENTS))
     return sorted({known[name] for name in lacking})
 
 
@@ -96,8 +111,8 @@ def main() -> None:
     """Do what the command line asks for."""
     if sys.argv[1:] == ['packages']:
         print('\n'.join(packages()))
-    elif sys.argv[1:] == ['driver']:
-        check_driver()
+    elif len(sys.argv) == 3 and sys.argv[1] == 'check':
+        check(sys.argv[2])
     elif sys.argv[1:] == ['link']:
         link()
     else:

@@ -10,7 +10,7 @@ from .. import __version__
 from ..base.machine import available_bytes
 from ..base.text import size_text
 from . import console
-from .checks.software import describe_gpus, look_at_all, look_at_gpus
+from .checks.software import describe_build, describe_gpus, look_at_all, look_at_gpus
 
 #: Variables that matter, and those among them that nobody should publish.
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
@@ -33,13 +33,13 @@ def lines_of(seconds: float) -> List[str]:
         if name == 'mxhybrid' and 'problem' not in known:
             lines.append('- lane: %s' % known.get('lacks', 'yes'))
             continue
-        more = ''
+        version, more = known.get('version', known.get('problem')), ''
         if name == 'mxnet' and 'features' in known:
-            more = ' with ' + ', '.join(known['features'])
+            version, more = describe_build(known), ' with ' + ', '.join(known['features'])
         elif name == 'horovod' and 'version' in known:
             more = ': MXNet no (%s)' % known['lacks'] if 'lacks' in known else ': MXNet yes, ' + ', '.join(
                 '%s %s' % (part, 'yes' if known[part] else 'no') for part in ('gloo', 'mpi', 'nccl'))
-        lines.append('- %s: %s%s' % (name, known.get('version', known.get('problem')), more))
+        lines.append('- %s: %s%s' % (name, version, more))
     gpus = look_at_gpus(packages['mxnet'], seconds)
     if gpus:
         lines.append('- gpus: %s' % describe_gpus(gpus))

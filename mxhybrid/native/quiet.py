@@ -21,7 +21,8 @@ VARIABLE = 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE'
 #: Of the lines that MXNet may say when it is made to: of copies only where the script has had it read the variable.
 _REMARKS = (b'Optimizer with lazy_update = True detected', b'common/utils.h:', b'fallback detected',
             b'operator = reverse', b'put storage types = [', b'params = {"axis" : 0, }', b'context.dev_mask = ',
-            b'The operator with default storage type will be dispatched')
+            b'The operator with default storage type will be dispatched', b'Copy from default storage type on cpu to ',
+            b'A temporary ndarray with row_sparse storage type will be generated')
 
 _thread = threading.local()
 

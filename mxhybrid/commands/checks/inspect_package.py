@@ -4,7 +4,9 @@ may crash or hang.
 Its text is handed to an interpreter, so it must not import anything of mxhybrid by itself.
 """
 import json
+import re
 import sys
+from importlib import metadata
 
 
 def about_numpy():
@@ -21,13 +23,15 @@ def about_psutil():
 
 
 def about_mxnet():
-    """MXNet: its version and what it was built with."""
+    """MXNet: its version, what it was built with, and the packages that it came in, of which there should be one."""
     import mxnet
 
     features = sorted(feature.name for feature in mxnet.runtime.feature_list() if feature.enabled)
     array = mxnet.nd.ones((2, 2))
     assert float((array + array).sum().asscalar()) == 8.0
-    return {'version': mxnet.__version__, 'features': features, 'path': mxnet.__file__}
+    names = {(one.metadata['Name'] or '').lower().replace('_', '-') for one in metadata.distributions()}
+    builds = sorted(name for name in names if re.match(r'mxnet(-cu\d+)?$', name))
+    return {'version': mxnet.__version__, 'features': features, 'path': mxnet.__file__, 'builds': builds}
 
 
 def about_gpus():

@@ -32,8 +32,8 @@ def _settings(environ: Mapping[str, str]) -> Finding:
 def _unknown(environ: Mapping[str, str]) -> List[Finding]:
     known = known_variables()
     # Markers and switches of the project's own scripts and examples.
-    own = ('MXHYBRID_LAB_', 'MXHYBRID_VENV', 'MXHYBRID_PYTHON', 'MXHYBRID_REQUIRE_', 'MXHYBRID_SELFTEST',
-           'MXHYBRID_DATA')
+    own = ('MXHYBRID_LAB_', 'MXHYBRID_VENV', 'MXHYBRID_PYTHON', 'MXHYBRID_MXNET', 'MXHYBRID_REQUIRE_',
+           'MXHYBRID_SELFTEST', 'MXHYBRID_DATA')
     found = []
     for name in sorted(environ):
         if name.startswith('MXHYBRID_') and name not in known + list(_INTERNAL) and not name.startswith(own):

@@ -69,6 +69,12 @@ def look_at_all(seconds: float) -> Dict[str, Dict[str, Any]]:
         return dict(zip(PACKAGES, pool.map(lambda name: look(name, seconds), PACKAGES)))
 
 
+def describe_build(mxnet: Dict[str, Any]) -> str:
+    """The version of MXNet, and the package that it came in where that is not the common one."""
+    builds = [name for name in mxnet.get('builds', ()) if name != 'mxnet']
+    return mxnet['version'] + (' (%s)' % ', '.join(builds) if builds else '')
+
+
 def look_at_gpus(mxnet: Dict[str, Any], seconds: float) -> Dict[str, Any]:
     """What there is to say of GPUs, by what is known of MXNet: 'gpus', or 'problem'; nothing where it has no CUDA."""
     return look('gpus', seconds) if 'CUDA' in mxnet.get('features', ()) else {}
@@ -117,10 +123,13 @@ def _numpy(known: Dict[str, Any]) -> Finding:
 
 def _mxnet(known: Dict[str, Any]) -> Finding:
     features = known['features']
-    text = 'MXNet %s with %s' % (known['version'], ', '.join(name for name in _NAMED_FEATURES if name in features))
+    text = 'MXNet %s with %s' % (describe_build(known), ', '.join(name for name in _NAMED_FEATURES if name in features))
     if 'DIST_KVSTORE' not in features:
         return Finding(GROUP, 'mxnet', FAILED, text + ': built without parameter servers',
                        'build it with USE_DIST_KVSTORE=1, or: ' + _INSTALL['mxnet'], known)
+    if len(known['builds']) > 1:  # each overwrote files of the other, and takes them away when it goes
+        return Finding(GROUP, 'mxnet', ADVICE, '%s: %s share a folder' % (text, ' and '.join(known['builds'])),
+                       'pip uninstall %s, then install one' % ' '.join(known['builds']), known)
     if split_version(known['version'])[:2] != (1, 9):
         return Finding(GROUP, 'mxnet', ADVICE, text + ': mxhybrid is made for and tested with 1.9.1',
                        _INSTALL['mxnet'], known)

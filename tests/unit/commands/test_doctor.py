@@ -15,7 +15,7 @@ from mxhybrid.commands.checks import hosts as host_checks, settings as setting_c
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
-from mxhybrid.commands.checks.software import check_gpus, describe_gpus, split_version
+from mxhybrid.commands.checks.software import check_gpus, describe_build, describe_gpus, split_version
 
 
 def doctor(*arguments, options=(), path='', env=None, limits=None):
@@ -92,6 +92,21 @@ def test_a_mxnet_without_its_cuda_libraries(tmp_path, library, remedy):
     status, findings, _ = doctor(path=tmp_path)
     assert status == 1
     assert library in findings['mxnet']['text'] and remedy in findings['mxnet']['remedy']
+
+
+def test_two_builds_of_mxnet_in_one_folder(tmp_path):
+    package = tmp_path / 'mxnet_cu99-1.9.1.dist-info'
+    package.mkdir()
+    (package / 'METADATA').write_text('Metadata-Version: 2.1\nName: mxnet-cu99\nVersion: 1.9.1\n')
+    status, findings, _ = doctor(path=tmp_path)
+    assert status == 0 and findings['mxnet']['level'] == ADVICE
+    assert 'mxnet-cu99) with ' in findings['mxnet']['text'] and 'share a folder' in findings['mxnet']['text']
+    assert findings['mxnet']['remedy'].startswith('pip uninstall mxnet')
+
+
+def test_builds_of_mxnet():
+    assert describe_build({'version': '1.9.1', 'builds': ['mxnet']}) == '1.9.1'
+    assert describe_build({'version': '1.9.1', 'builds': ['mxnet-cu112']}) == '1.9.1 (mxnet-cu112)'
 
 
 GPU = {'free': 15 << 30, 'total': 16 << 30, 'problem': ''}

@@ -61,6 +61,25 @@ def test_nothing_is_said_of_what_makes_mxnet_speak_where_it_has_read_the_variabl
         assert done.stderr.count(word) == 1, done.stderr
 
 
+def test_nothing_is_said_again_in_another_thread_of_copies_that_the_script_has_made():
+    script = '''
+import threading
+from mxnet import nd
+from mxhybrid.native import quiet
+
+nd.ones((2, 2)).copyto(nd.ones((2, 2)).tostype('row_sparse'))
+nd.waitall()
+thread = threading.Thread(target=quiet.hush)
+thread.start()
+thread.join()
+nd.waitall()
+'''
+    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, universal_newlines=True, check=True)
+    assert done.stderr.count('Copy from default storage') == 1, done.stderr
+
+
 def test_whoever_wants_to_hear_it_does(monkeypatch, capfd):
     monkeypatch.setenv(quiet.VARIABLE, '1')
     in_a_thread(quiet.hush, update)
