@@ -9,10 +9,16 @@ Each module imports only modules below it.
 ``training``       the real training run, examples/word_lm.py
 ``layers``         training steps with layers split by several plans
 ``layers_training``  one worker of those
+``layers_formula`` what Gholami's formulas say of one of those
+``plans``          training steps that were predicted, by several plans
+``plan_training``  one worker of those; what the planner predicts
+``plan_cases``     networks and plans of those
+``asking``         what programs say that need MXNet, which the benchmark's own process does without
 ``interruption``   signals that end the benchmark, and with it its jobs
 ``launching``      which processes and variables each contender's job needs
 ``rendezvous``     where Horovod's workers find each other
 ``contender_job``  starts the processes of a job, waits for them with a deadline, ends them
+``limits``         hosts with processors of their own, for predictions
 ``places``         where a job's processes run: emulated hosts, or plain processes on loopback
 ``worker``         main program of a worker: warm up, step, measure, verify
 ``contenders``     the exchanges by MXNet: hybrid, dist_sync, Horovod dense, Horovod allgather

@@ -3,10 +3,7 @@
 Each job trains the same network on the same data; after one update their losses must be the same.
 """
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -14,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from lab.processes import JobFailed
 
 from . import launching, report
+from .asking import ask
 from .contender_job import ContenderJob
 
 #: Between the losses of two plans, which round differently.
@@ -99,12 +97,7 @@ class Layers:
                 launching.start(job, 'hybrid', ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 job.wait()
             given = {'workload': args.workload, 'batch': self.units(hosts), 'cluster': cluster}
-            try:
-                told = subprocess.run([sys.executable, '-m', 'lab.benchmark.layers_formula', json.dumps(given)],
-                                      stdout=subprocess.PIPE, timeout=_FORMULA_S, check=True, universal_newlines=True)
-            except subprocess.SubprocessError as error:
-                raise JobFailed('formulas: %s' % error) from error
-        return json.loads(told.stdout.strip().splitlines()[-1])
+            return ask('layers_formula', given, _FORMULA_S, check)
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
         """What plans gain beside what formulas say, which is forgotten then: other hosts are next."""

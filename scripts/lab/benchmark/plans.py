@@ -6,19 +6,13 @@ is told, since then the machine has changed and not the plan.  A plan that the p
 """
 import argparse
 import itertools
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from lab.launchers import REPOSITORY, SCRIPTS
-from lab.processes import JobFailed
-
 from . import launching, report
+from .asking import ask
 from .contender_job import ContenderJob
 from .interruption import Signals
 from .limits import Limited
@@ -100,21 +94,7 @@ class Plans:
         return self._planner({'case': case, 'ranks': size})
 
     def _planner(self, spec: Dict[str, Any]) -> Dict[str, Any]:
-        return self._asked(['-m', 'lab.benchmark.plan_training', json.dumps(spec)])
-
-    def _asked(self, argv: List[str]) -> Dict[str, Any]:
-        """What a process that has MXNet says: this one is better without its threads."""
-        try:
-            done = subprocess.run([sys.executable] + argv, stdout=subprocess.PIPE, timeout=_PREDICT_S,
-                                  universal_newlines=True, env=dict(
-                                      os.environ, OMP_NUM_THREADS='1',
-                                      PYTHONPATH=os.pathsep.join([str(REPOSITORY), str(SCRIPTS)])))
-        except subprocess.TimeoutExpired as error:
-            raise JobFailed('the planner did not end within %g s' % _PREDICT_S) from error
-        self._signals.check()
-        if done.returncode:
-            raise JobFailed('the planner ended with status %d' % done.returncode)
-        return json.loads(done.stdout.strip().splitlines()[-1])
+        return ask('plan_training', spec, _PREDICT_S, self._signals.check)
 
     def _job(self, place: Any, hosts: int, argv: Sequence[str], spec: Dict[str, Any], times: List[float]) -> float:
         """Seconds of a step; 0 for a job that makes none."""
