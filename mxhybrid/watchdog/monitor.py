@@ -154,15 +154,16 @@ class Monitor:
             if now > deadline:
                 self.report_failure(text)
         peers = self.peers()
-        if now - self._asked > LOOK_S + BETWEEN_LOOKS_S:
-            self._asked = now
-            for witness, processes in self._vigil.questions(peers):
-                for sock, peer in list(self._peers.items()):
-                    if peer is witness:
-                        _try_send(sock, {'look': processes})
         verdict = self._vigil.verdict(peers)
         if verdict is not None:
             self.report_failure(verdict.text, silent=verdict.silent)
+        # Two looks have to be there before the limit is over.
+        if now - self._asked > BETWEEN_LOOKS_S:
+            for witness, processes in self._vigil.questions(peers):
+                self._asked = now
+                for sock, peer in list(self._peers.items()):
+                    if peer is witness:
+                        _try_send(sock, {'look': processes})
 
     def _all_have_left(self) -> bool:
         """Whether all workers have, and, in a moment more, all servers: what a server has not read yet is lost with
