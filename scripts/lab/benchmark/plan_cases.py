@@ -88,7 +88,7 @@ def _recurrent(ranks: int) -> Dict[str, Any]:
 
 def _dense(ranks: int) -> Dict[str, Any]:
     found = _common(ranks)
-    found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1*': {'addends': ranks}})
+    found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
     return found
 
 
