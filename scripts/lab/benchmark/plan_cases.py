@@ -6,6 +6,8 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
 from mxhybrid import parallel
+from mxhybrid.base.settings import TablePlan
+from mxhybrid.parallel.store_plan import StorePlan
 
 
 class PlanCase(NamedTuple):
@@ -89,7 +91,9 @@ def _recurrent(ranks: int) -> Dict[str, Any]:
 def _dense(ranks: int) -> Dict[str, Any]:
     found = _common(ranks)
     found['in and out'] = parallel.layers({'*dense0*': {'channels': ranks}, '*dense1_fwd': {'addends': ranks}})
-    return found
+    # Of a table of which a plan says nothing, the store weighs both ways in the first steps.
+    table = StorePlan({'embedding0_weight': TablePlan('servers')})
+    return {name: plan.with_store(table) for name, plan in found.items()}
 
 
 PLAN_CASES: Dict[str, PlanCase] = {
