@@ -1,8 +1,10 @@
 """Files that are whole whenever anybody reads them."""
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import time
 from typing import BinaryIO, Iterator, Optional
 
 
@@ -10,6 +12,24 @@ def write_atomically(fname: str, data: bytes) -> None:
     """Write a file as :func:`written_aside` does."""
     with written_aside(fname) as handle:
         handle.write(data)
+
+
+def locked_within(handle: int, seconds: float, poll_s: float = 0.05) -> bool:
+    """Lock an open file, or directory, against others; False where another process has held it for so long.
+
+    True, too, on a file system that has no such locks.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(poll_s)
+        except OSError:
+            return True
 
 
 def cannot_write(path: str) -> str:

@@ -3,11 +3,11 @@ import errno
 import fcntl
 import os
 import re
-import time
 from contextlib import contextmanager, suppress
 from typing import Iterator, List
 
 from ..base.errors import CheckpointError
+from ..base.files import locked_within
 
 #: Seconds to wait for another process that writes into the directory, the last of an earlier job.
 LOCK_TIMEOUT_S = 60.0
@@ -38,18 +38,9 @@ def locked(directory: str) -> Iterator[None]:
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise CheckpointError('another process has used %s for %g s: end it, or give every job a directory '
-                                          'of its own' % (directory, LOCK_TIMEOUT_S)) from None
-                time.sleep(0.05)
-            except OSError:
-                break  # not every file system has locks of directories
+        if not locked_within(handle, LOCK_TIMEOUT_S):
+            raise CheckpointError('another process has used %s for %g s: end it, or give every job a directory of its '
+                                  'own' % (directory, LOCK_TIMEOUT_S))
         yield
     finally:
         os.close(handle)

@@ -1,19 +1,17 @@
 """The file that keeps times of this machine, which several processes may write."""
 import contextlib
-import fcntl
 import functools
 import hashlib
 import inspect
 import json
 import os
 import sys
-import time
 from typing import Any, Dict, Iterator, List
 
 import mxnet as mx
 
 from ..base.errors import InputError
-from ..base.files import write_atomically
+from ..base.files import locked_within, write_atomically
 from ..parallel import composed, layer_rules, program, shape_rules
 from . import lone_part, part_keys, still, stopwatch
 
@@ -118,17 +116,8 @@ def _alone(path: str) -> Iterator[None]:
     """Keep other writers away, for as long as a small file takes."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        deadline = time.monotonic() + _LOCK_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:  # a writer that was stopped must not stop others: at worst times are measured again
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(_LOCK_S / 500)
-            except OSError:  # not every file system has locks
-                break
+        # A writer that was stopped must not stop others: at worst times are measured again.
+        locked_within(handle, _LOCK_S, _LOCK_S / 500)
         yield
     finally:
         os.close(handle)
