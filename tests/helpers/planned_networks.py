@@ -1,9 +1,12 @@
-"""Small networks and clusters to plan with, and times that need no measurement."""
+"""Small networks and clusters to plan with, times that need no measurement, and what every change of a plan keeps."""
+import numpy as np
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.boxes import size_of
 from mxhybrid.planner.cluster import KINDS, Bucket, Cluster, Host, TransferCost
 from mxhybrid.planner.planning import Planner
+from mxhybrid.planner.simulator import Simulation
+from mxhybrid.planner.step_blocks import StepBlocks
 
 BATCH = 8
 
@@ -80,3 +83,18 @@ class Times:
 def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
     """Of the small network."""
     return Planner(net or network(), data, on or cluster(), Times(), **keys)
+
+
+def check_changes(planned, problem, decisions, steps):
+    """Going from one plan to the next gives the blocks, the seconds and the memory of one that is made anew."""
+    splits, tables = problem.splits(decisions[0]), problem.tables(decisions[0])
+    blocks = StepBlocks(planned.model, splits, steps, tables)
+    simulation = Simulation(planned.model.machine.resources)
+    simulation.run(blocks.blocks.values())
+    for one in decisions[1:]:
+        splits, tables = problem.splits(one), problem.tables(one)
+        found = simulation.change(blocks.change(splits, tables))
+        anew = StepBlocks(planned.model, splits, steps, tables)
+        assert set(blocks.blocks) == set(anew.blocks)
+        assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
+        np.testing.assert_array_equal(blocks.memory, anew.memory)

@@ -19,7 +19,7 @@ from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
 from mxhybrid.planner.transfers import Transfers
-from tests.helpers.planned_networks import Times, cluster, network, planner
+from tests.helpers.planned_networks import Times, check_changes, cluster, network, planner
 
 RANKS = 4
 
@@ -54,17 +54,7 @@ def numbers(count):
 def test_changes_are_what_is_made_anew(planned, choices, data):
     problem = PlanProblem(planned.model, choices)
     decisions = [random_decisions(choices, data.draw(numbers(problem.operators))) for _ in range(4)]
-    steps = data.draw(st.integers(1, 2))
-    blocks = StepBlocks(planned.model, problem.splits(decisions[0]), steps)
-    simulation = Simulation(planned.model.machine.resources)
-    simulation.run(blocks.blocks.values())
-    for one in decisions[1:]:
-        splits = problem.splits(one)
-        found = simulation.change(blocks.change(splits))
-        anew = StepBlocks(planned.model, splits, steps)
-        assert set(blocks.blocks) == set(anew.blocks)
-        assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
-        np.testing.assert_array_equal(blocks.memory, anew.memory)
+    check_changes(planned, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)

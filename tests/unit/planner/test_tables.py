@@ -2,7 +2,6 @@
 import dataclasses
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
@@ -14,9 +13,7 @@ from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import TransferCost, cluster_from_json
 from mxhybrid.planner.mcmc import SearchLimits, try_all, walk_randomly
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
-from mxhybrid.planner.simulator import Simulation
-from mxhybrid.planner.step_blocks import StepBlocks
-from tests.helpers.planned_networks import cluster, planner, recommender
+from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
 RANKS, BATCH, IDS = 4, 8, 20
 USERS, ITEMS = 'net_embedding0_weight', 'net_embedding1_weight'
@@ -52,17 +49,7 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
     decisions = [random_decisions(choices, draw) for draw in draws]
-    steps = data.draw(st.integers(1, 2))
-    blocks = StepBlocks(planned.model, problem.splits(decisions[0]), steps, problem.tables(decisions[0]))
-    simulation = Simulation(planned.model.machine.resources)
-    simulation.run(blocks.blocks.values())
-    for one in decisions[1:]:
-        splits, tables = problem.splits(one), problem.tables(one)
-        found = simulation.change(blocks.change(splits, tables))
-        anew = StepBlocks(planned.model, splits, steps, tables)
-        assert set(blocks.blocks) == set(anew.blocks)
-        assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
-        np.testing.assert_array_equal(blocks.memory, anew.memory)
+    check_changes(planned, problem, decisions, data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=40, deadline=None)

@@ -377,6 +377,26 @@ def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
+def test_what_was_said_before_an_end_is_heard_before_it(job, monkeypatch):
+    monitor, parent, child = job(1, 1)
+    busy, free, look = threading.Event(), threading.Event(), monitor._look_at_lives
+
+    def look_late():
+        busy.set()
+        free.wait(LIMIT_S)
+        look()
+    monkeypatch.setattr(monitor, '_look_at_lives', look_late)
+    assert busy.wait(LIMIT_S)
+    child.process.kill()
+    child.process.wait(LIMIT_S)
+    # Both are there when the monitor gets to them, the end first.
+    assert parent.ask('started %d' % child.process.pid) == 'ok'
+    parent.say('child_died the server was killed by SIGKILL')
+    assert parent.ask('call') == 'ok'
+    free.set()
+    assert aborted(parent, 'because the server was killed by SIGKILL')
+
+
 def test_a_child_whose_parent_says_nothing_died_all_the_same(job):
     _, parent, child = job(1, 1)
     assert parent.ask('started %d' % child.process.pid) == 'ok'
