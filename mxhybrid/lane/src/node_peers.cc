@@ -1,0 +1,120 @@
+// What a node does with messages of other nodes: none is believed before it is checked.
+#include <stdexcept>
+
+#include "half.h"
+#include "node_tables.h"
+
+namespace lane {
+namespace {
+
+/// Of pushes that wait behind others of their hosts, in bytes.
+constexpr size_t kMostAhead = size_t(1) << 30;
+
+}  // namespace
+
+void Node::Peer::begin(const Header& header, Piece pieces[2]) {
+  if (header.kind == Message::kBye) return;
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.begin(header, number, pieces);
+  if (header.kind == Message::kMove || header.kind == Message::kTaken) return node.moves_.begin(header, number, pieces);
+  auto& stays = about[priority_of(header.kind)];
+  stays = node.shared_table(header.table);
+  Table& table = *stays;
+  if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
+  Part& part = table.parts[header.part];
+  const TableShape& shape = table.shape;
+  switch (header.kind) {
+    case Message::kPush: {
+      const uint32_t host = node.roster_.hosts[number];
+      if (!part.mine || node.roster_.handler(host, node.number_) != number || node.roster_.workers[host] == 0) {
+        throw std::runtime_error("a push to a partition that is not here");
+      }
+      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
+      if (!part.arrived[host].empty() &&
+          node.ahead_ + Pushed::cost(header.count, shape.row_bytes()) > kMostAhead) {
+        throw std::runtime_error("too many pushes before others have made theirs");
+      }
+      arriving.count = header.count;
+      arriving.places = Buffer(header.count * sizeof(int32_t));
+      arriving.rows = Buffer(header.count * shape.travelling_bytes(false));
+      pieces[0] = {arriving.places.data(), arriving.places.size()};
+      pieces[1] = {arriving.rows.data(), arriving.rows.size()};
+      return;
+    }
+    case Message::kPull:
+      if (!part.mine) throw std::runtime_error("a question for rows that are not here");
+      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
+      if (node.too_many_questions(table, number)) throw std::runtime_error("too many questions at a time");
+      asking.peer = number;
+      asking.part = header.part;
+      asking.want = header.want;
+      asking.count = header.count;
+      asking.flags = header.flags;
+      asking.number = header.number;
+      asking.places = Buffer(header.count * sizeof(int32_t));
+      pieces[0] = {asking.places.data(), asking.places.size()};
+      return;
+    case Message::kRows: {
+      auto found = table.asked.find(header.number);
+      if (found == table.asked.end() || found->second.peer != number || found->second.part != header.part ||
+          found->second.count != header.count || found->second.flags != header.flags) {
+        throw std::runtime_error("an answer to no question");
+      }
+      Asked& asked = found->second;
+      const size_t size = asked.count * shape.travelling_bytes(asked.flags & kExact);
+      if (shape.travelling_bytes(asked.flags & kExact) != shape.row_bytes()) {
+        asked.halves = Buffer(size);
+        pieces[0] = {asked.halves.data(), size};
+      } else {
+        pieces[0] = {asked.to, size};
+      }
+      return;
+    }
+    default:
+      throw std::runtime_error("a message of no known kind");
+  }
+}
+
+void Node::Peer::end(const Header& header) {
+  if (header.kind == Message::kBye) {
+    left = true;
+    return;
+  }
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.end(header, number);
+  if (header.kind == Message::kMove || header.kind == Message::kTaken) {
+    return node.moves_.end(header, number, node.workers_);
+  }
+  const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
+  Table& table = *stayed;
+  const TableShape& shape = table.shape;
+  switch (header.kind) {
+    case Message::kPush:
+      if (!well_formed(arriving.places.as<int32_t>(), arriving.count, shape.rows_of(header.part))) {
+        throw std::runtime_error("malformed places");
+      }
+      if (shape.halves) {
+        Buffer rows(arriving.count * shape.row_bytes());
+        widen(arriving.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(arriving.count) * shape.width);
+        arriving.rows = std::move(rows);
+      }
+      node.take_push(table, header.part, node.roster_.hosts[number], std::move(arriving));
+      return;
+    case Message::kPull:
+      if (!well_formed(asking.places.as<int32_t>(), asking.count, shape.rows_of(header.part))) {
+        throw std::runtime_error("malformed places");
+      }
+      table.questions.push_back(std::move(asking));
+      ++*table.unanswered[number];
+      return;
+    default: {
+      auto found = table.asked.find(header.number);
+      Asked& asked = found->second;
+      if (asked.halves.size()) {
+        widen(asked.halves.as<uint16_t>(), reinterpret_cast<float*>(asked.to),
+              static_cast<size_t>(asked.count) * shape.width);
+      }
+      table.asked.erase(found);
+    }
+  }
+}
+
+}  // namespace lane

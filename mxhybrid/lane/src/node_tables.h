@@ -1,0 +1,144 @@
+// What a node has of a table, of its workers and of other nodes, for the files that make up Node.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "node.h"
+
+namespace lane {
+
+/// In nanoseconds of the monotonic clock.
+inline int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+struct Node::Pushed {
+  /// What each counts besides its size, in bytes.
+  static constexpr size_t kCost = 16 << 10;
+
+  uint32_t count;
+  Buffer places, rows;
+
+  /// What it takes at most, with rows of so many bytes.
+  static size_t cost(uint32_t count, size_t row_bytes) { return count * (sizeof(int32_t) + row_bytes) + kCost; }
+};
+
+struct Node::Part {
+  uint32_t owner;
+  bool mine = false, handled = false;
+
+  // Of a partition that this node owns.
+  char* shard = nullptr;
+  Rule rule;
+  char* state[2] = {nullptr, nullptr};
+  size_t state_bytes[2] = {0, 0};
+  uint32_t version = 0;  // pushes that it shows
+  uint32_t updates = 0;
+  /// By host: what came from there and was not taken into account yet.  This host's entry stays empty.
+  std::vector<std::deque<Pushed>> arrived;
+
+  // Of one that this node handles for another.
+  uint64_t first_slot = 0;  // of its places in `slots`
+
+  bool elsewhere() const { return handled && !mine; }
+};
+
+struct Node::Side {
+  Memory memory;
+  WorkerTable* shared = nullptr;
+  uint32_t activity = 0;
+  uint32_t asked[kTickets] = {};
+};
+
+struct Node::Asked {
+  uint32_t peer, part, count;
+  uint8_t flags;
+  char* to;
+  Buffer halves;  // where rows arrive that have to be widened
+};
+
+struct Node::Question {
+  uint32_t peer, part, want, count;
+  uint8_t flags;
+  uint64_t number;
+  Buffer places;
+};
+
+struct Node::Pull {
+  uint32_t worker, ticket;
+  uint32_t asked;        // to be answered
+  uint64_t last = 0;     // question that has to be answered before
+};
+
+struct Node::Table {
+  Table(uint32_t number, const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled)
+      : number(number),
+        shape(shape),
+        layout(shape, node, handled),
+        sides_layout(shape),
+        memory(layout.size),
+        shared(memory.at<NodeTable>(0)),
+        merger(shape.dtype, shape.width) {}
+
+  const uint32_t number;
+  const TableShape shape;
+  const NodeTableLayout layout;
+  const WorkerTableLayout sides_layout;
+  Memory memory;
+  NodeTable* const shared;
+  Merger merger;
+  std::vector<Part> parts;
+  std::vector<Side> sides;
+  /// Rounds of this host's workers that were taken; messages that still read their memory.
+  uint32_t taken = 0;
+  uint32_t unsent = 0;
+  uint32_t version = 0;
+
+  /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
+  Memory slots;
+  std::vector<uint64_t> held;
+  uint32_t used = 0, used_before = 0;
+  uint32_t aside = 0;
+  std::vector<Pull> beside;  // pulls that use rows set aside
+
+  std::deque<Pull> pulls;       // to be taken
+  std::vector<Pull> under_way;  // to be answered
+  std::map<uint64_t, Asked> asked;
+  std::deque<Question> questions;
+  /// By node: questions whose answers were not sent yet.
+  std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
+
+  uint32_t* bounds_of(uint32_t worker) const { return sides[worker].memory.at<uint32_t>(sides_layout.push_bounds); }
+  /// What a worker pushed to a partition in the round at hand.
+  List pushed(uint32_t worker, uint32_t part) const {
+    const Memory& memory = sides[worker].memory;
+    const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
+    return {memory.at<int32_t>(sides_layout.push_places) + first,
+            memory.at<char>(sides_layout.push_rows) + first * shape.row_bytes(), last - first};
+  }
+};
+
+struct Node::Peer : public Inbox {
+  Peer(Node& node, uint32_t number, int socket)
+      : node(node), number(number), connection(socket, *this, node.block_.at<NodeBlock>(0)->traffic) {}
+
+  void begin(const Header& header, Piece pieces[2]) override;
+  void end(const Header& header) override;
+
+  Node& node;
+  const uint32_t number;
+  Connection connection;
+  bool writing = false, left = false;
+  // Of messages that arrive, one of a kind at a time.
+  Pushed arriving;     // a push
+  Question asking;     // a question
+  /// By stream: the table that a message is about, which stays until it is there.
+  std::shared_ptr<Table> about[kPriorities];
+};
+
+}  // namespace lane
