@@ -147,7 +147,8 @@ class _Planning:
 
     def run(self) -> int:
         """Predict, compare or search."""
-        from ..parallel.plan import data_parallel, load
+        from ..parallel.plan_files import load
+        from ..parallel.plan_kinds import data_parallel
 
         given, planner = self._given, self._planner
         if given.compare:
@@ -184,7 +185,7 @@ class _Planning:
                                         None if given.memory is None else given.memory * 1e9, start, progress)
 
     def _compare(self, plans: Dict[str, Any]) -> None:
-        from ..parallel.plan import data_parallel
+        from ..parallel.plan_kinds import data_parallel
 
         rows = []
         for name, plan in {'data parallel': data_parallel(), **plans}.items():
@@ -193,7 +194,7 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _show(self, plan: Any, prediction: Any) -> None:
-        from ..parallel.plan import save
+        from ..parallel.plan_files import save
         from ..parallel.program import Parts
         from ..planner.plan_picture import picture_of, write_picture
         from ..planner.prediction_table import prediction_table, store_lines

@@ -17,7 +17,9 @@ from .dimensions import Dimensions
 from .graph import Graph
 from .held import Held, hold
 from .model_files import ModelFiles
-from .plan import Explicit, Plan, as_plan, save
+from .plan import Plan
+from .plan_files import as_plan, save
+from .plan_kinds import Explicit
 from .program import COMPILED, TOKEN, Parts, Program
 from .report import layout_table
 from .shares import Shares

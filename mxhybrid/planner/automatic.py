@@ -13,7 +13,9 @@ from ..job.join import join
 from ..kvstore.hybrid import Hybrid
 from ..parallel.block import Parallel, split_network
 from ..parallel.graph import Graph
-from ..parallel.plan import Plan, data_parallel, from_json
+from ..parallel.plan import Plan
+from ..parallel.plan_files import from_json
+from ..parallel.plan_kinds import data_parallel
 from ..parallel.team import Team, team_of
 from ..parallel.traced import TracedNetwork, traced
 from .cluster import Cluster, load

@@ -6,7 +6,9 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.settings import TablePlan
 from ..parallel.graph import Operator
-from ..parallel.plan import Explicit, Plan, as_plan, data_parallel, grid, one_weird_trick
+from ..parallel.plan import Plan
+from ..parallel.plan_files import as_plan
+from ..parallel.plan_kinds import Explicit, data_parallel, grid, one_weird_trick
 from ..parallel.rule_table import rule_of
 from ..parallel.shares import Shares
 from ..parallel.split import PartPlace, Split

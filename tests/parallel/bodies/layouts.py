@@ -17,7 +17,7 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.kvstore.parts import part_of
-from mxhybrid.parallel.plan import from_json
+from mxhybrid.parallel.plan_files import from_json
 from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split
 

@@ -6,7 +6,8 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.plan import Explicit, data_parallel, from_json, grid, layers, load, save
+from mxhybrid.parallel.plan_files import from_json, load, save
+from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers
 from mxhybrid.parallel.split import Split
 from mxhybrid.parallel.traced import traced
 

@@ -6,7 +6,8 @@ from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan, resolve
-from mxhybrid.parallel.plan import Explicit, data_parallel, from_json, grid, layers, load, one_weird_trick, save
+from mxhybrid.parallel.plan_files import from_json, load, save
+from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers, one_weird_trick
 from mxhybrid.parallel.store_plan import StorePlan
 from mxhybrid.parallel.traced import traced
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.plan import data_parallel, grid, one_weird_trick
+from mxhybrid.parallel.plan_kinds import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.program import Parts, Program
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.planner import step_model

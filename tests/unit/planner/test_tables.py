@@ -7,7 +7,8 @@ from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
 from mxhybrid.base.settings import TablePlan
-from mxhybrid.parallel.plan import data_parallel, from_json
+from mxhybrid.parallel.plan_files import from_json
+from mxhybrid.parallel.plan_kinds import data_parallel
 from mxhybrid.parallel.split import whole_on
 from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import TransferCost, cluster_from_json
