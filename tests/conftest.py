@@ -61,8 +61,9 @@ def pytest_collection_modifyitems(config, items):
     order = list(TIME_LIMITS)
     items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
     for item in items:
-        if item.get_closest_marker('timeout') is None:
-            item.add_marker(pytest.mark.timeout(TIME_LIMITS.get(_directory(item), 60)))
+        marker = item.get_closest_marker('timeout')
+        seconds = marker.args[0] if marker else TIME_LIMITS.get(_directory(item), 60)
+        item.add_marker(pytest.mark.timeout(seconds * processes.PATIENCE), append=False)
     if not config.getoption('slow'):
         slow = [item for item in items if item.get_closest_marker('slow')]
         items[:] = [item for item in items if not item.get_closest_marker('slow')]
@@ -112,12 +113,11 @@ def pytest_sessionfinish(session):
         session.config.workeroutput['left out'] = LEFT_OUT.get('here', 0)
         return
     # Jobs have longer markers than the processes of pytest have.
-    left = processes.find_processes(processes.SESSION + '/')
-    if left:
-        table = processes.format_processes(left)
-        processes.kill_processes(processes.SESSION + '/')
+    try:
+        processes.assert_no_processes_left(processes.SESSION + '/')
+    except processes.JobFailed as left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        sys.stderr.write(f'\nprocesses of test jobs outlived the tests:\n{table}\n')
+        sys.stderr.write(f'\nafter all tests, {left}\n')
 
 
 def pytest_terminal_summary(terminalreporter):

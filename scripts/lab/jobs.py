@@ -19,7 +19,8 @@ Who wants to disturb a job holds it in the hands::
     assert result.returncode != 0
 
 Every process of a job carries a marker (:mod:`lab.processes`): those that do not end in time, and those that outlive
-their launcher, fail the job and are killed by process id. Nothing is ever killed by name.
+their launcher, fail the job and are killed by process id. Nothing is ever killed by name. MXHYBRID_TEST_PATIENCE=2
+doubles every limit of time, for slow machines.
 """
 import contextlib
 import os
@@ -35,7 +36,7 @@ from pathlib import Path
 
 from . import processes, reports
 from .launchers import REPOSITORY, SCRIPTS, job_command
-from .processes import GRACE_S, MARKER, POLL_S, JobFailed
+from .processes import GRACE_S, MARKER, PATIENCE, POLL_S, JobFailed
 
 TAIL_LINES = 100  # of the output, in a message; horovodrun adds a stack of 25 lines of its own
 _REAP_S = 10.0
@@ -62,9 +63,9 @@ class Command:
         return self._process.poll()
 
     def wait(self, timeout):
-        """int or None: its exit status, None if it still runs after `timeout` seconds."""
+        """int or None: its exit status, None if it still runs after `timeout` seconds, times the patience."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout)
+            self._process.wait(timeout * PATIENCE)
         return self._process.returncode
 
     @property
@@ -145,6 +146,7 @@ class Job:
 
     def wait_until(self, condition, timeout, what):
         """Wait until `condition()` holds; `JobFailed` where the job is over, or time is up, without it."""
+        timeout *= PATIENCE
         deadline = time.monotonic() + timeout
         while True:
             over = self.over()
@@ -330,7 +332,7 @@ class LaunchedJob(Job):
             if process.role in ('worker', 'server', 'scheduler'):
                 processes.send_signal(process.pid, signal.SIGABRT)
         self._launcher.wait(3)  # for the stacks to arrive; the launcher may end by itself now
-        raise JobFailed(f'the job did not end within {timeout:g} s:\n  {self.command}\n'
+        raise JobFailed(f'the job did not end within {timeout * PATIENCE:g} s:\n  {self.command}\n'
                         f'running at that time:\n{table}\n{indented(self.output)}')
 
     def end(self):
