@@ -30,14 +30,19 @@ class Reader {
     if (const char* from = bytes(sizeof(T))) std::memcpy(&found, from, sizeof(T));
     return found;
   }
-  /// A shape: its first dimension, and how many elements each of those has; -1 for both if there is none.
+  /// A shape: its first dimension, and how many elements each of those has; -1 for both if there is none, or if no
+  /// array can have it.
   void shape(int64_t* first, int64_t* width) {
     *first = *width = -1;
     const int dimensions = number<int32_t>();
     if (dimensions < 1 || dimensions > kMaxDimensions) return;
-    *first = number<int64_t>();
-    *width = 1;
-    for (int i = 1; i < dimensions; ++i) *width *= number<int64_t>();
+    const int64_t rows = number<int64_t>();
+    int64_t elements = 1;
+    for (int i = 1; i < dimensions; ++i) {
+      if (__builtin_mul_overflow(elements, number<int64_t>(), &elements)) return;
+    }
+    *first = rows;
+    *width = elements;
   }
   /// Null where there are fewer.
   const char* bytes(size_t count) {

@@ -64,3 +64,8 @@ def test_messages_of_a_host_that_lies_do_no_harm(tmp_path, parts):
     programs, refused = map(int, re.match(r'(\d+) programs did no harm, (\d+) were refused\n', said).groups())
     # Some go through, and were not to be refused; others are.
     assert 0.3 * programs < refused < 0.9 * programs
+
+
+@pytest.mark.timeout(600)
+def test_arrays_that_are_cut_short_or_changed_do_no_harm(tmp_path, parts):
+    assert output_of('fuzz_row_arrays.cc', parts, 'address,undefined', tmp_path) == 'all ids and rows are right\n'

@@ -1,0 +1,161 @@
+// What is read out of MXNet's arrays: ids and rows are those that are in them, whatever their types, and bytes that are
+// cut short or changed are refused, or read as what they say, without a look at what lies behind them.
+//
+// MXNet is a few functions here, since the sanitizers see into no library that was compiled without them; with the real
+// one, tests/unit/lane/test_row_arrays.py has the same calls.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "row_arrays.h"
+
+using namespace lane;
+
+namespace {
+
+constexpr int kFloat32 = 0, kFloat64 = 1, kInt32 = 4, kInt64 = 6;
+constexpr int kArrays = 20000, kChanges = 20;
+constexpr int64_t kRowWidth = 3;
+
+void check(bool fine, const char* what) {
+  if (fine) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+/// An array of MXNet's: a dense one, or the raw bytes of one with rows.
+struct Array {
+  int dtype = 0;
+  std::vector<int64_t> shape;
+  std::vector<char> data;
+  size_t values_at = 0;
+};
+
+int storage_type(void*, int* type) {
+  *type = 0;
+  return 0;
+}
+int dtype_of(void* array, int* dtype) {
+  *dtype = static_cast<Array*>(array)->dtype;
+  return 0;
+}
+int context(void*, int* device, int* number) {
+  *device = 1;
+  *number = 0;
+  return 0;
+}
+int shape_of(void* array, int* dimensions, const int64_t** shape) {
+  *dimensions = static_cast<int>(static_cast<Array*>(array)->shape.size());
+  *shape = static_cast<Array*>(array)->shape.data();
+  return 0;
+}
+int save(void* array, size_t* size, const char** bytes) {
+  *size = static_cast<Array*>(array)->data.size();
+  *bytes = static_cast<Array*>(array)->data.data();
+  return 0;
+}
+int data_of(void* array, void** data) {
+  *data = static_cast<Array*>(array)->data.data() + static_cast<Array*>(array)->values_at;
+  return 0;
+}
+int load(const void* bytes, size_t size, void** array) {
+  Array* made = new Array;
+  made->data.assign(static_cast<const char*>(bytes), static_cast<const char*>(bytes) + size);
+  int64_t count;
+  std::memcpy(&count, made->data.data() + 12, sizeof(count));  // magic, storage type, dimensions
+  made->shape = {count, kRowWidth};
+  made->values_at = size - count * (kRowWidth * sizeof(float) + sizeof(int64_t));  // rows, then their ids, at the end
+  *array = made;
+  return 0;
+}
+int release(void* array) {
+  delete static_cast<Array*>(array);
+  return 0;
+}
+
+constexpr MxnetFunctions kMxnet{storage_type, dtype_of, context, shape_of, data_of, save, load, release, nullptr,
+                                nullptr,      nullptr};
+
+std::mt19937 random_bits(1);
+
+int64_t below(int64_t bound) { return std::uniform_int_distribution<int64_t>(0, bound - 1)(random_bits); }
+
+template <typename T>
+void put(Array& array, int dtype, const std::vector<int64_t>& values) {
+  std::vector<T> typed(values.begin(), values.end());
+  array.dtype = dtype;
+  array.data.assign(reinterpret_cast<char*>(typed.data()), reinterpret_cast<char*>(typed.data() + typed.size()));
+}
+
+void look_for_ids() {
+  const int64_t rows = 1 + below(below(2) ? 100 : 1000000), count = 1 + below(40);
+  std::vector<int64_t> ids(count);
+  for (int64_t& id : ids) id = below(rows);
+  const bool wrong = below(4) == 0;
+  if (wrong) ids[below(count)] = below(2) ? rows + below(5) : -1 - below(5);
+  Array array;
+  array.shape = {count, 1};
+  switch (below(4)) {
+    case 0: put<int64_t>(array, kInt64, ids); break;
+    case 1: put<int32_t>(array, kInt32, ids); break;
+    case 2: put<float>(array, kFloat32, ids); break;
+    default: put<double>(array, kFloat64, ids);
+  }
+  std::vector<int64_t> found(count);  // no room for one more
+  const int64_t number = wanted_rows(kMxnet, &array, rows, count, found.data());
+  check((number < 0) == wrong, "ids outside of a table are refused, and no others");
+  if (wrong) return;
+  found.resize(number);
+  const std::set<int64_t> expected(ids.begin(), ids.end());
+  check(std::equal(found.begin(), found.end(), expected.begin(), expected.end()), "ids are sorted and unique");
+  check(wanted_rows(kMxnet, &array, rows, count - 1, found.data()) == -1, "more ids than there is room for");
+}
+
+void look_for_rows() {
+  const int64_t rows = 1 + below(1000);
+  std::set<int64_t> drawn;
+  for (int64_t left = below(20); left >= 0; --left) drawn.insert(below(rows));
+  const std::vector<int64_t> ids(drawn.begin(), drawn.end());
+  const int64_t count = static_cast<int64_t>(ids.size());
+  Array like;
+  like.shape = {rows, kRowWidth};
+  RowArray made(kMxnet, &like, kFloat32, sizeof(float), ids.data(), static_cast<uint32_t>(count));
+  check(made.handle() != nullptr, "an array of rows is made");
+  std::vector<float> written(count * kRowWidth);
+  for (float& value : written) value = static_cast<float>(below(100));
+  std::memcpy(made.values(), written.data(), written.size() * sizeof(float));
+  std::vector<int64_t> found(count);
+  std::vector<float> values(count * kRowWidth);
+  const auto read = [&](void* array) {
+    return read_rows(kMxnet, array, rows, kRowWidth, kFloat32, count, found.data(),
+                     reinterpret_cast<char*>(values.data()));
+  };
+  check(read(made.handle()) == count && found == ids && values == written, "what is written is read");
+
+  const std::vector<char>& whole = static_cast<Array*>(made.handle())->data;
+  for (int change = 0; change < kChanges; ++change) {
+    // On the heap and no larger, so that a look behind it is seen.
+    Array other;
+    const bool cut = below(2) == 0;
+    other.data.assign(whole.begin(), whole.begin() + (cut ? below(whole.size()) : whole.size()));
+    other.data.shrink_to_fit();
+    if (!cut) other.data[below(other.data.size())] ^= static_cast<char>(1 + below(255));
+    const int64_t number = read(&other);
+    check(number <= (cut ? -1 : count), "bytes that are cut short are refused");
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (int round = 0; round < kArrays; ++round) {
+    look_for_ids();
+    look_for_rows();
+  }
+  std::printf("all ids and rows are right\n");
+}
