@@ -21,7 +21,8 @@ def test_rate_and_burst_of_two_hosts(tmp_path):
     found = load(str(path))
     assert [(host.name, host.ranks) for host in found.hosts] == [('hosta', 1), ('hostb', 1)]
     assert found.link.rate == pytest.approx(PAYLOAD * 100e6 / 8, rel=0.1)
-    assert found.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.1)
+    # A tenth is 0.6 ms at this rate; whatever a busy machine takes longer comes off it.
+    assert found.link.burst == pytest.approx(PAYLOAD * BURST, rel=0.2)
     assert found.link.peak > 2 * found.link.rate and 0 <= found.link_latency_s < 0.01
     # Both are on this machine, and may use all of it.
     assert found.hosts[0].cores == found.hosts[1].cores and found.hosts[0].memory_bytes == found.hosts[1].memory_bytes

@@ -16,5 +16,5 @@ def test_equals_one_process(updates):
         found = result.results[rank]['weights']
         assert list(found) == list(expected)
         for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
             np.testing.assert_array_equal(found[name], result.results[0]['weights'][name])

@@ -207,7 +207,7 @@ def check_chaos(env, words, folder):
 def check_test(env, words, folder):
     """scripts/test: runs this test, and .ci/run calls it; it tells of the same arguments itself."""
     assert not env
-    assert '\nscripts/test\n' in (REPOSITORY / '.ci' / 'run').read_text()
+    assert '\nscripts/test >' in (REPOSITORY / '.ci' / 'run').read_text()
     assert ' -m pytest ' in (REPOSITORY / 'scripts' / 'test').read_text()
 
 

@@ -1,7 +1,9 @@
 """Trains convolutions, whose weights and gradients oneDNN may keep in layouts of its own; args: workers that there
 would be, if this is one process, else 0; store or worker, who updates.
 
-Between steps the net is evaluated, after which MXNet keeps weights as oneDNN likes them.
+Between steps the net is evaluated, after which MXNet keeps weights as oneDNN likes them. One process adds up the
+gradients of the same parts of the batch that workers have: oneDNN takes another algorithm for a larger batch, on some
+CPUs, and a maximum of four that nearly equal each other is another one then.
 """
 import sys
 
@@ -35,16 +37,21 @@ def main():
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     ranks = range(joined) if joined else [store.rank]
     workers = joined or store.num_workers
+    if joined:
+        net.collect_params().setattr('grad_req', 'add')
     for step in range(STEPS):
-        data, label = map(np.concatenate, zip(*[batch_of(step, rank) for rank in ranks]))
         if step == 1:
             net.hybridize(static_alloc=True, static_shape=True)
-        if step:
-            net(mx.nd.array(data))  # an evaluation, for which nobody waits
-        with autograd.record():
-            loss = loss_of(net(mx.nd.array(data)), mx.nd.array(label))
-        loss.backward()
+        for rank in ranks:
+            data, label = map(mx.nd.array, batch_of(step, rank))
+            if step:
+                net(data)  # an evaluation, for which nobody waits
+            with autograd.record():
+                loss = loss_of(net(data), label)
+            loss.backward()
         trainer.step(BATCH * workers)
+        if joined:
+            net.collect_params().zero_grad()
     report(store.rank, weights={name: param.data().asnumpy() for name, param in sorted(
         net._collect_params_with_prefix().items())})
 

@@ -118,7 +118,7 @@ def plain(worker, still, dtype='float32'):
 CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=slower),
          'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
          'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
-         'restarted': lambda w, still: embedding(w, 'weight', 'adagrad', still, meddle=restarted),
+         'restarted': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=restarted),
          'lowered': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=lowered),
          'plain': plain, 'plain-float16': lambda w, still: plain(w, still, 'float16'),
          'plain-float64': lambda w, still: plain(w, still, 'float64'),
