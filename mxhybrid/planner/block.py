@@ -1,5 +1,5 @@
 """Blocks of tasks: what a simulated step is put together from."""
-from typing import Any, Dict, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -183,6 +183,15 @@ class Content:
         made.size, made.top = self.size, self.top
         made.tasks['work'] = work
         return made
+
+
+def joined_tasks(parts: Sequence[Union[Block, 'Content']], out: Optional[np.ndarray] = None) -> np.ndarray:
+    """Tasks of several, one behind the other; where it is given, in `out`."""
+    found = np.empty(sum(part.size for part in parts), TASK) if out is None else out
+    if parts:
+        # As plain numbers: NumPy copies those at once, and records field by field.
+        np.concatenate([part.tasks.view(np.float64) for part in parts], out=found.view(np.float64))
+    return found
 
 
 def table_of(ports: np.ndarray, tasks: np.ndarray) -> np.ndarray:

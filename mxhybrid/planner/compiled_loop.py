@@ -19,10 +19,10 @@ from .timeline import Timeline
 _log = get_logger(__name__)
 
 #: What ``planner_version()`` has to return.
-_VERSION = 2
+_VERSION = 3
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
-Loop = Callable[[Slots, Rates, Optional[Timeline], Timeline, np.ndarray, float], int]
+Loop = Callable[[Slots, Rates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
 
 
 class _PlannerSlots(ctypes.Structure):
@@ -68,15 +68,15 @@ def load(path: str = '') -> Loop:
     """The compiled loop, from another library than the package's by its path; OSError where there is none."""
     function = planner_library(path).planner_simulate
     function.restype = _I64
-    function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double]
+    function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double, ctypes.c_double]
 
     def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
-                 bound: float) -> int:
+                 bound: float, limit: float) -> int:
         changed = np.ascontiguousarray(changed, np.int64)
         taken = function(ctypes.byref(_filled(_PlannerSlots, slots, slots.used_slots, slots.used)),
                          ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate))),
                          None if before is None else ctypes.byref(_timeline(before)), ctypes.byref(_timeline(made)),
-                         changed.ctypes.data, len(changed), bound)
+                         changed.ctypes.data, len(changed), bound, limit)
         if taken < 0:
             raise MemoryError('no memory to simulate %d tasks' % slots.live_tasks)
         return taken

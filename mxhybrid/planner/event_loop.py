@@ -3,12 +3,15 @@
 This is the reference, and what runs where that could not be compiled.
 """
 import heapq
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from .slots import Slots
 from .timeline import Timeline
+
+#: What sums of many numbers may be too large by.
+_ROUNDED = 1 - 1e-9
 
 
 class Rates(NamedTuple):
@@ -27,6 +30,8 @@ class Buckets:
         self.free: List[float] = state[:, 0].tolist()
         self.express_free: List[float] = state[:, 1].tolist()
         self.level: List[float] = state[:, 2].tolist()
+        #: Work of tasks to come, but for express ones, which are done beside others.
+        self.left = [0.0] * len(self.free)
 
     def state(self) -> np.ndarray:
         """For a snapshot."""
@@ -47,6 +52,13 @@ class Buckets:
         lasts = level / (peak - rate)
         seconds = work / peak
         return seconds if seconds <= lasts else lasts + (work - lasts * peak) / rate
+
+    def least_end(self, held: Iterable[int]) -> float:
+        """Of what is to come for some resources, when the last end is at least: what is in a bucket goes at once, and
+        the rest as it fills up.
+        """
+        return max(((self.free[one] + (self.left[one] - self.level[one]) / self._rate[one]) * _ROUNDED
+                    for one in held if self.left[one] > self.level[one]), default=0.0)
 
     def take(self, one: int, second: int, work: float, express: bool, ready: float) -> Tuple[float, float]:
         """Start and end of a task, both resources busy until then."""
@@ -72,8 +84,9 @@ class Buckets:
 
 
 def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
-             bound: float) -> int:
-    """Fill a timeline; returns how many tasks were taken, less than all where they wait for each other.
+             bound: float, limit: float) -> int:
+    """Fill a timeline; returns how many tasks were taken, less than all where they wait for each other, or where the
+    last end comes after `limit`: that of the timeline, which has no ends then, is what it is at least.
 
     Parameters
     ----------
@@ -87,6 +100,8 @@ def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timel
         Tasks that are new, or that wait for others than before.
     bound : float
         When the first of those tasks was ready that are no more.
+    limit : float
+        Of seconds; later ends are of no interest.
     """
     live = slots.live()
     start, end = slots.edges(live)
@@ -111,7 +126,8 @@ def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timel
     ready = events['ready'].copy()
     np.maximum.at(ready, end[edges], ends[start[edges]])
     needs = np.bincount(end[~edges], minlength=slots.used)
-    return _take_all(slots, Buckets(rates, state), made, live[~done[live]], ready.tolist(), needs.tolist(), taken)
+    return _take_all(slots, Buckets(rates, state), made, live[~done[live]], ready.tolist(), needs.tolist(), taken,
+                     limit)
 
 
 def _kept(old: Any, ends: np.ndarray, start: np.ndarray, end: np.ndarray, changed: np.ndarray, bound: float,
@@ -137,7 +153,7 @@ def _kept(old: Any, ends: np.ndarray, start: np.ndarray, end: np.ndarray, change
 
 
 def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray, ready: List[float],
-              needs: List[int], taken: int) -> int:
+              needs: List[int], taken: int, limit: float) -> int:
     record = slots.tasks[:slots.used]
     work, latency, order = record['work'].tolist(), record['latency'].tolist(), record['order'].tolist()
     resource, second, express = record['resource'].tolist(), record['second'].tolist(), record['express'].tolist()
@@ -150,7 +166,17 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
     starts: List[float] = []
     ends: List[float] = []
     moment, first = 0.0, taken
+    finish, least = float(made.finish[0]), 0.0
+    if limit < np.inf:
+        for task in tasks.tolist():
+            if not express[task]:
+                for held in _held(resource[task], second[task]):
+                    buckets.left[held] += work[task]
+        least = buckets.least_end(range(len(buckets.left)))
     while waiting:
+        if finish > limit or least > limit:
+            made.finish[0] = max(finish, least)
+            return taken
         if taken > first and taken % made.stride == 0 and made.snapshots[0] < len(made.taken):
             number = int(made.snapshots[0])
             made.taken[number], made.last[number], made.states[number] = taken, moment, buckets.state()
@@ -161,6 +187,11 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
         numbers.append(task)
         starts.append(start)
         ends.append(end)
+        finish = max(finish, end)
+        if limit < np.inf and not express[task]:
+            for held in _held(resource[task], second[task]):
+                buckets.left[held] -= work[task]
+            least = max(least, buckets.least_end(_held(resource[task], second[task])))
         after = end + latency[task]
         for successors, at, stop in ((targets, inner[task], inner_end[task]),
                                      (outer_targets, outer[task], outer_end[task])):
@@ -173,5 +204,10 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
     events['ready'][numbers] = np.array(ready)[numbers] if numbers else 0.0
     events['start'][numbers], events['end'][numbers] = starts, ends
     events['place'][numbers] = np.arange(first, taken)
-    made.finish[0] = max([made.finish[0]] + ends)
+    made.finish[0] = finish
     return taken
+
+
+def _held(one: int, second: int) -> Tuple[int, ...]:
+    """Resources of a task."""
+    return () if one < 0 else (one,) if second < 0 else (one, second)

@@ -1,15 +1,17 @@
 """The resources that a cluster has, and the tasks that use them."""
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Content, table_of
+from .block import TASK, Content, joined_tasks, table_of
 from .cluster import Bucket, Cluster
 from .flows import Moved
 
 #: What compiled code makes tasks for; their numbers are less than the other one.
 KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
 _MOST_KINDS = 16
+#: What sums of many numbers may be too large by.
+_ROUNDED = 1 - 1e-9
 
 
 class Machine:
@@ -27,6 +29,8 @@ class Machine:
     up, down : numpy.ndarray of int
         By host.
     names : list of str
+        Of the resources.
+    rates, bursts : numpy.ndarray of float
         Of the resources.
     """
 
@@ -49,6 +53,7 @@ class Machine:
         self.core, self.host, self.speed = np.array(core), np.array(host_of), np.array(speed)
         self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])
         self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
+        self.rates, self.bursts = np.array([(one.rate, one.burst) for one in self.resources]).T
 
     def core_of(self, rank: int) -> int:
         """The number of a rank's core; -1 for none's."""
@@ -228,6 +233,32 @@ class Core:
         made.first, made.last, made.content = self.first, self.last, self.content.working(work)
         made.tasks = Records(self.tasks.machine, made.content.tasks, made.content.targets)
         return made
+
+
+class Load:
+    """What each resource has to do, in its units; without express tasks, which are done beside others."""
+
+    def __init__(self, machine: Machine, work: Optional[np.ndarray] = None):
+        self._machine = machine
+        self.work = np.zeros(len(machine.resources)) if work is None else work
+
+    def plus(self, works: Sequence[np.ndarray], times: int) -> 'Load':
+        """With more, or with a number of `times` below zero with less, by resource."""
+        return Load(self._machine, self.work + times * np.sum(works, axis=0)) if works else self
+
+    def changed(self, less: Sequence[Core], more: Sequence[Core]) -> 'Load':
+        """Without some tasks and with others."""
+        return Load(self._machine, self.work - self._of(less) + self._of(more))
+
+    def _of(self, cores: Sequence[Core]) -> np.ndarray:
+        tasks = joined_tasks([core.content for core in cores])
+        tasks = tasks[tasks['express'] == 0]
+        held, work = np.concatenate([tasks['resource'], tasks['second']]) + 1, np.tile(tasks['work'], 2)
+        return np.bincount(held, work, len(self.work) + 1)[1:]
+
+    def least_seconds(self) -> float:
+        """What it takes at least: what buckets hold goes at once, the rest as they fill up."""
+        return float(((self.work - self._machine.bursts) / self._machine.rates).max()) * _ROUNDED
 
 
 class Records:

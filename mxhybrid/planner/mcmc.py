@@ -4,6 +4,8 @@ The walk is that of FlexFlow (Jia, Zaharia, Aiken: Beyond Data and Model Paralle
 2019): a proposal is taken with the chance min(1, exp(beta * (old - new))).  It goes in waves, each from the best plan
 so far, in which beta grows.  The first ones begin with a large beta and only go down; later ones begin with a smaller
 one each, so that they leave the valley.  What is large is measured by how much worse proposals are.
+
+Chance is asked first: most proposals are known to be refused long before it is known what they take.
 """
 import contextlib
 import dataclasses
@@ -212,6 +214,10 @@ class _Record:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
+    def limit(self, size: float) -> float:
+        """Beyond so many seconds a plan of this size is no discovery."""
+        return math.inf if self._found is None and self.fits(size) else self._front.least_seconds(size)
+
     def share_of_seconds(self, walks: int) -> float:
         """When the next of so many walks has to end."""
         if self.limits.seconds is None:
@@ -255,6 +261,7 @@ class _Walker:
         if len(start) != len(operators):
             raise InputError('start %s: it has %d choices for %d operators' % (name, len(start), len(operators)))
         self._choices = [list(self._problem.candidates(operator)) for operator in operators]
+        self._allowed = [frozenset(choices) for choices in self._choices]
         self._free = [operator for operator in operators if len(self._choices[operator]) > 1]
         self._now: List[Hashable] = list(start)
         self.seconds = self._seconds = self._problem.begin(start)
@@ -302,11 +309,16 @@ class _Walker:
         """Whether a proposal was taken."""
         if not changes:
             return False
-        seconds = self._problem.propose(changes)
+        chance = -math.log(1 - self._random.random())
+        most = self._seconds + chance * heat * math.exp(self._log_worse / self._worse)
+        seconds = self._problem.propose(changes, lambda size: max(self._record.limit(size), self._takes(size, most)))
         size = self._problem.memory()
         self._record.see(seconds, size, self._now, changes)
-        takes = self._takes(seconds - self._seconds, size, heat)
-        if not takes:
+        more = seconds - self._seconds
+        if 0 < more < math.inf and self._record.fits(self._size) and self._record.fits(size):
+            self._worse += 1
+            self._log_worse += math.log(more)
+        if not seconds <= self._takes(size, most):
             self._problem.reject()
             return False
         self._problem.accept()
@@ -319,18 +331,14 @@ class _Walker:
             self._best = seconds if fits else math.inf
         return True
 
-    def _takes(self, more: float, size: float, heat: float) -> bool:
-        """Whether to take a proposal that is so much slower.  Beyond the memory allowed, less of it counts."""
+    def _takes(self, size: float, most: float) -> float:
+        """The seconds up to which a proposal of this size is taken; so many where it fits in the memory allowed.
+
+        Beyond that, less of it counts.
+        """
         if not self._record.fits(self._size):
-            return size < self._size
-        if not self._record.fits(size):
-            return False
-        if more <= 0:
-            return True
-        if more < math.inf:
-            self._worse += 1
-            self._log_worse += math.log(more)
-        return self._random.random() < math.exp(-more / (heat * math.exp(self._log_worse / self._worse)))
+            return math.inf if size < self._size else -math.inf
+        return most if self._record.fits(size) else -math.inf
 
     def _draw(self) -> Dict[int, Hashable]:
         """A proposal; nothing where it would change nothing."""
@@ -347,7 +355,7 @@ class _Walker:
         return self._set(self._run_from(operator), self._random.choice(self._choices[operator]))
 
     def _set(self, operators: Sequence[int], choice: Hashable) -> Dict[int, Hashable]:
-        return {one: choice for one in operators if self._now[one] != choice and choice in self._choices[one]}
+        return {one: choice for one in operators if self._now[one] != choice and choice in self._allowed[one]}
 
     def _run_from(self, operator: int) -> List[int]:
         """Some operators that hang together: few more often than many."""

@@ -1,5 +1,6 @@
 """The choice between time and memory: plans of which no other one is better in both."""
 import bisect
+import math
 from typing import Callable, List, NamedTuple, Tuple
 
 from .problem import Assignment
@@ -26,6 +27,11 @@ class ParetoFront:
     def points(self) -> List[Point]:
         """By memory, the least first; seconds go down."""
         return list(self._points)
+
+    def least_seconds(self, size: float) -> float:
+        """Of a plan that needs no more memory than that; infinite where there is none."""
+        at = bisect.bisect_right(self._keys, (size, math.inf))
+        return self._points[at - 1].seconds if at else math.inf
 
     def add(self, seconds: float, size: float, assignment: Callable[[], Assignment]) -> None:
         """Keep a plan if none is as good in both; it is asked for only then."""

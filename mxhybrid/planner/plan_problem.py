@@ -1,9 +1,12 @@
 """The splits of a network's operators, and how rows of its tables travel, as a search sees them."""
 from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from ..base.settings import TablePlan
 from ..parallel.split import Split
 from .choices import Choices
+from .problem import Limit
 from .simulator import Simulation
 from .step_blocks import StepBlocks
 from .step_model import StepModel
@@ -27,6 +30,7 @@ class PlanProblem:
         self._tables: Dict[str, TablePlan] = {}
         #: What the last proposal has changed, as it was.
         self._before: Tuple[Dict[int, Split], Dict[str, TablePlan]] = {}, {}
+        self._is_simulated = False
 
     @property
     def operators(self) -> int:
@@ -66,10 +70,12 @@ class PlanProblem:
             self._blocks = StepBlocks(self._model, splits, 1, tables)
             return self._simulation.run(self._blocks.blocks.values())
         changed = {number: split for number, split in splits.items() if split != former[number]}
-        return self._simulation.change(self._blocks.change(changed, tables))
+        blocks = self._blocks.change(changed, tables)
+        assert blocks is not None
+        return self._simulation.change(blocks)
 
-    def propose(self, changes: Mapping[int, Any]) -> float:
-        """Seconds of a step with other splits for some of those who decide."""
+    def propose(self, changes: Mapping[int, Any], limit: Optional[Limit] = None) -> float:
+        """Seconds of a step with other splits for some of those who decide; see :class:`~.problem.Problem`."""
         assert self._blocks is not None
         first = len(self._choices.deciding)
         changed = self._choices.follow(self._splits, {self._choices.deciding[at]: split
@@ -79,7 +85,15 @@ class PlanProblem:
                         {name: self._tables[name] for name in tables})
         self._splits.update(changed)
         self._tables.update(tables)
-        return self._simulation.change(self._blocks.change(changed, tables))
+        most = np.inf
+
+        def ask() -> float:
+            nonlocal most
+            most = limit(self.memory()) if limit else np.inf
+            return most
+        blocks = self._blocks.change(changed, tables, ask)
+        self._is_simulated = blocks is not None
+        return self._blocks.least_seconds if blocks is None else self._simulation.change(blocks, most)
 
     def accept(self) -> None:
         """Proposals depart from the last one."""
@@ -92,7 +106,8 @@ class PlanProblem:
         self._splits.update(splits)
         self._tables.update(tables)
         self._blocks.undo()
-        self._simulation.undo()
+        if self._is_simulated:
+            self._simulation.undo()
         self._before = {}, {}
 
     def memory(self) -> float:

@@ -1,8 +1,11 @@
 """What a search asks of a plan that is put together from choices."""
-from typing import Hashable, Mapping, Protocol, Sequence, Tuple
+from typing import Callable, Hashable, Mapping, Optional, Protocol, Sequence, Tuple
 
 #: Of each operator, by its number, what was chosen.
 Assignment = Tuple[Hashable, ...]
+
+#: The seconds that are of interest with so many bytes of the fullest rank.
+Limit = Callable[[float], float]
 
 
 class Problem(Protocol):
@@ -25,8 +28,11 @@ class Problem(Protocol):
     def begin(self, assignment: Assignment) -> float:
         """Seconds of a step with these choices, from which proposals depart."""
 
-    def propose(self, changes: Mapping[int, Hashable]) -> float:
-        """Seconds of a step with other choices for some operators."""
+    def propose(self, changes: Mapping[int, Hashable], limit: Optional[Limit] = None) -> float:
+        """Seconds of a step with other choices for some operators.
+
+        Of what is beyond the limit it suffices that it is: any number above it, and no more than those seconds.
+        """
 
     def accept(self) -> None:
         """Proposals depart from the last one."""

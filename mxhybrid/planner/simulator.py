@@ -125,24 +125,28 @@ class Simulation:
             raise InputError('blocks: two have the same key')
         slots = _laid_out(all_blocks, [])
         now, spare = self._timelines(slots, self._stride or default_stride(slots.live_tasks))
-        taken = self._simulate(slots, self._rates, None, now, np.empty(0, np.int64), np.inf)
+        taken = self._simulate(slots, self._rates, None, now, np.empty(0, np.int64), np.inf, np.inf)
         if taken < slots.live_tasks:
             raise _cycle(slots, now)
         self._slots, self._now, self._spare, self._undo = slots, now, spare, None
         return float(now.finish[0])
 
-    def change(self, blocks: Mapping[int, Optional[Block]]) -> float:
+    def change(self, blocks: Mapping[int, Optional[Block]], limit: float = np.inf) -> float:
         """Simulate again with other blocks, from where that can make a difference.
 
         Parameters
         ----------
         blocks : mapping of int to Block or None
             By key: what comes in the place of that block, if there is one; None to have none.
+        limit : float, optional
+            Of seconds.  Where it takes longer, the simulation ends as soon as that is known, and :meth:`undo` has to
+            follow; nobody looks whether tasks wait for each other then.
 
         Returns
         -------
         float
-            What :meth:`run` returns for all blocks that there are now, to the last bit.
+            What :meth:`run` returns for all blocks that there are now, to the last bit; beyond `limit`, a number above
+            it that is no more than that.
 
         Raises
         ------
@@ -173,8 +177,9 @@ class Simulation:
                                  + [slots.outer_of(slots.places[block.key]) for block in new])
         ready = self._now.events['ready']
         bound = min((float(ready[place.span].min()) for place in old if place.block.size), default=np.inf)
-        taken = self._simulate(slots, self._rates, self._now, self._spare, self._living(changed, slots), bound)
-        if taken < slots.live_tasks:
+        taken = self._simulate(slots, self._rates, self._now, self._spare, self._living(changed, slots), bound,
+                               limit)
+        if taken < slots.live_tasks and not self._spare.finish[0] > limit:
             error = _cycle(slots, self._spare)
             slots.undo(undo)
             self._undo = None

@@ -7,9 +7,8 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Block, order_of
+from .block import TASK, Block, joined_tasks, order_of
 
-_WORDS = TASK.itemsize // 8
 #: How much is set aside for what the first blocks need, and beside that; memory that is not touched costs nothing.
 _SPARE, _LEAST = 3, 1024
 
@@ -127,9 +126,7 @@ class Slots:
         bases, inner_bases = ends - sizes, inner_ends - inner
         span, inner_span = slice(self.used, ends[-1]), slice(self.used_inner, inner_ends[-1])
         tasks = self.tasks[span]
-        # As plain numbers: NumPy copies those at once, and records field by field.
-        np.concatenate([block.tasks.view(np.float64) for block in blocks],
-                       out=self.tasks.view(np.float64)[span.start * _WORDS:span.stop * _WORDS])
+        joined_tasks(blocks, self.tasks[span])
         shift = inner_bases.repeat(sizes).astype(np.int32)
         tasks['inner'] += shift
         tasks['inner_end'] += shift

@@ -1,5 +1,5 @@
 """The blocks of a simulated training, as operators are split now; a change of some splits makes few of them anew."""
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 
@@ -7,13 +7,14 @@ from ..base.settings import TablePlan
 from ..parallel.graph import Entry
 from ..parallel.split import Split
 from .block import Reads
-from .machine import Core, Ends
+from .machine import Core, Ends, Load
 from .simulator import Block
 from .step_graph import SCRIPT
 from .step_model import BUNDLE_BYTES, Flow, StepModel
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
 Wait = Tuple[Ends, int, int]
+
 
 class StepBlocks:
     """Of all steps that are simulated, one behind the other: the first begins with nothing under way, so that what a
@@ -36,6 +37,10 @@ class StepBlocks:
         self._tables: Dict[str, TablePlan] = {}
         self.blocks: Dict[int, Block] = {}
         self.memory = np.zeros(self._ranks)
+        #: What the last :meth:`change` takes at least.
+        self.least_seconds = 0.0
+        #: What resources have to do: cores for operators, and all of them.
+        self._computing, self._load = Load(model.machine), Load(model.machine)
         self._undo: Optional[_Before] = None
         operators = model.graph.operators
         self._heads = [(entry, (SCRIPT, place)) for place, entry in enumerate(model.graph.heads)
@@ -72,47 +77,76 @@ class StepBlocks:
                   for reader, _ in self._graph.consumers[entry]]
         return [what for what in found if what in self.keys]
 
-    def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None
-               ) -> Dict[int, Optional[Block]]:
-        """Split some operators otherwise, and have rows of some tables travel otherwise; the blocks that are others
-        now, None for those that are no more.
+    def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
+               limit: Optional[Callable[[], float]] = None) -> Optional[Dict[int, Optional[Block]]]:
+        """Split some operators otherwise, and have rows of some tables travel otherwise.
+
+        Parameters
+        ----------
+        splits, tables : mapping
+        limit : callable, optional
+            Asked when :attr:`memory` is known: seconds of all steps; that it is above them suffices to know.
+
+        Returns
+        -------
+        dict of int to Block or None
+            By key: the blocks that are others now, None for those that are no more. No dict where it takes longer than
+            the limit, :attr:`least_seconds` at least; :meth:`undo` has to follow then.
         """
         changed = {number: split for number, split in splits.items() if self.splits.get(number) != split}
         what: Dict[Tuple[str, Any], None] = {}
         names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
-        undo = _Before({number: self.splits.get(number) for number in changed}, {}, {}, {}, {}, self._whole,
-                       self._bundled, self.memory.copy())
-        for number, split in changed.items():
-            before = self.splits.get(number)
-            if before is not None:
-                self.memory -= self._model.activations(number, before)
-            self.memory += self._model.activations(number, split)
+        self._undo = undo = _Before({number: self.splits.get(number) for number in changed}, {}, {}, {}, {},
+                                    self._whole, self._bundled, self.memory.copy(), self._computing, self._load)
+        for number in changed:
             what[('forward', number)] = what[('backward', number)] = None
             names.update(dict.fromkeys(self._graph.weights_of.get(number, ())))
             entries.update(dict.fromkeys(self._outputs[number]))
             entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
-        for name in names if self.splits else ():
-            self.memory -= self._model.weight_bytes(name, self._readers(name))
         what.update({} if self.splits else {('step', None): None})
-        self.splits.update(changed)
+        self._remember(changed, names, tables or {}, undo)
+        most = np.inf if limit is None else limit()
+        self.least_seconds = self._computing.least_seconds()
+        if self.least_seconds > most:
+            return None
         for entry in entries:
             flow = self._model.flow(entry, self._of(entry))
             if flow is not self._flows.get(entry):
                 undo.flows[entry] = self._flows.get(entry)
                 self._flows[entry] = flow
                 what.update(dict.fromkeys(self._around[entry]))
-        self._weigh(names, what)
-        for name, way in (tables or {}).items():
+        self._bundle(names, what)
+        what.update({('weight', name): None for name in undo.tables})
+        others = [other for step in range(self._steps) for other in self._others(what, step)]
+        self._load = self._load.changed([before[1] for _, before, _ in others if before],
+                                        [now[0] for _, _, now in others if now])
+        self.least_seconds = self._load.least_seconds()
+        return None if self.least_seconds > most else dict(self._exchange(others, undo))
+
+    def _remember(self, changed: Mapping[int, Split], names: Iterable[str], tables: Mapping[str, TablePlan],
+                  undo: '_Before') -> None:
+        """What is decided, the memory of it, and how long it computes."""
+        model, less, more = self._model, [], []
+        for name in names if self.splits else ():
+            self.memory -= model.weight_bytes(name, self._readers(name))
+        for number, split in changed.items():
+            before = self.splits.get(number)
+            if before is not None:
+                self.memory -= model.activations(number, before)
+                less.append(model.computing(number, before))
+            self.memory += model.activations(number, split)
+            more.append(model.computing(number, split))
+        self._computing = self._computing.plus(less, -self._steps).plus(more, self._steps)
+        self.splits.update(changed)
+        for name in names:
+            self.memory += model.weight_bytes(name, self._readers(name))
+        for name, way in tables.items():
             former = self._tables.get(name)
             if former != way:
                 undo.tables[name], self._tables[name] = former, way
-                self.memory += self._model.table_bytes(name, way)
-                self.memory -= 0.0 if former is None else self._model.table_bytes(name, former)
-                what['weight', name] = None
-        found = {key: block for step in range(self._steps) for key, block in self._blocks_anew(what, step, undo)}
-        self._undo = undo
-        return found
+                self.memory += model.table_bytes(name, way)
+                self.memory -= 0.0 if former is None else model.table_bytes(name, former)
 
     def undo(self) -> None:
         """Back to before the last :meth:`change`; once for each."""
@@ -122,41 +156,44 @@ class StepBlocks:
                             (self.blocks, undo.blocks), (self._tables, undo.tables)):
             _put_back(now, before)
         self._whole, self._bundled, self.memory = undo.whole, undo.bundled, undo.memory
+        self._computing, self._load = undo.computing, undo.load
         self._undo = None
 
-    def _weigh(self, names: Iterable[str], what: Dict[Tuple[str, Any], None]) -> None:
-        """The memory of weights, and which of them are summed together; adds blocks that this changes."""
-        held = {name: self._readers(name) for name in names}
-        for name, readers in held.items():
-            self.memory += self._model.weight_bytes(name, readers)
-        whole = {name for name, readers in held.items() if name not in self._graph.tables
-                 and self._model.is_whole_everywhere(name, readers)}
-        if whole != self._whole & set(held):
-            self._whole = self._whole - set(held) | whole
+    def _bundle(self, names: Iterable[str], what: Dict[Tuple[str, Any], None]) -> None:
+        """Which weights are summed together; adds blocks that this changes."""
+        whole = {name for name in names if name not in self._graph.tables
+                 and self._model.is_whole_everywhere(name, self._readers(name))}
+        if whole != self._whole.intersection(names):
+            self._whole = self._whole.difference(names) | whole
             what.update(dict.fromkeys(self._bundle_anew()))
-        what.update({('weight', self._holder(name)): None for name in held})
+        what.update({('weight', self._holder(name)): None for name in names})
 
-    def _blocks_anew(self, what: Iterable[Tuple[str, Any]], step: int, undo: '_Before'
-                     ) -> Iterable[Tuple[int, Optional[Block]]]:
-        """Of these, those that are others than before."""
+    def _others(self, what: Iterable[Tuple[str, Any]], step: int
+                ) -> Iterable[Tuple[int, Optional[Tuple[Any, Core]], Optional['Made']]]:
+        """Of these, those that are others than before: key, before, and now."""
         for kind, which in what:
-            core, waits, content = getattr(self, '_' + kind)(which, step)
+            core, waits, depends_on = getattr(self, '_' + kind)(which, step)
             key = self.key(kind, which, step)
             before = self._made.get(key)
             if core is None or not core.content.size:
-                if before is None:
-                    continue
-                made = None
-            elif before is not None and before[1] is core and before[0] == content:
-                continue
-            else:
-                made = Block.of(key, core.content, self._reads(waits()))
+                if before is not None:
+                    yield key, before, None
+            elif before is None or before[1] is not core or before[0] != depends_on:
+                yield key, before, (core, waits, depends_on)
+
+    def _exchange(self, others: Iterable[Tuple[int, Optional[Tuple[Any, Core]], Optional['Made']]], undo: '_Before'
+                  ) -> Iterable[Tuple[int, Optional[Block]]]:
+        """Put in the blocks of what is other than before."""
+        for key, before, now in others:
             undo.made[key], undo.blocks[key] = before, self.blocks.get(key)
-            if made is None:
+            if now is None:
                 del self.blocks[key], self._made[key]
+                yield key, None
             else:
-                self.blocks[key], self._made[key] = made, (content, core)
-            yield key, made
+                core, waits, depends_on = now
+                block = self.blocks[key] = Block.of(key, core.content, self._reads(waits()))
+                self._made[key] = depends_on, core
+                yield key, block
 
     def _bundle_anew(self) -> List[Tuple[str, Any]]:
         """Put weights together that all ranks hold whole; blocks that this changes."""
@@ -298,10 +335,12 @@ class _Before(NamedTuple):
     whole: Set[str]
     bundled: Dict[str, Tuple[str, ...]]
     memory: np.ndarray
+    computing: Load
+    load: Load
 
 
 #: Tasks of a block, None for no block; what they wait for; and what that depends on besides.
-Made = Tuple[Optional[Core], Any, Any]
+Made = Tuple[Any, Any, Any]
 
 
 def _put_back(now: Dict[Any, Any], before: Mapping[Any, Any]) -> None:

@@ -129,6 +129,17 @@ class StepModel:
         places, which = self._cut(number, split).alike
         return np.array([self._part_time(self.graph.operators[number], place) for place in places]).T[:, which]
 
+    def computing(self, number: int, split: Split) -> np.ndarray:
+        """What cores have to do for an operator, forward and backward, by resource."""
+        return self._once(('computing', number, split), self._computing, number, split)
+
+    def _computing(self, number: int, split: Split) -> np.ndarray:
+        ranks = np.array(split.ranks)
+        seconds = self._seconds(number, split, False)
+        if number in self.step_graph.learning:
+            seconds = seconds + self._seconds(number, split, True)
+        return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
+
     def operator(self, number: int, split: Split, backward: bool) -> Core:
         """Forward or backward of an operator."""
         return self._once(('operator', number, split, backward), self._operator, number, split, backward)

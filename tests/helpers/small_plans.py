@@ -38,9 +38,10 @@ class SmallPlan:
         blocks = [self._block(key) for key in self._keys(range(self.operators))]
         return self._simulation.run([block for block in blocks if block is not None])
 
-    def propose(self, changes):
+    def propose(self, changes, limit=None):
         self._proposed = tuple(changes.get(one, choice) for one, choice in enumerate(self._assignment))
-        return self._simulation.change({key: self._block(key) for key in self._keys(changes)})
+        return self._simulation.change({key: self._block(key) for key in self._keys(changes)},
+                                       limit(self.memory()) if limit else np.inf)
 
     def accept(self):
         self._assignment = self._proposed

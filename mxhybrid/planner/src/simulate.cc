@@ -12,6 +12,8 @@
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+// What sums of many numbers may be too large by, as event_loop.py has it.
+constexpr double kRounded = 1 - 1e-9;
 
 // As timeline.py's EVENT.
 struct Event {
@@ -64,12 +66,36 @@ class Buckets {
     for (int64_t one = 0; one < rates.resources; ++one) {
       const double burst = rates.burst[one];
       const State found = state ? state[one] : State{0.0, 0.0, burst};
-      all_.push_back({rates.rate[one], rates.peak[one], burst, found});
+      all_.push_back({rates.rate[one], rates.peak[one], burst, found, 0.0});
     }
   }
 
   void save(State* state) const {
     for (const Bucket& one : all_) *state++ = one.state;
+  }
+
+  // A task is to come.
+  void expect(const Task& task) {
+    if (task.resource < 0 || task.express) return;
+    all_[task.resource].left += task.work;
+    if (task.second >= 0) all_[task.second].left += task.work;
+  }
+
+  // Of all that is to come, when the last end is at least.
+  double least_end() const {
+    double found = 0.0;
+    for (const Bucket& one : all_) found = std::max(found, one.least_end());
+    return found;
+  }
+
+  // A task that was expected is taken; when the last end is at least, of its resources.
+  double least_end_after(const Task& task) {
+    if (task.resource < 0 || task.express) return 0.0;
+    all_[task.resource].left -= task.work;
+    const double found = all_[task.resource].least_end();
+    if (task.second < 0) return found;
+    all_[task.second].left -= task.work;
+    return std::max(found, all_[task.second].least_end());
   }
 
   // Fills in the start and the end of a task that is ready.
@@ -95,6 +121,13 @@ class Buckets {
   struct Bucket {
     double rate, peak, burst;
     State state;
+    // Work of tasks to come, but for express ones, which are done beside others.
+    double left;
+
+    // What is in the bucket goes at once, and the rest as it fills up.
+    double least_end() const {
+      return left > state.level ? (state.free + (left - state.level) / rate) * kRounded : 0.0;
+    }
 
     double free(bool express) const { return express ? state.express_free : state.free; }
 
@@ -189,11 +222,11 @@ class Simulation {
   Simulation(const PlannerSlots& slots, const PlannerRates& rates, const PlannerTimeline& made)
       : slots_(slots), rates_(rates), made_(made), events_(made.events) {}
 
-  int64_t run(const PlannerTimeline* before, const int64_t* changed, int64_t count, double bound) {
+  int64_t run(const PlannerTimeline* before, const int64_t* changed, int64_t count, double bound, double limit) {
     const int64_t kept = before ? snapshots_kept(*before, changed, count, bound) : 0;
     begin(before, kept);
     Buckets buckets(rates_, kept ? before->states + (kept - 1) * rates_.resources : nullptr);
-    return take_all(buckets, kept ? before->taken[kept - 1] : 0);
+    return take_all(buckets, kept ? before->taken[kept - 1] : 0, limit);
   }
 
  private:
@@ -271,10 +304,21 @@ class Simulation {
     });
   }
 
-  int64_t take_all(Buckets& buckets, int64_t first) {
+  int64_t take_all(Buckets& buckets, int64_t first, double limit) {
     int64_t taken = first;
-    double moment = 0.0, finish = *made_.finish;
+    double moment = 0.0, finish = *made_.finish, least = 0.0;
+    const bool limited = limit < kNever;
+    if (limited) {
+      each_task([&](int64_t number) {
+        if (events_[number].place < 0) buckets.expect(slots_.tasks[number]);
+      });
+      least = buckets.least_end();
+    }
     while (!waiting_.empty()) {
+      if (finish > limit || least > limit) {
+        finish = std::max(finish, least);
+        break;
+      }
       if (taken > first && taken % made_.stride == 0) save(buckets, taken, moment);
       const int64_t number = waiting_.pop();
       const Task& task = slots_.tasks[number];
@@ -283,6 +327,7 @@ class Simulation {
       event.place = static_cast<int32_t>(taken++);
       buckets.take(task, event);
       finish = std::max(finish, event.end);
+      if (limited) least = std::max(least, buckets.least_end_after(task));
       const double after = event.end + task.latency;
       each_successor(task, [&](int32_t one) {
         Event& next = events_[one];
@@ -314,13 +359,14 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 2; }
+int planner_version() { return 3; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,
-                         const PlannerTimeline* made, const int64_t* changed, int64_t count, double bound) {
+                         const PlannerTimeline* made, const int64_t* changed, int64_t count, double bound,
+                         double limit) {
   try {
-    return Simulation(*slots, *rates, *made).run(before, changed, count, bound);
+    return Simulation(*slots, *rates, *made).run(before, changed, count, bound, limit);
   } catch (const std::bad_alloc&) {
     return -1;
   }

@@ -33,12 +33,16 @@ class Table:
         self._now = self._then = tuple(assignment)
         return self._values[self._now][0]
 
-    def propose(self, changes):
+    def propose(self, changes, limit=None):
         assert all(self._now[one] != choice for one, choice in changes.items())
         assert self._then == self._now
         self._then = tuple(changes.get(one, choice) for one, choice in enumerate(self._now))
         self.proposed.append(self._then)
-        return self._values[self._then][0]
+        seconds, size = self._values[self._then]
+        if limit is None or seconds <= limit(size):
+            return seconds
+        # No more is known than that.
+        return min(seconds, limit(size) + 1e-9)
 
     def accept(self):
         self._now = self._then
@@ -105,6 +109,19 @@ def test_numbers_are_led_through_a_digit_at_a_time(counts):
         now[place] = digit
         seen.add(tuple(now))
     assert len(seen) == math.prod(counts)
+
+
+@given(tables(), st.integers(1, 4) | st.none())
+def test_nothing_is_missed_of_what_nobody_asks_for(table, memory):
+    start = {'first': (0,) * table.operators, 'last': max(table._values)}
+    try:
+        found = walk_randomly(table, start, SearchLimits(proposals=60, memory=memory))
+    except InputError:
+        return
+    seen = {table._values[plan] for plan in [*table.proposed, *start.values()]}
+    assert found.seconds == min(seconds for seconds, size in seen if memory is None or size <= memory)
+    assert {(point.seconds, point.bytes) for point in found.front} == {
+        one for one in seen if not any(a <= one[0] and b <= one[1] and (a, b) != one for a, b in seen)}
 
 
 def test_a_front_asks_only_for_what_it_keeps():

@@ -43,8 +43,8 @@ step = MadeUpStep(24, 4, halos=6, all_to_alls=6)
 simulation = Simulation(step.resources, 16, compiled_loop.load(sys.argv[1]))
 simulation.run(step.blocks())
 for number in np.random.RandomState(0).randint(0, step.operators, 60):
-    simulation.change(step.proposal(int(number)))
-    if number % 2:
+    limit = simulation.seconds * (0.9 + 0.1 * (number % 3))
+    if simulation.change(step.proposal(int(number)), limit) > limit or number % 2:
         simulation.undo()
 print('all is well')
 """

@@ -83,6 +83,35 @@ def test_changes_are_fresh_runs_to_the_last_bit(little_room, loop, found, events
     assert simulation.critical_path() == last.critical_path()
 
 
+@settings(max_examples=150, deadline=None)
+@given(whole_steps(), changes(), changes(), st.sampled_from([0.0, 0.3, 0.7, 0.99, 1.0, 1.5]), st.sampled_from([1, 3]))
+def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, change, other, share, stride):
+    now = {block.key: block for block in found}
+    expected, times = fresh([block for block in {**now, **change}.values() if block is not None])
+    limit, said = share * expected, []
+    for loop in (event_loop.simulate, compiled_loop.load()):
+        simulation = Simulation(RESOURCES, stride, loop)
+        simulation.run(found)
+        said.append(simulation.change(change, limit))
+        if expected <= limit:
+            assert (said[-1], outcome(simulation)) == (expected, times)
+        else:
+            assert limit < said[-1] <= expected
+        simulation.undo()
+        assert (simulation.change(other), outcome(simulation)) == fresh(
+            [block for block in {**now, **other}.values() if block is not None])
+    assert said[0] == said[1]
+
+
+def test_what_is_left_to_do_tells_before_it_is_done():
+    simulation = Simulation([Bucket(1.0), Bucket(2.0, 4.0, 6.0)], loop=compiled_loop.load())
+    simulation.run([Block(0, [0], [1.0])])
+    many = Block(1, [1] * 100, [3.0] * 100)
+    assert simulation.change({1: many}, 100.0) == pytest.approx((300 - 6) / 2)
+    simulation.undo()
+    assert simulation.change({1: many}, 147.0) == pytest.approx(147.0)
+
+
 def by_the_rules(found):
     """Starts and ends of all tasks, by looking through all of them for the next one, again and again."""
     all_blocks = {block.key: block for block in found}

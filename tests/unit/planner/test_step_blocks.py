@@ -74,6 +74,29 @@ def test_a_change_is_taken_back(planned, choices, data):
                                          if key not in before}
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([0.2, 0.7, 0.95, 1.0, 1.2]), st.sampled_from([1e5, 1e7, 1e9]))
+def test_proposals_beyond_a_limit_are_known_to_be(choices, data, share, rate):
+    problem = PlanProblem(planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, choices)
+    start, other = (random_decisions(choices, data.draw(numbers(problem.operators))) for _ in range(2))
+    begun = problem.begin(start), problem.memory()
+    changes = dict(enumerate(other))
+    exact = problem.propose(changes), problem.memory()
+    problem.reject()
+    asked = []
+
+    def limit(size):
+        asked.append(size)
+        return share * exact[0]
+    found = problem.propose(changes, limit)
+    assert asked == [exact[1]]
+    assert found == exact[0] if share >= 1 else share * exact[0] < found <= exact[0]
+    problem.reject()
+    assert (problem.propose({}), problem.memory()) == begun
+    problem.accept()
+    assert problem.propose(changes) == exact[0]
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_tasks_are_the_same_bits_in_both_languages(choices, data):
