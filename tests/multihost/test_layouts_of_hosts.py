@@ -4,13 +4,15 @@ import json
 import pytest
 from lab.launchers import over_hosts
 
+from ..helpers.turns import slow
 from ..parallel.test_layouts import BODY, CHANNELS, TRICK, check, grid
 
 
-@pytest.mark.parametrize('hosts', [(2, 2), (3, 1)], ids=str)
-@pytest.mark.parametrize('env', [{}, {'MXHYBRID_WIRE': 'ps-lite'}], ids=['lane', 'sockets'])
-def test_a_network_over_two_hosts(cluster, hosts, env):
+@pytest.mark.parametrize('wire, hosts', [('lane', (3, 1)), slow('lane', (2, 2)), ('ps-lite', (2, 2)),
+                                         slow('ps-lite', (3, 1))])
+def test_a_network_over_two_hosts(cluster, wire, hosts):
     plans = [TRICK, grid(2, 2), grid(domain=(4,)), CHANNELS, 1]
     result = cluster.run(0, over_hosts(list(zip(('hosta', 'hostb'), hosts)),
-                                       [BODY, json.dumps({'net': 'cnn', 'plans': plans})]), body=BODY, env=env).ok()
-    check([result.results[rank] for rank in range(4)], plans)
+                                       [BODY, json.dumps({'cnn': {'net': 'cnn', 'plans': plans}})]), body=BODY,
+                         env={'MXHYBRID_WIRE': wire}).ok()
+    check([result.results[rank]['found']['cnn'] for rank in range(4)], plans)

@@ -9,13 +9,15 @@ from mxhybrid.planner.cluster import KINDS, load
 from mxhybrid.planner.profile_file import default_path, merge_profiles
 from mxhybrid.planner.reference import reference_seconds
 
+from ..helpers.turns import slow
+
 
 def calibrate(launcher, workers, *arguments):
     """The command line of a calibration."""
     return job_command('-m', launcher, workers, 1, ('mxhybrid', 'calibrate') + arguments)
 
 
-@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_two_workers_of_a_host(launcher, tmp_path):
     path = tmp_path / 'cluster.json'
     with jobs.start_command(calibrate(launcher, 2, str(path))) as job:

@@ -4,6 +4,7 @@ import json
 import pytest
 from lab.jobs import run_job
 
+from ..helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'layouts.py'
@@ -22,18 +23,17 @@ VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_sof
 PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
 
 
-def trained(net, plans, launcher='horovodrun', workers=4, timeout=200, env=None, **options):
-    """What every worker reports of every plan."""
-    result = run_job(BODY, launcher, workers=workers, args=[json.dumps({'net': net, 'plans': plans, **options})],
-                     timeout=timeout, env=env).ok()
+def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
+    """What every worker reports of every plan, by the name of what is trained."""
+    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
     assert sorted(result.results) == list(range(workers))
-    return [result.results[rank] for rank in range(workers)]
+    return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in given}
 
 
 def check(found, plans, error=1e-10):
     for one in found:
-        assert len(one['found']) == len(plans)
-        for plan, outcome in zip(plans, one['found']):
+        assert len(one) == len(plans)
+        for plan, outcome in zip(plans, one):
             assert outcome['error'] < error, (plan, outcome)
             assert outcome['losses'] < error * 100, (plan, outcome)
             assert plan == DATA or outcome['exchanges'] > 0, plan
@@ -44,37 +44,60 @@ def check(found, plans, error=1e-10):
 def test_convolutions_and_dense_layers(launcher, env):
     plans = [DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)),
              CHANNELS, 1, 2]
-    found = trained('cnn', plans, launcher, env=env)
+    found = trained({'cnn': {'net': 'cnn', 'plans': plans}}, launcher, env=env)['cnn']
     check(found, plans)
     # Of what dense layers hold, each worker has a part.
-    whole = found[0]['found'][0]['held']
-    assert all(one['found'][3]['held'] < 0.6 * whole for one in found)
+    whole = found[0][0]['held']
+    assert all(one[3]['held'] < 0.6 * whole for one in found)
 
 
-@pytest.mark.parametrize('net', ['language_model', 'cells'])
-def test_language_models(net):
-    plans = [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2]
-    check(trained(net, plans, optimizer='adam', settings={'learning_rate': 0.05}), plans)
+POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
+WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimizer': 'adam',
+         'settings': {'learning_rate': 0.05}}
+#: What is trained, each as a job of its own would, one behind the other.
+OTHERS = {
+    'a language model': {'net': 'language_model', **WORDS}, 'cells': {'net': 'cells', **WORDS},
+    'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
+    'fewer samples than workers': {'net': 'cnn', 'batch': 2, 'plans': [
+        grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]},
+    'samples that are not shared evenly': {'net': 'cnn', 'batch': 7, 'plans': [DATA, grid(2, 2), 1]},
+    'gradients that add up': {'net': 'plain', 'plans': [grid(2, 2), grid(domain=(4,))], 'grad_req': 'add',
+                              'accumulate': 2, 'steps': 3},
+    'float32': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1], 'dtype': 'float32'},
+    'the store updates': {'net': 'plain', 'plans': [grid(2, 2), TRICK], 'update_on_kvstore': True},
+    'clipped by the norm': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2)], 'clip': 0.5, 'steps': 3,
+                            'dtype': 'float32'},
+}
 
 
-@pytest.mark.parametrize('net', ['pooled', 'averaged'])
-def test_whole_images_are_averaged_in_parts(net):
-    plans = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
-    found = trained(net, plans)
-    check(found, plans)
+@pytest.fixture(scope='module')
+def others():
+    """What every worker reports of them."""
+    return trained(OTHERS, timeout=280)
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_others(others, name):
+    given = OTHERS[name]
+    check(others[name], given['plans'], 1e-5 if given.get('dtype') == 'float32' else 1e-10)
+
+
+@pytest.mark.parametrize('name', ['pooled', 'averaged'])
+def test_whole_images_are_averaged_in_parts(others, name):
     # Sums move, not images: of 8 samples and 16 channels, to whoever goes on with them, and their gradients back.
-    assert all(one['found'][1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in found)
+    assert all(one[1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in others[name])
 
 
 def test_two_workers():
     plans = [TRICK, grid(2), grid(domain=(2,)), 3]
-    check(trained('cnn', plans, workers=2), plans)
+    check(trained({'cnn': {'net': 'cnn', 'plans': plans}}, workers=2)['cnn'], plans)
 
 
-@pytest.mark.parametrize('net', ['alexnet', 'resnet'])
+@pytest.mark.parametrize('net', [slow('alexnet'), 'resnet'])
 def test_the_zoo(net):
     plans = [TRICK, grid(domain=(4,)), 1]
-    check(trained(net, plans, steps=3, settings={'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}), plans)
+    check(trained({net: {'net': net, 'plans': plans, 'steps': 3, 'settings': {
+        'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}}})[net], plans)
 
 
 @pytest.mark.slow
@@ -83,44 +106,15 @@ def test_the_zoo(net):
 def test_more_of_the_zoo(net):
     """Statistics over few values make rounding grow: the rate is small."""
     plans = [DATA, grid(domain=(4,)), 1]
-    check(trained(net, plans, steps=2, batch=8, timeout=1000,
-                  settings={'learning_rate': 1e-4, 'momentum': 0.9, 'wd': 1e-4}), plans)
-
-
-def test_fewer_samples_than_workers():
-    plans = [grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]
-    check(trained('cnn', plans, batch=2), plans)
-
-
-def test_a_number_of_samples_that_workers_do_not_share_evenly():
-    plans = [DATA, grid(2, 2), 1]
-    check(trained('cnn', plans, batch=7), plans)
-
-
-def test_gradients_that_add_up():
-    plans = [grid(2, 2), grid(domain=(4,))]
-    check(trained('plain', plans, grad_req='add', accumulate=2, steps=3), plans)
-
-
-def test_float32():
-    plans = [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1]
-    check(trained('plain', plans, dtype='float32'), plans, error=1e-5)
-
-
-def test_where_the_store_updates():
-    plans = [grid(2, 2), TRICK]
-    check(trained('plain', plans, env={'MXNET_UPDATE_ON_KVSTORE': '1'}), plans)
-
-
-def test_gradients_clipped_by_their_norm():
-    plans = [DATA, TRICK, grid(2, 2)]
-    check(trained('plain', plans, clip=0.5, steps=3, dtype='float32'), plans, error=1e-5)
+    check(trained({net: {'net': net, 'plans': plans, 'steps': 2, 'batch': 8, 'settings': {
+        'learning_rate': 1e-4, 'momentum': 0.9, 'wd': 1e-4}}}, timeout=1000)[net], plans)
 
 
 @pytest.mark.parametrize('optimizer', ['lamb', 'nadam'])
 def test_optimizers_that_need_whole_weights_are_refused(optimizer):
     result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
-        {'net': 'plain', 'plans': [TRICK], 'optimizer': optimizer, 'settings': {}, 'dtype': 'float32'})]).failed()
+        {'plain': {'net': 'plain', 'plans': [TRICK], 'optimizer': optimizer, 'settings': {}, 'dtype': 'float32'}}
+    )]).failed()
     for rank in range(2):
         assert 'take an optimizer that updates element by element' in result.output, result.output
         assert '[%d]' % rank in result.output
@@ -168,7 +162,7 @@ def test_what_cannot_be_is_refused_on_every_worker():
 def test_exchanges_in_traces(tmp_path):
     trace = tmp_path / 'trace.json'
     run_job(BODY, 'horovodrun', workers=2, timeout=100, env={'MXHYBRID_TRACE': str(trace)}, args=[json.dumps(
-        {'net': 'plain', 'plans': [TRICK], 'steps': 2})]).ok()
+        {'plain': {'net': 'plain', 'plans': [TRICK], 'steps': 2}})]).ok()
     events = [event for event in json.loads(trace.read_text()) if event.get('cat') == 'exchange']
     names = {event['name'] for event in events}
     assert any(name.endswith(', backward') for name in names) and any('backward' not in name for name in names)
@@ -179,7 +173,7 @@ def test_exchanges_in_traces(tmp_path):
 
 def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
     result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
-        {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]})]).failed()
+        {'cnn': {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]}})]).failed()
     causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
     assert causes
     assert all(cause.startswith('worker 2 ') for cause in causes), result.output

@@ -11,6 +11,7 @@ from lab.jobs import run_job
 from mxhybrid.planner.cluster import Bucket, Host, save
 
 from ..helpers.planned_networks import cluster
+from ..helpers.turns import slow
 from . import BODIES
 
 NETS = '''
@@ -184,7 +185,7 @@ def test_says_what_is_wrong(place, words, message):
     assert message in plan(place, *words.get('more', []), status=1, **options)
 
 
-@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_trains_by_what_it_found(tmp_path, launcher):
     path = str(tmp_path / 'cluster.json')
     # So slow that sums of these weights cost much more than exchanges of activations, as they do here.

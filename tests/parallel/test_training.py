@@ -21,7 +21,7 @@ def expected():
 @pytest.mark.parametrize('launcher, workers, servers, partitions, wire', [
     ('horovodrun', 2, 1, None, 'lane'), ('horovodrun', 3, 2, 5, 'lane'), slow('horovodrun', 4, 1, 3, 'lane'),
     slow('launch.py', 2, 2, None, 'lane'), ('launch.py', 3, 1, 2, 'lane'), slow('launch.py', 4, 3, 7, 'lane'),
-    ('horovodrun', 2, 2, 3, 'ps-lite'), ('launch.py', 4, 3, 7, 'ps-lite')])
+    ('horovodrun', 2, 2, 3, 'ps-lite'), slow('launch.py', 4, 3, 7, 'ps-lite')])
 def test_equals_one_process(expected, launcher, workers, servers, partitions, wire):
     args = [] if partitions is None else ['--partitions', str(partitions)]
     result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240,
@@ -57,7 +57,7 @@ def test_arrays_that_horovod_does_not_reach_equal_one_process(expected, dense):
 def test_partition_count_changes_no_bit():
     cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag-wd,gradient-adagrad,trainers'
     found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],
-                     timeout=120).ok().results[0] for count in (1, 7, 40)]
+                     timeout=120).ok().results[0] for count in (1, 40)]
     for other in found[1:]:
         for case in cases.split(','):
             comparing.assert_same_bits(found[0][case], other[case], case)

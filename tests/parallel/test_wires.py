@@ -2,14 +2,15 @@
 import pytest
 from lab.jobs import run_job
 
+from ..helpers.turns import slow
 from . import BODIES
 
 BODY = BODIES / 'wires.py'
 
 
 @pytest.mark.parametrize('launcher, wire, link', [
-    ('horovodrun', 'auto', 'Lane'), ('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'Direct'),
-    ('launch.py', 'auto', 'Lane'), ('launch.py', 'ps-lite', 'Direct')])
+    ('horovodrun', 'auto', 'Lane'), slow('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'Direct'),
+    ('launch.py', 'lane', 'Lane'), slow('launch.py', 'ps-lite', 'Direct')])
 def test_rows_travel_as_asked(launcher, wire, link):
     result = run_job(BODY, launcher, workers=2, env={'MXHYBRID_WIRE': wire}).ok()
     assert result.results[0]['link'] == link
@@ -22,7 +23,7 @@ def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_sai
     assert 'worker 1 cannot: the compiled part of mxhybrid is missing: install g++' in result.output
 
 
-@pytest.mark.parametrize('launcher', ['horovodrun', 'launch.py'])
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_workers_that_share_memory_with_no_server_do_without(launcher):
     result = run_job(BODY, launcher, workers=2, args=['--elsewhere']).ok()
     assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']

@@ -1,8 +1,8 @@
-"""Trains a network under several plans, and compares all weights with training in one process; args: JSON.
+"""Trains networks under several plans, and compares all weights with training in one process; args: JSON, by name.
 
-``net`` (a function below), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``, ``optimizer``,
-``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the largest
-weight, how many exchanges there are, and what each worker holds.
+Of each network ``net`` (a function of nets.py), ``plans`` (as JSON, or a number: a drawn one), ``steps``, ``batch``,
+``optimizer``, ``settings``, and what else is named in OPTIONS.  Reports for each plan the worst error, relative to the
+largest weight, how many exchanges there are, and what each worker holds.
 """
 import json
 import os
@@ -22,8 +22,10 @@ from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
-           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'clip': None}
-GIVEN = {**OPTIONS, **json.loads(sys.argv[1])}
+           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'clip': None,
+           'update_on_kvstore': None}
+#: Of the network that is trained now.
+GIVEN = {}
 
 
 def drawn(seed):
@@ -53,7 +55,8 @@ def train(net, store, samples, data):
     for param in net.collect_params().values():
         if param.grad_req != 'null':
             param.grad_req = GIVEN['grad_req']
-    trainer = gluon.Trainer(net.collect_params(), GIVEN['optimizer'], dict(GIVEN['settings']), kvstore=store)
+    trainer = gluon.Trainer(net.collect_params(), GIVEN['optimizer'], dict(GIVEN['settings']), kvstore=store,
+                            update_on_kvstore=GIVEN['update_on_kvstore'] if store else None)
     loss_of, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
     for step in range(GIVEN['steps']):
         for _ in range(GIVEN['accumulate']):
@@ -104,7 +107,8 @@ def compare(net, expected):
     return worst
 
 
-def main():
+def compare_plans():
+    """What comes of each plan of a network."""
     data = nets.data_of(GIVEN['net'], GIVEN['steps'], GIVEN['batch'])
     alone = build(1, data)
     losses = train(alone, None, slice(None), data)
@@ -121,7 +125,16 @@ def main():
         held = sum(int(np.prod(param.shape)) for param in net.collect_params().values())
         found.append({'error': compare(net, expected), 'losses': apart, 'exchanges': net.exchanges, 'held': held,
                       'pooling': sum(sum(one.bytes) for one in net._programs[True].exchanges if 'pool' in one.label)})
-    report(store.rank, found=found, wires=store._job.wires)
+    return found
+
+
+def main():
+    first = mxhybrid.create()
+    found = {}
+    for name, given in json.loads(sys.argv[1]).items():
+        GIVEN.update({**OPTIONS, **given})
+        found[name] = compare_plans()
+    report(first.rank, found=found, wires=first._job.wires)
 
 
 main()

@@ -11,6 +11,8 @@ from mxhybrid.planner.mcmc import Progress, SearchLimits, _one_at_a_time, try_al
 from mxhybrid.planner.pareto import ParetoFront
 from tests.helpers.small_plans import WAYS, SmallPlan
 
+pytestmark = pytest.mark.any_python
+
 SAMPLES = ('samples', 4)
 
 

@@ -12,6 +12,8 @@ import mxhybrid
 from mxhybrid.planner import event_loop
 from mxhybrid.planner.simulator import Simulation
 
+pytestmark = pytest.mark.any_python
+
 SOURCES = sorted((pathlib.Path(mxhybrid.__file__).parent / 'planner' / 'src').glob('*.cc'))
 CHANGES = """
 import sys

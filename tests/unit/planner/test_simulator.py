@@ -8,6 +8,8 @@ from mxhybrid.planner.block import Block
 from mxhybrid.planner.cluster import Bucket
 from mxhybrid.planner.simulator import Simulation
 
+pytestmark = pytest.mark.any_python
+
 RESOURCES = [Bucket(1.0), Bucket(2.0), Bucket(1.0, 3.0, 4.0), Bucket(0.7, 2.5, 1.0)]
 KEYS = 7
 PORTS = 3

@@ -21,6 +21,8 @@ from mxhybrid.planner.step_blocks import StepBlocks
 from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import Times, check_changes, cluster, network, planner
 
+pytestmark = pytest.mark.any_python
+
 RANKS = 4
 
 

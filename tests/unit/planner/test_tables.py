@@ -16,6 +16,8 @@ from mxhybrid.planner.mcmc import SearchLimits, try_all, walk_randomly
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
+pytestmark = pytest.mark.any_python
+
 RANKS, BATCH, IDS = 4, 8, 20
 USERS, ITEMS = 'net_embedding0_weight', 'net_embedding1_weight'
 
