@@ -18,7 +18,7 @@ Slices = Tuple[slice, ...]
 class Move(NamedTuple):
     """One direction of an exchange, as a rank sees it."""
 
-    #: The same on all ranks, and of no other move.
+    #: The same on all ranks, and of no other move, before or behind.
     tag: int
     #: What goes to, and comes from, which rank; several pieces between two ranks go in this order.
     sends: List[Tuple[int, Slices]]

@@ -23,7 +23,7 @@ SLAB_BYTES = 8 << 20
 class WeightBox:
     """A box of a weight, or a placeholder for one of which this worker holds nothing.
 
-    Of the four numbers from `number` on, exchanges of gradients have two, those of whole values the others.
+    Exchanges of gradients have the two numbers from `number` on, those of whole values new ones each time.
     """
 
     def __init__(self, team: Team, whole_shape: Any, grad_req: str, boxes: Dict[int, Box], number: int):
@@ -77,7 +77,7 @@ class WeightBox:
         mine = None if array is None else host_view(array)
         for slab in _slabs(shape, dtype):
             self._team.meet()  # so that nobody sends what worker 0 has no memory for yet
-            exchange = Exchange(self._number + 2, self._team.rank, have, {0: slab}, np.dtype(dtype))
+            exchange = Exchange(self._team.reserve(1), self._team.rank, have, {0: slab}, np.dtype(dtype))
             taken = np.empty(shape_of(slab), dtype) if self._team.rank == 0 else None
             self._move(exchange.forward, mine, taken, array)
             if taken is not None:
@@ -91,7 +91,8 @@ class WeightBox:
             self._team.meet()
             wanted = {rank: common for rank, box in boxes.items() for common in [overlap(box, slab)]
                       if common is not None}
-            exchange = Exchange(self._number + 3, self._team.rank, Layout(shape, {0: slab}), wanted, np.dtype(dtype))
+            exchange = Exchange(self._team.reserve(1), self._team.rank, Layout(shape, {0: slab}), wanted,
+                                np.dtype(dtype))
             given = np.ascontiguousarray(rows(*slab[0]), dtype) if self._team.rank == 0 else None
             taken = None if exchange.target is None or mine is None else mine[
                 slices_in(exchange.target, boxes[self._team.rank])]
@@ -103,7 +104,7 @@ class WeightBox:
             after = mx.nd.zeros(1, ctx=mx.cpu())
             self._transport.push_views(move, given, taken, [after] + ([] if array is None else [array]), 0)
             after.wait_to_read()
-            self._transport.forget([move])  # the next one with its tag is of another slab
+            self._transport.forget([move])
 
 
 def _slabs(shape: Tuple[int, ...], dtype: Any) -> Iterator[Box]:
@@ -175,7 +176,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                              % (name, param.list_ctx()))
         if trainers.is_row_sparse(param):
             raise InputError('parallelize: %s is row_sparse: keep its layer outside of what is split' % name)
-        part = found[name] = WeightBox(team, shapes[name], param.grad_req, weights.boxes(name), first + 4 * number)
+        part = found[name] = WeightBox(team, shapes[name], param.grad_req, weights.boxes(name), first + 2 * number)
         params[name] = _own(name, param, part, team.rank == 0)
     # Initializers may draw from NumPy's generator, on worker 0 alone; scripts draw the same batches on all workers.
     np.random.set_state(drawn)

@@ -129,6 +129,8 @@ class Mail:
             early = self._early[move.tag, giver]
             while early and self._lacks(job, giver):
                 self._take(job, giver, early.popleft())
+            if not early:
+                del self._early[move.tag, giver]
         self._finish(move.tag)
 
     @staticmethod
@@ -161,6 +163,8 @@ class Mail:
             if job.move.adds and job.target is not None:
                 self._add_up(job)
             job.done()
+        if not jobs:
+            del self._jobs[tag]  # there may never be another one
 
     def _add_up(self, job: _Transfer) -> None:
         target: Any = job.target

@@ -142,6 +142,14 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
     assert not [name for name in first['files'] if 'part' in name or name in ('alone.params', 'faults-never.params')]
 
 
+@pytest.mark.parametrize('wire', ['lane', 'ps-lite'])
+def test_pieces_may_be_of_any_size(tmp_path, wire):
+    result = run_job(BODIES / 'uneven_pieces.py', 'horovodrun', workers=2, timeout=60, args=[tmp_path],
+                     env={'MXHYBRID_WIRE': wire}).ok()
+    for rank in range(2):
+        assert result.results[rank] == {'same': [True] * 10, 'held': [513, 4096]}
+
+
 def test_memory_shrinks(tmp_path):
     """A dense layer of 400 MB on four workers, each of which has 100 MB of it, of its gradient and of its momentum."""
     try:

@@ -63,8 +63,8 @@ class WorkerMoves {
 /// A move as this worker sees it.  Uses that are under way share it.
 class Move : public std::enable_shared_from_this<Move> {
  public:
-  /// Under a tag that no other move has; the target has so many bytes.  With `adds`, what comes is added up in the order
-  /// of ranks, `rank` being this worker's; else each element comes once.
+  /// Under a tag that no other move has or had, whose ring the reader would find; the target has so many bytes.  With
+  /// `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes once.
   Move(std::shared_ptr<WorkerMoves> all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
       : all_(std::move(all)), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
   ~Move();

@@ -17,7 +17,7 @@ COLUMNS = {0: ((0, 4), (0, 3)), 1: ((0, 4), (3, 6))}
 class Alone:
     """A team of which this process has one rank, and whose others do nothing; its own courier."""
 
-    size = 4
+    size, reserved = 4, 0
 
     def __init__(self, rank=0):
         self.rank, self.transport = rank, self
@@ -31,6 +31,10 @@ class Alone:
 
     def meet(self):
         pass
+
+    def reserve(self, count):
+        self.reserved += count
+        return self.reserved - count
 
 
 def part(boxes, shape=(4, 6), rank=0):
