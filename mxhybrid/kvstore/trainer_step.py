@@ -26,6 +26,7 @@ new store, which takes over from the one before, and read or write the state of 
 
 :mod:`mxhybrid.kvstore.hooks` has MXNet's methods pass through here; `original` is what MXNet's own would do.
 """
+import contextlib
 import tempfile
 from typing import Any, Callable, List, Optional, Set, Tuple
 
@@ -39,6 +40,7 @@ from .agreement import Agreement, any_overflows
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
+from .part_updates import updating_parts
 from .parts import agreed, check_optimizer, held_elsewhere, part_of, parts_line, refuse_parts, whole
 from .planned import planned_tables
 
@@ -151,11 +153,13 @@ class Steps:
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
             elif trainer._update_on_kvstore and loss_scaler_of(trainer) is not None:
                 _update_scaled(loss_scaler_of(trainer), overflow, original, ignore_stale_grad)
-            elif switch is not None and switch.copies and not trainer._update_on_kvstore:
-                with switch.updating():
-                    original(ignore_stale_grad)
             else:
-                original(ignore_stale_grad)
+                with contextlib.ExitStack() as around:
+                    if switch is not None and switch.copies and not trainer._update_on_kvstore:
+                        around.enter_context(switch.updating())
+                    if self._has_parts and not trainer._update_on_kvstore:
+                        around.enter_context(updating_parts(trainer))
+                    original(ignore_stale_grad)
             if exchanged and not overflow:
                 self.agreement.after_update()
                 for key in held_elsewhere(trainer._params):  # or schedules would go other ways on other workers

@@ -1,0 +1,69 @@
+"""Large weights that are split are updated by themselves, small ones together, with the numbers of one process."""
+from types import SimpleNamespace
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.kvstore.part_updates import LARGE_BYTES, updating_parts
+
+LARGE = LARGE_BYTES // 8
+SIZES = [LARGE, 3, LARGE + 1, 5, LARGE - 1]
+
+
+class Recorded:
+    """An updater that tells what it was called with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, keys, gradients, weights):
+        assert [one.shape for one in gradients] == [one.shape for one in weights]
+        self.calls.append(list(keys))
+
+
+def arrays(seed):
+    random = np.random.RandomState(seed)
+    return [mx.nd.array(random.normal(size=size), dtype='float64') for size in SIZES]
+
+
+def test_who_is_updated_with_whom():
+    updater = Recorded()
+    trainer = SimpleNamespace(_updaters=[updater])
+    with updating_parts(trainer):
+        trainer._updaters[0](range(5), arrays(0), arrays(1))
+    assert updater.calls == [[2], [0], [1, 3, 4]]
+    assert trainer._updaters == [updater]
+
+
+def test_rows_stay_with_the_others():
+    updater = Recorded()
+    trainer = SimpleNamespace(_updaters=[updater])
+    rows = mx.nd.sparse.zeros('row_sparse', (LARGE, 1), dtype='float64')
+    with updating_parts(trainer):
+        trainer._updaters[0]([7], [rows], [mx.nd.zeros((LARGE, 1), dtype='float64')])
+    assert updater.calls == [[7]]
+
+
+def test_a_failing_update_leaves_the_trainer_as_it_was():
+    updater = Recorded()
+    trainer = SimpleNamespace(_updaters=[updater])
+    with pytest.raises(ValueError):
+        with updating_parts(trainer):
+            raise ValueError
+    assert trainer._updaters == [updater]
+
+
+@pytest.mark.parametrize('name, options', [('sgd', {'momentum': 0.9, 'wd': 0.01}), ('sgd', {}), ('adam', {'wd': 0.1})])
+def test_numbers_are_those_of_one_call(name, options):
+    def made():
+        return mx.optimizer.get_updater(mx.optimizer.create(name, learning_rate=0.1, **options))
+    theirs, trainer = made(), SimpleNamespace(_updaters=[made()])
+    expected, found = arrays(0), arrays(0)
+    for step in range(3):
+        theirs(list(range(5)), arrays(step + 1), expected)
+        with updating_parts(trainer):
+            trainer._updaters[0](list(range(5)), arrays(step + 1), found)
+    for mine, other in zip(found, expected):
+        np.testing.assert_allclose(mine.asnumpy(), other.asnumpy(), rtol=1e-12)
+    assert trainer._updaters[0].optimizer.num_update == theirs.optimizer.num_update == 3
