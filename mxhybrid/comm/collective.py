@@ -77,6 +77,26 @@ class Collective:
         """From now on have the arrays that it serves summed by `reduction`."""
         self.reduction = reduction
 
+    @contextmanager
+    def without_reduction(self) -> Iterator[None]:
+        """Around operations that Horovod is to make, whatever :meth:`sum_by` said."""
+        former, self.reduction = self.reduction, None
+        try:
+            yield
+        finally:
+            self.reduction = former
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """Whether :meth:`begin_anew` can be called: sums go another way meanwhile, and Horovod's are Gloo's."""
+        return self.reduction is not None and bool(self._hvd.gloo_enabled())
+
+    def begin_anew(self) -> None:
+        """End Horovod, and start it by what the environment says now (on all workers, with nothing under way)."""
+        self._hvd.shutdown()
+        self._hvd.init()
+        self._stay()  # init() has it end before the job at exit, which still needs it
+
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
         """From now on say over `lifeline` which calls block, and record operations in `trace`."""
         self._lifeline, self._trace = lifeline, trace
@@ -222,6 +242,9 @@ class Collective:
 
     def leave_in_child(self) -> None:
         """Have a forked process not end Horovod when it ends, which would wait for a thread that it does not have."""
+        self._stay()
+
+    def _stay(self) -> None:
         atexit.unregister(self._hvd.shutdown)
 
 

@@ -1,8 +1,10 @@
 """What Horovod needs before it starts: time, and under launch.py all that horovodrun would have told it."""
+import contextlib
 import os
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 
 from ..base.settings import Limits
+from ..comm.topology import Topology
 
 #: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
 #: of them, work or not: with 12 on two cores that took more than half of the cores.
@@ -32,6 +34,34 @@ def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interf
     if interface is not None:
         values['HOROVOD_GLOO_IFACE'] = interface
     os.environ.update({name: str(value) for name, value in values.items()})
+
+
+@contextlib.contextmanager
+def anew(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
+    """Around a second start of Horovod in a job, for sums that are its own; the environment is as before, then.  Worker
+    0's :func:`serve_rendezvous` gave the `port`.
+    """
+    given = {name: value for name, value in os.environ.items() if name.startswith('HOROVOD_')}
+    try:
+        configure_horovod(slots_of(list(topology.hosts))[topology.rank], topology.addresses[0], port, interface)
+        prepare_horovod(limits, has_little_to_do=False)
+        # What it is by itself, which a second start does not fall back to.
+        os.environ.setdefault('HOROVOD_CYCLE_TIME', '1')
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith('HOROVOD_')]:
+            del os.environ[name]
+        os.environ.update(given)
+
+
+def serve_rendezvous(topology: Topology) -> int:
+    """Where workers that start Horovod find each other; its port on this host, until this process ends."""
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start()
+    server.init(slots_of(list(topology.hosts)))
+    return port
 
 
 def slots_of(hosts: List[str]) -> List[Any]:

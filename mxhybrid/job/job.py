@@ -11,7 +11,9 @@ from typing import Any, Callable, Dict, Optional, Sequence
 import mxnet as mx
 
 from ..base import log
+from ..base.addresses import interface_of
 from ..base.errors import JobError, SettingError
+from ..base.launcher import read as read_launch
 from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
@@ -26,6 +28,7 @@ from ..servers.holdings import Holdings
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
+from .horovod import anew, serve_rendezvous
 from .wires import is_served
 
 logger = log.get_logger(__name__)
@@ -124,6 +127,18 @@ class Job:
         """What sums dense arrays on CPUs, as the setting says it."""
         assert self.collective is not None
         return 'lane' if self.collective.sums_together else 'horovod'
+
+    def restart_horovod(self) -> None:
+        """Have Horovod begin anew, as ready for sums as in a job in which they are its own (on all workers, with
+        nothing under way); see :attr:`Collective.can_begin_anew`.
+        """
+        assert self.collective is not None
+        topology = self.topology
+        port = self.collective.exchange(serve_rendezvous(topology) if self.rank == 0 else 0, 'mxhybrid.rendezvous')[0]
+        interface = read_launch().interface or interface_of(topology.addresses[self.rank])
+        with anew(topology, self.settings.limits, port, interface), self.guard.deadline(
+                self.settings.timeout, 'Horovod to connect its workers once more'):
+            self.collective.begin_anew()
 
     @property
     def wires(self) -> str:

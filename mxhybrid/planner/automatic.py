@@ -83,7 +83,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         # What is timed and tried draws numbers, more or less of them: what is drawn later does not depend on it.
         seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
         try:
-            plan = _Automatic(net, network, team, job.topology.places).choose(
+            plan = _Automatic(net, network, team, job.topology.places, job.sums if job.distributed else None).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
         finally:
             mx.random.seed(seed)
@@ -108,8 +108,10 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
 class _Automatic:
     """A search, and a trial of what it has found (collective)."""
 
-    def __init__(self, net: Any, network: TracedNetwork, team: Team, places: Any):
+    def __init__(self, net: Any, network: TracedNetwork, team: Team, places: Any, sums: Optional[str]):
         self._net, self._network, self._team, self._places = net, network, team, places
+        #: What sums dense weights, which nobody can choose any more in a job.
+        self._sums = sums
 
     def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
         """The plan that is faster than data parallelism, or that."""
@@ -154,7 +156,7 @@ class _Automatic:
         if [host.ranks for host in there.hosts] != hosts:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'calibrate on these' % ([host.ranks for host in there.hosts], hosts))
-        found = Planner(self._net, data, there, Profiles(), batch_axis, dtype).search(seconds)
+        found = Planner(self._net, data, there, Profiles(), batch_axis, dtype, sums=self._sums).search(seconds)
         return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds}
 
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:

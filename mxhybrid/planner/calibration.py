@@ -4,9 +4,10 @@ Everything is done as training does it: exchanges of a network that is split, st
 table, sums of all its rows.  Of each, several sizes are timed on all workers at once; a cost is what makes up the
 seconds of cores, and what is left of the clock's seconds is latency.
 """
+import functools
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,17 +21,19 @@ from .core_time import CoreWatch, Taken
 from .cores import facts, hosts_of
 from .exchange_probe import ExchangeChain, GroupSums, Step, all_to_all, shifted
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
+from .horovod_probe import HorovodSums
 from .profiles import Profiles
 from .reference import Reference, reference_seconds
 from .store_probe import ROW_BYTES, DenseWeights, TableRows, TableSums, TrainerSteps, partitions_to_try
+from .time_budget import TimeBudget
 
 logger = get_logger(__name__)
 
 #: Bytes of transfers after idleness, and seconds of idleness before each; no larger ones when one has taken so long.
 WAY_BYTES = tuple(1 << at for at in range(12, 24))
 IDLE_S, LONG_ENOUGH_S = 0.03, 0.15
-#: Transfers of each size.
-WAY_ROUNDS = 9
+#: Transfers of each size, and fewer where the fastest ones differ by less than a share.
+WAY_ROUNDS, STEADY_ROUNDS, STEADY = 9, 3, 0.02
 #: Bytes that a rank gives in an exchange, or has in a sum over a group.
 EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Exchanges of the longer chain; the shorter one has one.
@@ -41,6 +44,12 @@ MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
 #: Runs of the reference pieces.
 SPEED_RUNS = 21
+#: Sizes of exchanges, and kinds of weights, that are measured also where time is up.
+LEAST_SIZES, LEAST_WEIGHTS = 3, 5
+#: Seconds that it may take, and which part of them each kind has.
+SECONDS = 35.0
+SHARES = {'cores': 1.5, 'links': 5.0, 'memory': 2.0, 'exchanges': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
+          'rows': 3.5, 'sums of rows': 2.0, 'sums by Horovod': 6.0, 'transfers at the same time': 0.5}
 
 
 class Calibration:
@@ -52,16 +61,19 @@ class Calibration:
         Of at least two workers.
     progress : callable, optional
         Is told what is measured next.
+    seconds : float, optional
+        That it may take: where time is short transfers are made less often, twice at least, and a few sizes not at all.
     """
 
-    def __init__(self, job: Job, progress: Callable[[str], None] = lambda what: None):
+    def __init__(self, job: Job, progress: Callable[[str], None] = lambda what: None, seconds: float = SECONDS):
         if job.num_workers < 2:
             raise InputError('calibrate: there is one worker: start it on all hosts of the cluster as a training is '
                              'started, for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
         hooks.install()  # which the command mxhybrid, other than a script, has not done
-        self._job, self._progress = job, progress
+        self._job, self._tell = job, progress
         self._team = team_of(job)
-        self._watch = CoreWatch(job)
+        self._budget = TimeBudget(seconds, SHARES)
+        self._watch = CoreWatch(job, self._budget)
         if not self._watch.sees_servers:
             logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
                            'lane')
@@ -72,6 +84,12 @@ class Calibration:
         self._everyone = list(range(job.num_workers))
         #: Bytes a second that limit sizes.
         self._limit = 1e15
+        #: The largest exchange in which every rank gives every other one something, and its bytes.
+        self._together: Optional[Tuple[int, Taken]] = None
+
+    def _progress(self, part: str, measurements: int = 1) -> None:
+        self._tell(part)
+        self._budget.begin(part, measurements)
 
     def measure(self, beside: Optional[Reference] = None) -> Cluster:
         """The cluster.
@@ -87,34 +105,30 @@ class Calibration:
         InputError
             Workers that are not numbered host by host, or profiles that cannot be read; on all workers.
         """
-        began = time.perf_counter()
         self._progress('cores')
         hosts, memory_rate = self._hosts(beside)
-        self._progress('links')
+        self._progress('links', 2)
         link, link_latency = self._way([[local[0] for local in self._local]], 'link')
         if link is not None:
             self._limit = link.rate / max(map(len, self._local))
-        self._progress('memory')
+        self._progress('memory', 2 * len(EXCHANGE_BYTES))
         pairs = [local for local in self._local if len(local) > 1]
         memory, memory_latency = self._memory(pairs, memory_rate)
         if link is None:
             link, link_latency = memory, memory_latency
         self._hop = link_latency if len(self._local) > 1 else memory_latency
         costs: Dict[str, TransferCost] = {}
-        self._progress('exchanges')
         costs['exchange'] = self._exchange()
-        self._progress('sums of groups')
         costs['group_sum'] = self._group_sum()
-        self._progress('steps')
         costs.update(self._steps())
-        self._progress('rows')
         costs.update(self._rows())
-        self._progress('sums of rows')
         costs['row_sum'] = self._row_sum()
-        self._progress('transfers at the same time')
+        if HorovodSums.is_possible(self._job):
+            costs.update(self._horovod_sums(costs['step']))
+        self._progress('transfers at the same time', 2)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs)
         self._overlap(cluster)
-        self._log('calibrated in %.0f s', time.perf_counter() - began)
+        self._log('calibrated in %.0f s', self._budget.elapsed)
         return cluster
 
     # -- hosts -----------------------------------------------------------------------------------------------------
@@ -163,7 +177,7 @@ class Calibration:
             chain.there()
             sizes.append(size)
             # Programs that compute beside it make it longer, nothing makes it shorter.
-            seconds.append(min(self._after_idleness(chain) for _ in range(WAY_ROUNDS)))
+            seconds.append(self._fastest(chain))
             self._forget(chain)
             if seconds[-1] > LONG_ENOUGH_S:
                 break
@@ -173,6 +187,15 @@ class Calibration:
                   ', after idleness %.0f kB at %.0f MB/s' % (bucket.burst / 1e3, bucket.peak / 1e6) * (
                       bucket.burst > 0), 1e6 * latency, _left(left))
         return bucket, latency
+
+    def _fastest(self, chain: ExchangeChain) -> float:
+        """Seconds of the fastest of some transfers."""
+        found: List[float] = []
+        while len(found) < WAY_ROUNDS:
+            found = sorted(found + [self._after_idleness(chain)])
+            if len(found) >= STEADY_ROUNDS and found[STEADY_ROUNDS - 1] <= (1 + STEADY) * found[0]:
+                break
+        return found[0]
 
     def _after_idleness(self, chain: ExchangeChain) -> float:
         """Seconds of a transfer on the slowest worker that takes part."""
@@ -235,21 +258,33 @@ class Calibration:
         """Bytes of exchanges that a link takes in time."""
         return [size for size in EXCHANGE_BYTES if size <= max(most, EXCHANGE_BYTES[1])]
 
+    def _in_time(self, all_of_them: Sequence[Any], least: int) -> Iterator[Any]:
+        """One after the other, as long as there is time (collective)."""
+        for number, one in enumerate(all_of_them):
+            if number >= least and self._watch.is_late():
+                break
+            yield one
+
     def _exchange(self) -> TransferCost:
         samples, count = [], len(self._everyone)
         shift = max(map(len, self._local)) if len(self._local) > 1 else 1
-        for size in self._sizes(self._limit * EXCHANGE_S):
+        sizes = self._sizes(self._limit * EXCHANGE_S)
+        self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)))
+        for size in self._in_time(sizes, LEAST_SIZES):
             taken = self._each(lambda columns: shifted([self._everyone], shift, columns), size)
             samples.append(Sample(2, 2 * size, taken.core_s))
             if count > 2:
                 taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
                 samples.append(_among(count, size, taken.core_s))
+                self._together = size, taken
         return self._fitted('exchange', samples)
 
     def _group_sum(self) -> TransferCost:
         samples, latencies = [], []
-        for size in self._sizes(self._limit * EXCHANGE_S):
-            for groups in self._groups():
+        sizes, all_groups = self._sizes(self._limit * EXCHANGE_S), self._groups()
+        self._progress('sums of groups', len(sizes) * len(all_groups))
+        for size in self._in_time(sizes, LEAST_SIZES):
+            for groups in all_groups:
                 taken = self._watch.take(GroupSums(self._team, groups, size // 4).make)
                 # It is two exchanges: ranks give each other ranges to sum, then their sums.
                 part = self._job.num_workers / sum(map(len, groups)) / 2
@@ -264,15 +299,16 @@ class Calibration:
     # -- the store -------------------------------------------------------------------------------------------------
 
     def _steps(self) -> Dict[str, TransferCost]:
-        most = min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
+        most = self._most_bytes()
         several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(256, 256)]
-        several += [DenseWeights(count, most // count // 4) for count in (2, 8, 32)]
         several.append(DenseWeights(8, min(most, 15 << 17) // 8 // 4))
+        several += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
         rows, taken = [], []
-        for weights in several:
+        self._progress('steps', 2 * len(several))
+        for weights in self._in_time(several, LEAST_WEIGHTS):
+            steps = TrainerSteps(weights)
             for updates in (0, 1):
-                steps = TrainerSteps(weights, bool(updates))
-                taken.append(self._watch.take(steps.step, steps.compute, 0.5))
+                taken.append(self._watch.take(functools.partial(steps.step, bool(updates)), steps.compute, 0.5))
                 rows.append((1.0, weights.number, weights.sums, weights.size,
                              updates * weights.number, updates * weights.size))
         seconds = [one.core_s for one in taken]
@@ -288,9 +324,11 @@ class Calibration:
         pushes, pulls = [], []
         waits: List[Sequence[float]] = []
         most = min(MOST_ROWS, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
-        for partitions in partitions_to_try(self._job.num_servers):
+        counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
+        self._progress('rows', 2 * len(counts) * len(all_partitions))
+        for partitions in all_partitions:
             table = TableRows(self._job.rank, partitions)
-            for count in (8, most // 8, most):
+            for count in counts:
                 table.draw(count)
                 pushed = self._watch.take(table.push)
                 pulled = self._watch.take(table.pull, table.push)
@@ -304,15 +342,32 @@ class Calibration:
         return {'pull': pull,
                 'push': self._fitted('push', pushes, self._beyond(waits[0][0] - max(0.0, waits[0][1]), 1))}
 
+    def _most_bytes(self) -> int:
+        """Of weights whose sums a link makes in time."""
+        return min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
+
+    def _table_sizes(self) -> List[int]:
+        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
+        return [size for size in TABLE_BYTES if size <= most]
+
     def _row_sum(self) -> TransferCost:
         samples, taken = [], []
-        most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
-        for size in [size for size in TABLE_BYTES if size <= most]:
+        sizes = self._table_sizes()
+        self._progress('sums of rows', len(sizes))
+        for size in sizes:
             table = TableSums(self._job.rank, size // ROW_BYTES)
             taken.append(self._watch.take(table.sum))
             samples.append(Sample(self._job.num_workers, table.size, taken[-1].core_s))
         return self._fitted('row_sum', samples, self._beyond(taken[0].seconds - taken[0].core_s,
                                                              2 if len(self._local) > 1 else 1))
+
+    def _horovod_sums(self, step: TransferCost) -> Dict[str, TransferCost]:
+        most = self._most_bytes()
+        weights = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, most // 8 // 4)]
+        sums = HorovodSums(self._job, self._watch, weights, [size // ROW_BYTES for size in self._table_sizes()[::2]])
+        self._progress('sums by Horovod', sums.measurements)
+        return sums.costs(step, lambda seconds: self._beyond(seconds, 2 if len(self._local) > 1 else 1),
+                          lambda kind, left: self._log('%s: %s', kind, _left(left)))
 
     def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:
         cost, left = fit_cost(samples, latency)
@@ -327,8 +382,10 @@ class Calibration:
         if len(self._local) < 2:
             return
         count = len(self._everyone)
-        size = self._sizes(self._limit * EXCHANGE_S)[-1]
-        taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
+        if self._together is None:
+            size = self._sizes(self._limit * EXCHANGE_S)[-1]
+            self._together = size, self._each(lambda columns: all_to_all([self._everyone], columns), size)
+        size, taken = self._together
         most = max(len(local) * (count - len(local)) for local in self._local)
         leaving = most * size / count
         steady = Bucket(cluster.link.rate)

@@ -25,9 +25,12 @@ _MANY = 32
 
 
 class Choices:
-    """Of a network on so many ranks, `per_host` of them on each host, which has a server."""
+    """Of a network on so many ranks, `per_host` of them on each host, which has a server; `sums` are what may sum dense
+    weights, none for what does it anyway.
+    """
 
-    def __init__(self, step_graph: StepGraph, ranks: int, per_host: int):
+    def __init__(self, step_graph: StepGraph, ranks: int, per_host: int, sums: Sequence[str] = ()):
+        self.sums = sums
         self._step_graph, self._graph, self._ranks = step_graph, step_graph.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
         #: Trained weights with row_sparse gradients.

@@ -83,9 +83,15 @@ KINDS = {
     'update': 'an update of weights in a worker: parameters, bytes of weights',
     'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
     'step': 'what a step takes beside all that: parameters, nothing',
+    'horovod_sum': 'a sum of dense gradients of all ranks, where Horovod makes it: parameters, bytes of the gradients',
+    'horovod_update': 'an update with such sums in a worker: parameters, bytes of weights',
+    'horovod_row_sum': 'rows of a table summed by Horovod: ranks, bytes of the whole table',
+    'horovod_step': 'what a step with such sums takes beside all that: parameters, nothing',
 }
+#: Kinds that take the place of others where Horovod makes the sums; a file has all of them, or none.
+BY_HOROVOD = {'sum': 'horovod_sum', 'update': 'horovod_update', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
 #: What files of clusters that were measured before may lack; it is as a sum then.
-_OPTIONAL = {'row_sum'}
+_OPTIONAL = {'row_sum', *BY_HOROVOD.values()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +121,21 @@ class Cluster:
     memory_latency_s: float
     costs: Mapping[str, TransferCost]
     measured: Optional[str] = None
+
+    @property
+    def sums(self) -> Tuple[str, ...]:
+        """What may sum dense weights, as plans say it, where the costs of both are known; else nothing."""
+        return ('lane', 'horovod') if BY_HOROVOD['sum'] in self.costs else ()
+
+    def cost(self, kind: str, dense: Optional[str] = None) -> TransferCost:
+        """Of a kind, where `dense` says what sums dense weights, if the costs of both are known."""
+        if dense == 'horovod' and self.sums:
+            kind = BY_HOROVOD.get(kind, kind)
+        return self.costs.get(kind, self.costs['sum'])
+
+    def sum_items(self, parameters: int, dense: Optional[str] = None) -> int:
+        """Items of a sum of the gradients of so many parameters."""
+        return parameters if dense == 'horovod' and self.sums else self.ranks
 
     @property
     def ranks(self) -> int:
@@ -176,6 +197,10 @@ def cluster_from_json(value: Any) -> Cluster:
     if not isinstance(costs, dict) or not set(KINDS) - _OPTIONAL <= set(costs) <= set(KINDS):
         raise InputError('cluster: costs: give %s, no more, and no less but for %s'
                          % (', '.join(sorted(KINDS)), ', '.join(sorted(_OPTIONAL))))
+    both = [kind for kind in BY_HOROVOD.values() if kind in costs]
+    if both and len(both) < len(BY_HOROVOD):
+        raise InputError('cluster: costs: there is %s: give all of %s, or none'
+                         % (both[0], ', '.join(sorted(BY_HOROVOD.values()))))
     link, link_latency = _way('link', value.get('link'))
     memory, memory_latency = _way('memory', value.get('memory'))
     return Cluster(hosts, link, link_latency, memory, memory_latency,

@@ -8,12 +8,14 @@ import mxnet as mx
 import numpy as np
 
 from ..job.job import Job
+from .time_budget import TimeBudget
 
 _NAME = 'mxhybrid.calibrate.'
 #: Rounds of nothing, and seconds of idleness, by which other readings are corrected.
 _EMPTY_ROUNDS, _IDLE_ROUNDS, _IDLE_S = 15, 5, 0.1
-#: Rounds of an act; seconds that one lasts, where an act is repeated within it.
-_FEWEST, _MOST, _LONG_ENOUGH_S = 3, 15, 0.004
+#: Rounds of an act, and where time is up, for which there are some seconds all the same; seconds that a round lasts,
+#: where an act is repeated within it.
+_FEWEST, _FEWEST_LATE, _LATE_S, _MOST, _LONG_ENOUGH_S = 3, 2, 0.15, 15, 0.004
 
 #: What is timed.
 Act = Callable[[], None]
@@ -42,9 +44,10 @@ class CoreWatch:
     takes to meet, does not count.
     """
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, budget: TimeBudget):
         assert job.collective is not None
         self._collective: Any = job.collective
+        self._budget = budget
         lane = None if job.servers is None else job.servers.lane
         self._servers = [] if lane is None else lane.local_nodes
         #: Whether the servers' seconds can be seen.
@@ -70,6 +73,10 @@ class CoreWatch:
         """Wait for all workers."""
         self._collective.any(False, _NAME + 'meet')
 
+    def is_late(self) -> bool:
+        """Whether time is up for what is measured, for the workers on average."""
+        return bool(self.average([self._budget.left])[0] <= 0)
+
     def exchange(self, value: Any) -> List[Any]:
         """The JSON `value` of every worker, in rank order."""
         return self._collective.exchange(value, _NAME + 'values')
@@ -93,7 +100,8 @@ class CoreWatch:
         return [(self._core() - core - self._burnt * lasted - self._met) / times, seconds / times]
 
     def take(self, act: Act, before: Optional[Act] = None, budget_s: float = 0.3) -> Taken:
-        """Time an act, by as many rounds as `budget_s` has room for, three at least.
+        """Time an act, by as many rounds as `budget_s` and what is left for it of the time for all have room for; three
+        at least, or two where that is spent.
 
         Parameters
         ----------
@@ -104,13 +112,21 @@ class CoreWatch:
         budget_s : float, optional
             Seconds.
         """
+        allowed = self._budget.next_seconds()
+        warming = time.perf_counter()
         self._once(act, before)
         began = time.perf_counter()
-        _, once = self._once(act, before)
-        once, round_s = self.average([once, time.perf_counter() - began])
+        found = [self._once(act, before)]
+        ended = time.perf_counter()
+        once, round_s, left = self.average([found[0][1], ended - began, allowed - (ended - warming)])
         times = 1 if before is not None else max(1, min(16, int(_LONG_ENOUGH_S / once)))
-        rounds = max(_FEWEST, min(_MOST, int(budget_s / (round_s + (times - 1) * once))))
-        found = [self._once(act, before, times) for _ in range(rounds)]
+        round_s += (times - 1) * once
+        rounds = max(_FEWEST, min(_MOST, int(budget_s / round_s)))
+        in_time = int(max(left, _LATE_S) / round_s)
+        if in_time >= _FEWEST_LATE or times > 1:
+            found = []  # what came before is warmer then
+        rounds = max(_FEWEST_LATE - len(found), min(rounds, in_time))
+        found += [self._once(act, before, times) for _ in range(rounds)]
         # Other programs make it last longer, nothing makes it shorter.
         core, seconds = self.average([np.median([one[0] for one in found]), min(one[1] for one in found)])
         return Taken(max(0.0, float(core)), float(seconds))

@@ -75,6 +75,8 @@ class Planner:
         As for :func:`mxhybrid.parallelize`.
     states : int, optional
         Arrays that the optimizer keeps beside each weight, for the memory.
+    sums : str, optional
+        What sums dense weights, where that cannot be chosen any more.
 
     Raises
     ------
@@ -83,7 +85,7 @@ class Planner:
     """
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: Profiles, batch_axis: Any = 0,
-                 dtype: Any = 'float32', states: int = 0):
+                 dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None):
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
@@ -94,7 +96,9 @@ class Planner:
         self.model = StepModel(step_graph, machine, self._part_times(True), states)
         #: Of what was not measured it has estimates.
         self._rough = StepModel(step_graph, machine, self._part_times(False), states)
-        self._choices = Choices(step_graph, cluster.ranks, max(host.ranks for host in cluster.hosts))
+        self._sums = sums
+        self._choices = Choices(step_graph, cluster.ranks, max(host.ranks for host in cluster.hosts),
+                                (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
     def _part_times(self, measure: bool) -> PartTime:
@@ -136,7 +140,7 @@ class Planner:
 
     def predict(self, plan: Plan) -> Prediction:
         """What a step takes by a plan."""
-        found = Prediction(self.model, self.splits(plan), self.tables(plan))
+        found = Prediction(self.model, self.splits(plan), self.tables(plan), self._sums or plan.store.dense)
         self._profiles.save()
         return found
 
@@ -191,7 +195,8 @@ class Planner:
         given = self.starts()
         if start is not None:
             given['imported'] = start
-        plans = {name: (self.splits(plan), self.tables(plan)) for name, plan in given.items()}
+        plans = {name: (self.splits(plan), self.tables(plan), self._sums or plan.store.dense)
+                 for name, plan in given.items()}
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
@@ -200,7 +205,7 @@ class Planner:
         # What has come back to where it began is no other plan.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
                     'search')
-        plans.setdefault(last, (splits, problem.tables(found.assignment)))
+        plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
         # A search simulates a step by itself; here they follow each other.
         quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
         predictions = {name: Prediction(self.model, *plans[name]) for name in dict.fromkeys(
@@ -209,9 +214,11 @@ class Planner:
                    if memory_bytes is None or one.largest_memory() <= memory_bytes]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
-        splits, tables = plans[best]
-        tables = problem.tables(problem.decisions(splits, tables))
-        dense = None if start is None else start.store.dense
+        splits = plans[best][0]
+        decisions = problem.decisions(*plans[best])
+        tables, dense = problem.tables(decisions), problem.dense(decisions)
+        if dense is None and start is not None:
+            dense = start.store.dense
         return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
                          {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
                          found.front, found)

@@ -27,9 +27,9 @@ class Prediction:
     """
 
     def __init__(self, model: StepModel, splits: Mapping[int, Split],
-                 tables: Optional[Mapping[str, TablePlan]] = None):
+                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
         self._model = model
-        self._blocks = StepBlocks(model, splits, _STEPS, tables)
+        self._blocks = StepBlocks(model, splits, _STEPS, tables, dense)
         self._simulation = Simulation(model.machine.resources)
         self._simulation.run(self._blocks.blocks.values())
         self._times: Dict[int, Times] = self._simulation.timeline()

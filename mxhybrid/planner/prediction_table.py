@@ -34,10 +34,12 @@ def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: 
 
 def store_lines(planner: Planner, plan: Plan) -> List[str]:
     """What a plan says of tables and sums, and of which tables it says nothing."""
-    graph = planner.graph
-    return plan.store.words() + ['%s: nothing is said of its rows, which are taken to go by servers; training measures '
-                                 'their route' % graph.label(graph.operators[number])
-                                 for number in plan.store.left_out(graph)]
+    graph, dense = planner.graph, plan.store.dense
+    unknown = ['dense weights: the cluster file says of one way alone what sums take, which is taken for %s' % dense
+               ] * (dense is not None and not planner.cluster.sums)
+    return plan.store.words() + unknown + [
+        '%s: nothing is said of its rows, which are taken to go by servers; training measures their route'
+        % graph.label(graph.operators[number]) for number in plan.store.left_out(graph)]
 
 
 def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> List[str]:

@@ -22,7 +22,7 @@ class StepBlocks:
     """
 
     def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2,
-                 tables: Optional[Mapping[str, TablePlan]] = None):
+                 tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
         self._model, self._graph = model, model.step_graph
         self._ranks = model.machine.ranks
         self._steps, self.keys = steps, model.step_graph.keys
@@ -35,6 +35,8 @@ class StepBlocks:
         self.splits: Dict[int, Split] = {}
         #: How rows of those travel that have row_sparse gradients.
         self._tables: Dict[str, TablePlan] = {}
+        #: What sums dense weights.
+        self._dense = dense
         self.blocks: Dict[int, Block] = {}
         self.memory = np.zeros(self._ranks)
         #: What the last :meth:`change` takes at least.
@@ -78,12 +80,15 @@ class StepBlocks:
         return [what for what in found if what in self.keys]
 
     def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
-               limit: Optional[Callable[[], float]] = None) -> Optional[Dict[int, Optional[Block]]]:
-        """Split some operators otherwise, and have rows of some tables travel otherwise.
+               limit: Optional[Callable[[], float]] = None, dense: Optional[str] = None
+               ) -> Optional[Dict[int, Optional[Block]]]:
+        """Split some operators otherwise, have rows of some tables travel otherwise, and dense weights be summed so.
 
         Parameters
         ----------
         splits, tables : mapping
+        dense : str, optional
+            None to leave it as it is.
         limit : callable, optional
             Asked when :attr:`memory` is known: seconds of all steps; that it is above them suffices to know.
 
@@ -98,7 +103,8 @@ class StepBlocks:
         names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
         self._undo = undo = _Before({number: self.splits.get(number) for number in changed}, {}, {}, {}, {},
-                                    self._whole, self._bundled, self.memory.copy(), self._computing, self._load)
+                                    self._whole, self._bundled, self.memory.copy(), self._computing, self._load,
+                                    self._dense)
         for number in changed:
             what[('forward', number)] = what[('backward', number)] = None
             names.update(dict.fromkeys(self._graph.weights_of.get(number, ())))
@@ -118,6 +124,10 @@ class StepBlocks:
                 what.update(dict.fromkeys(self._around[entry]))
         self._bundle(names, what)
         what.update({('weight', name): None for name in undo.tables})
+        if dense not in (None, undo.dense):
+            self._dense = dense
+            what[('step', None)] = None
+            what.update({('weight', name): None for name in self._graph.trained})
         others = [other for step in range(self._steps) for other in self._others(what, step)]
         self._load = self._load.changed([before[1] for _, before, _ in others if before],
                                         [now[0] for _, _, now in others if now])
@@ -155,7 +165,7 @@ class StepBlocks:
         for now, before in ((self.splits, undo.splits), (self._flows, undo.flows), (self._made, undo.made),
                             (self.blocks, undo.blocks), (self._tables, undo.tables)):
             _put_back(now, before)
-        self._whole, self._bundled, self.memory = undo.whole, undo.bundled, undo.memory
+        self._whole, self._bundled, self.memory, self._dense = undo.whole, undo.bundled, undo.memory, undo.dense
         self._computing, self._load = undo.computing, undo.load
         self._undo = None
 
@@ -255,7 +265,7 @@ class StepBlocks:
     # Each of these says what tasks a block has, what makes what they wait for, and what that depends on.
 
     def _step(self, which: None, step: int) -> 'Made':
-        core = self._model.script()
+        core = self._model.script(self._dense)
         return core, lambda: [self._given(core.first, entry, reader, step - 1) for entry, reader in self._heads
                               if step], [self._flows[entry].unit_of[reader] for entry, reader in self._heads]
 
@@ -313,9 +323,9 @@ class StepBlocks:
         if names[0] != name:
             return None, None, None
         if name in self._bundled:
-            core = self._model.bundle(names)
+            core = self._model.bundle(names, self._dense)
         elif name in self._graph.tables:
-            core = self._model.table(name, self._readers(name), self._tables[name])
+            core = self._model.table(name, self._readers(name), self._tables[name], self._dense)
         else:
             core = self._model.part(name, self._readers(name))
         # Of ranks that have no part of an operator there is nothing to wait for.
@@ -337,6 +347,7 @@ class _Before(NamedTuple):
     memory: np.ndarray
     computing: Load
     load: Load
+    dense: Optional[str]
 
 
 #: Tasks of a block, None for no block; what they wait for; and what that depends on besides.

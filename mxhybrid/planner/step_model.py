@@ -249,19 +249,19 @@ class StepModel:
             len(held.ranks) == self.machine.ranks
             and bool((held.boxes == all_of(self.step_graph.parameters[name], held).boxes).all())))
 
-    def bundle(self, names: Tuple[str, ...]) -> Core:
-        """Weights that every rank holds: gradients are summed over all, then each updates its own."""
+    def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> Core:
+        """Weights that every rank holds: gradients are summed over all, by what is said, then each updates its own."""
         size = sum(self.bytes_of[name] for name in names)
-        return self._once(('bundle', len(names), size), self._bundle, len(names), size)
+        return self._once(('bundle', len(names), size, dense), self._bundle, len(names), size, dense)
 
-    def _bundle(self, count: int, size: int) -> Core:
-        machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
-        update = costs['update'].seconds(count, size)
+    def _bundle(self, count: int, size: int, dense: Optional[str]) -> Core:
+        machine, cluster, tasks = self.machine, self.machine.cluster, Tasks(self.machine)
+        update = cluster.cost('update', dense).seconds(count, size)
         if machine.ranks == 1:
             alone = {0: tasks.spend('update', 0, update)}
             return Core(tasks, _by_rank(alone), _by_rank(alone))
-        own = costs['sum']
-        half = own.seconds(machine.ranks, size) / 2
+        own = cluster.cost('sum', dense)
+        half = own.seconds(cluster.sum_items(count, dense), size) / 2
         give = {rank: tasks.spend('sum', rank, half, own.latency_s) for rank in self._everyone}
         before = self._summed(tasks, 'sum', list(give.values()), size)
         take = {rank: tasks.spend('sum', rank, half, after=before) for rank in self._everyone}
@@ -299,14 +299,15 @@ class StepModel:
         return found._replace(partitions=min(found.partitions or self.machine.hosts,
                                              self.step_graph.parameters[name][0]))
 
-    def table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
+    def table(self, name: str, splits: Tuple[Split, ...], way: TablePlan, dense: Optional[str] = None) -> Core:
         """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
         servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
         is, with a mark for each.  Then all update those that were touched.
         """
-        return self._once(('table', name, splits, way), self._table, name, splits, way)
+        dense = dense if way.route == 'allreduce' else None
+        return self._once(('table', name, splits, way, dense), self._table, name, splits, way, dense)
 
-    def _table(self, name: str, splits: Tuple[Split, ...], way: TablePlan) -> Core:
+    def _table(self, name: str, splits: Tuple[Split, ...], way: TablePlan, dense: Optional[str]) -> Core:
         machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
         rows, *row = self.step_graph.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
@@ -320,7 +321,7 @@ class StepModel:
         given = np.minimum(given, rows) * float(size)
         if way.route == 'allreduce':
             moved = self._buffer_bytes(name)
-            own = costs.get('row_sum', costs['sum'])
+            own = machine.cluster.cost('row_sum', dense)
             half = own.seconds(machine.ranks, moved) / 2
             first = {rank: tasks.spend('row_sum', rank, half, own.latency_s) for rank in self._everyone}
             before = self._summed(tasks, 'row_sum', list(first.values()), moved)
@@ -369,15 +370,14 @@ class StepModel:
                 if moved[host]]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def script(self) -> Core:
+    def script(self, dense: Optional[str] = None) -> Core:
         """What the training loop itself takes at the beginning of a step."""
-        return self._once('script', self._script)
+        return self._once(('script', dense), self._script, dense)
 
-    def _script(self) -> Core:
-        tasks = Tasks(self.machine)
-        seconds = self.machine.cluster.costs['step'].seconds(len(self.step_graph.trained), 0)
-        last = _by_rank({rank: tasks.spend('step', rank, seconds, self.machine.cluster.costs['step'].latency_s)
-                         for rank in self._everyone})
+    def _script(self, dense: Optional[str]) -> Core:
+        tasks, own = Tasks(self.machine), self.machine.cluster.cost('step', dense)
+        seconds = own.seconds(len(self.step_graph.trained), 0)
+        last = _by_rank({rank: tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone})
         return Core(tasks, last, last)
 
     # -- memory ----------------------------------------------------------------------------------------------------

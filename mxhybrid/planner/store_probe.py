@@ -1,5 +1,6 @@
 """What the store takes: steps of a Trainer with dense weights, and rows of tables by servers and by allreduce."""
-from typing import Any, List, NamedTuple
+import contextlib
+from typing import Any, Callable, ContextManager, List, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -35,10 +36,10 @@ class DenseWeights(NamedTuple):
 
 
 class TrainerSteps:
-    """Steps of a Trainer, with an update or without (collective)."""
+    """Steps of a Trainer (collective); `around` is entered for each."""
 
-    def __init__(self, weights: DenseWeights, updates: bool):
-        self._updates = updates
+    def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext):
+        self._around = around
         self._params = [gluon.Parameter('calibration%d' % at, shape=(weights.values,)) for at in range(weights.number)]
         for param in self._params:
             param.initialize(mx.init.Zero(), ctx=mx.cpu())
@@ -51,12 +52,13 @@ class TrainerSteps:
             heads = [param.data() * 1 for param in self._params]
         autograd.backward(heads)
 
-    def step(self) -> None:
-        """Sum, and update."""
-        if self._updates:
-            self._trainer.step(1)
-        else:
-            self._trainer.allreduce_grads()
+    def step(self, updates: bool) -> None:
+        """Sum, and update or not."""
+        with self._around():
+            if updates:
+                self._trainer.step(1)
+            else:
+                self._trainer.allreduce_grads()
 
 
 class TableRows:
@@ -95,9 +97,10 @@ class TableRows:
 
 
 class TableSums:
-    """Rows of a table of so many, that all workers sum by allreduce (collective)."""
+    """Rows of a table of so many, that all workers sum by allreduce (collective); `around` is entered for each sum."""
 
-    def __init__(self, rank: int, rows: int):
+    def __init__(self, rank: int, rows: int, around: Callable[[], ContextManager[None]] = contextlib.nullcontext):
+        self._around = around
         self._name, self._shape = 'calibration sums %d' % rows, (rows, WIDTH)
         self._store = Hybrid(routes={'*': 'allreduce'})
         self._store.init(self._name, mx.nd.zeros(self._shape, ctx=mx.cpu()))
@@ -110,7 +113,8 @@ class TableSums:
 
     def sum(self) -> None:
         """Sum a few rows, and take those that anyone touched."""
-        self._store.push(self._name, self._some)
+        with self._around():
+            self._store.push(self._name, self._some)
         out = mx.nd.sparse.zeros('row_sparse', self._shape, ctx=mx.cpu())
         self._store.pull(self._name, out=out, ignore_sparse=False)
         out.data.wait_to_read()

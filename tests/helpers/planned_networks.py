@@ -3,7 +3,7 @@ import numpy as np
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.boxes import size_of
-from mxhybrid.planner.cluster import KINDS, Bucket, Cluster, Host, TransferCost
+from mxhybrid.planner.cluster import BY_HOROVOD, KINDS, Bucket, Cluster, Host, TransferCost
 from mxhybrid.planner.planning import Planner
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
@@ -57,12 +57,14 @@ def recommender(users=5000, items=40):
     return net
 
 
-def cluster(hosts=4, ranks=1, rate=1e7, cost=None, **keys):
-    """Hosts of one core a rank."""
+def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
+    """Hosts of one core a rank; with a cost of `horovod`'s sums, there is a choice."""
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
     link = Bucket(rate, **keys)
     there = tuple(Host('host%d' % at, ranks, float(ranks)) for at in range(hosts))
-    return Cluster(there, link, 1e-4, Bucket(4e9), 1e-5, dict.fromkeys(KINDS, cost))
+    costs = {kind: cost for kind in KINDS if kind not in BY_HOROVOD.values()}
+    costs.update(dict.fromkeys(BY_HOROVOD.values(), horovod) if horovod else {})
+    return Cluster(there, link, 1e-4, Bucket(4e9), 1e-5, costs)
 
 
 class Times:
@@ -87,14 +89,14 @@ def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
 
 def check_changes(planned, problem, decisions, steps):
     """Going from one plan to the next gives the blocks, the seconds and the memory of one that is made anew."""
-    splits, tables = problem.splits(decisions[0]), problem.tables(decisions[0])
-    blocks = StepBlocks(planned.model, splits, steps, tables)
+    splits, tables, dense = (of(decisions[0]) for of in (problem.splits, problem.tables, problem.dense))
+    blocks = StepBlocks(planned.model, splits, steps, tables, dense)
     simulation = Simulation(planned.model.machine.resources)
     simulation.run(blocks.blocks.values())
     for one in decisions[1:]:
-        splits, tables = problem.splits(one), problem.tables(one)
-        found = simulation.change(blocks.change(splits, tables))
-        anew = StepBlocks(planned.model, splits, steps, tables)
+        splits, tables, dense = (of(one) for of in (problem.splits, problem.tables, problem.dense))
+        found = simulation.change(blocks.change(splits, tables, None, dense))
+        anew = StepBlocks(planned.model, splits, steps, tables, dense)
         assert set(blocks.blocks) == set(anew.blocks)
         assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
         np.testing.assert_array_equal(blocks.memory, anew.memory)

@@ -28,16 +28,21 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     assert host.memory_bytes > 1 << 28
     # Within a host; and for want of a link, what memory gives.
     assert cluster.memory.rate > 1e8 and cluster.link == cluster.memory
-    assert set(cluster.costs) == set(KINDS)
+    # The lane sums in this job, and Horovod was timed beside it: both can be planned.
+    assert set(cluster.costs) == set(KINDS) and cluster.sums == ('lane', 'horovod')
     for kind, cost in cluster.costs.items():
         # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
-        assert 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
+        assert kind.startswith('horovod') or 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
         assert 0 <= cost.latency_s < 1
+    for dense in cluster.sums:
+        step, made, update = (cluster.cost(kind, dense).seconds(16, 1 << 20) for kind in ('step', 'sum', 'update'))
+        assert 1e-4 < step + made + update < 1 and 1e-5 < cluster.cost('row_sum', dense).seconds(2, 1 << 20) < 1
+    assert cluster.cost('step', 'horovod') != cluster.cost('step', 'lane')
     # Steps are those of the store's Trainers: another weight in a sum takes far less than a sum of its own.
     assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['exchange'].seconds(1, 0)
     assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
     assert 'written to %s' % path in output and output.count('written to') == 1
-    for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum'):
+    for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum', 'horovod_row_sum'):
         assert ' %s: ' % kind in output  # with what the fit leaves
     assert 'off by' in output and 'calibrated in' in output
 
