@@ -40,6 +40,8 @@ EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 CHAIN = 5
 #: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
+#: Of which each rank has its own.
+OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 18), DenseWeights(2, 1 << 20))
 #: Of tables whose rows are summed by allreduce.
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
 #: Runs of the reference pieces.
@@ -124,7 +126,7 @@ class Calibration:
         costs.update(self._rows())
         costs['row_sum'] = self._row_sum()
         if HorovodSums.is_possible(self._job):
-            costs.update(self._horovod_sums(costs['step']))
+            costs.update(self._horovod_sums(costs['step'], costs['update']))
         self._progress('transfers at the same time', 2)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs)
         self._overlap(cluster)
@@ -299,26 +301,38 @@ class Calibration:
     # -- the store -------------------------------------------------------------------------------------------------
 
     def _steps(self) -> Dict[str, TransferCost]:
-        most = self._most_bytes()
-        several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(256, 256)]
-        several.append(DenseWeights(8, min(most, 15 << 17) // 8 // 4))
+        most, hops = self._most_bytes(), 2 if len(self._local) > 1 else 1
+        several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         several += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
+        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several))
+        # Without sums, of weights that each rank has for itself: what a step and updates take.
         rows, taken = [], []
-        self._progress('steps', 2 * len(several))
+        for weights in OWN_WEIGHTS:
+            steps = TrainerSteps(weights, team=self._team)
+            for updates in (0, 1):
+                taken.append(self._watch.take(functools.partial(steps.step, bool(updates)), steps.compute, 0.4))
+                rows.append((1.0, weights.number, updates * weights.number, updates * weights.size))
+        seconds = [one.core_s for one in taken]
+        made = [float(one) for one in least_squares(rows, seconds)]
+        self._log('step and update: %s', _left(errors(rows, seconds, made)))
+        waits = [one.seconds - one.core_s for one in taken[:2]]
+        step = TransferCost(made[0], made[1], 0.0, max(0.0, waits[1] - waits[0]))
+        update = TransferCost(0.0, made[2], made[3])
+        # With sums; what is more than that is theirs.
+        sums: List[Tuple[float, float]] = []
+        seconds = []
         for weights in self._in_time(several, LEAST_WEIGHTS):
             steps = TrainerSteps(weights)
-            for updates in (0, 1):
-                taken.append(self._watch.take(functools.partial(steps.step, bool(updates)), steps.compute, 0.5))
-                rows.append((1.0, weights.number, weights.sums, weights.size,
-                             updates * weights.number, updates * weights.size))
-        seconds = [one.core_s for one in taken]
-        found = least_squares(rows, seconds)
-        self._log('step, sum and update: %s', _left(errors(rows, seconds, found)))
-        waits = [one.seconds - one.core_s for one in taken[:2]]
-        summed = self._beyond(waits[0], 2 if len(self._local) > 1 else 1)
-        made = [float(one) for one in found]
-        return {'step': TransferCost(made[0], made[1], 0.0, max(0.0, waits[1] - waits[0])),
-                'sum': TransferCost(made[2], 0.0, made[3], summed), 'update': TransferCost(0.0, made[4], made[5])}
+            taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, 0.5))
+            if not sums:
+                waits.append(taken[-1].seconds - taken[-1].core_s)
+            sums.append((float(weights.sums), float(weights.size)))
+            seconds.append(taken[-1].core_s - step.seconds(weights.number, 0)
+                           - update.seconds(weights.number, weights.size))
+        made = [float(one) for one in least_squares(sums, seconds)]
+        self._log('sum: %s', _left(errors(sums, seconds, made)))
+        return {'step': step, 'update': update,
+                'sum': TransferCost(made[0], 0.0, made[1], self._beyond(waits[2] - max(0.0, waits[1]), hops))}
 
     def _rows(self) -> Dict[str, TransferCost]:
         pushes, pulls = [], []
@@ -361,12 +375,12 @@ class Calibration:
         return self._fitted('row_sum', samples, self._beyond(taken[0].seconds - taken[0].core_s,
                                                              2 if len(self._local) > 1 else 1))
 
-    def _horovod_sums(self, step: TransferCost) -> Dict[str, TransferCost]:
+    def _horovod_sums(self, step: TransferCost, update: TransferCost) -> Dict[str, TransferCost]:
         most = self._most_bytes()
         weights = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, most // 8 // 4)]
         sums = HorovodSums(self._job, self._watch, weights, [size // ROW_BYTES for size in self._table_sizes()[::2]])
         self._progress('sums by Horovod', sums.measurements)
-        return sums.costs(step, lambda seconds: self._beyond(seconds, 2 if len(self._local) > 1 else 1),
+        return sums.costs(step, update, lambda seconds: self._beyond(seconds, 2 if len(self._local) > 1 else 1),
                           lambda kind, left: self._log('%s: %s', kind, _left(left)))
 
     def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:

@@ -84,12 +84,11 @@ KINDS = {
     'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
     'step': 'what a step takes beside all that: parameters, nothing',
     'horovod_sum': 'a sum of dense gradients of all ranks, where Horovod makes it: parameters, bytes of the gradients',
-    'horovod_update': 'an update with such sums in a worker: parameters, bytes of weights',
     'horovod_row_sum': 'rows of a table summed by Horovod: ranks, bytes of the whole table',
     'horovod_step': 'what a step with such sums takes beside all that: parameters, nothing',
 }
 #: Kinds that take the place of others where Horovod makes the sums; a file has all of them, or none.
-BY_HOROVOD = {'sum': 'horovod_sum', 'update': 'horovod_update', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
+BY_HOROVOD = {'sum': 'horovod_sum', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
 #: What files of clusters that were measured before may lack; it is as a sum then.
 _OPTIONAL = {'row_sum', *BY_HOROVOD.values()}
 

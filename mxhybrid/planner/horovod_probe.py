@@ -41,15 +41,15 @@ class HorovodSums:
     @property
     def measurements(self) -> int:
         """How many there will be."""
-        return 2 * len(self._weights) + len(self._rows)
+        return len(self._weights) + len(self._rows)
 
-    def costs(self, step: TransferCost, beyond: Callable[[float], float], told: Callable[..., None]
-              ) -> Dict[str, TransferCost]:
+    def costs(self, step: TransferCost, update: TransferCost, beyond: Callable[[float], float],
+              told: Callable[..., None]) -> Dict[str, TransferCost]:
         """Costs of the kinds that :data:`.cluster.BY_HOROVOD` has.
 
         Parameters
         ----------
-        step : TransferCost
+        step, update : TransferCost
             What a step takes beside its sums.
         beyond : callable
             What of seconds without computing is latency beside that of messages.
@@ -62,18 +62,18 @@ class HorovodSums:
         taken: List[Taken] = []
         for weights in self._weights:
             steps = TrainerSteps(weights, self._around)
-            for updates in (0, 1):
-                taken.append(self._watch.take(functools.partial(steps.step, bool(updates)), steps.compute, _EACH_S))
-                # Horovod puts together by itself what it finds at one look: there is no fixed part of each sum.
-                rows.append((1.0, weights.number, weights.size, updates * weights.number, updates * weights.size))
-        seconds = [max(0.0, one.core_s - step.per_item_s * row[1]) for one, row in zip(taken, rows)]
+            taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, _EACH_S))
+            # Horovod puts together by itself what it finds at one look: there is no fixed part of each sum.
+            rows.append((1.0, weights.number, weights.size))
+        seconds = [max(0.0, one.core_s - step.per_item_s * own.number - update.seconds(own.number, own.size))
+                   for one, own in zip(taken, self._weights)]
         found = [float(one) for one in least_squares(rows, seconds)]
-        told('horovod_step, horovod_sum and horovod_update', errors(rows, seconds, found))
+        told('horovod_step and horovod_sum', errors(rows, seconds, found))
         cost, left = self._table_sums(beyond)
         told('horovod_row_sum', left)
         return {'horovod_step': TransferCost(found[0], step.per_item_s, 0.0, step.latency_s),
                 'horovod_sum': TransferCost(0.0, found[1], found[2], beyond(taken[0].seconds - taken[0].core_s)),
-                'horovod_update': TransferCost(0.0, found[3], found[4]), 'horovod_row_sum': cost}
+                'horovod_row_sum': cost}
 
     def _table_sums(self, beyond: Callable[[float], float]) -> Tuple[TransferCost, List[float]]:
         samples: List[Sample] = []

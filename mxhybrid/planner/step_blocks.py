@@ -266,8 +266,16 @@ class StepBlocks:
 
     def _step(self, which: None, step: int) -> 'Made':
         core = self._model.script(self._dense)
-        return core, lambda: [self._given(core.first, entry, reader, step - 1) for entry, reader in self._heads
-                              if step], [self._flows[entry].unit_of[reader] for entry, reader in self._heads]
+
+        def waits() -> List[Wait]:
+            if not step:
+                return []
+            # The script waits for what comes out.  MXNet computes in the same memory as in the step before, and begins
+            # when backward has done with that.
+            begun = core.first.of(1)
+            return [self._given(core.first.of(0), entry, reader, step - 1) for entry, reader in self._heads] + [
+                (begun, self.key('backward', number, step - 1), 0) for number in self._graph.deepest]
+        return core, waits, [self._flows[entry].unit_of[reader] for entry, reader in self._heads]
 
     def _there(self, entry: Entry, step: int) -> 'Made':
         core = self._model.transfers(entry, self._of(entry), False)

@@ -31,6 +31,8 @@ class StepGraph:
         Who reads an output or data, and as which input; :data:`SCRIPT` for outputs of the network, with their place.
     learning : set of int
         Operators that backward comes to.
+    deepest : list of int
+        Those of them with which backward ends.
     flowing : set of int
         Operators through which gradients may go back.
     trained : list of str
@@ -93,6 +95,9 @@ class StepGraph:
             for known in (self.flowing, self.learning):
                 if any(source in known for at, (source, _) in enumerate(one.inputs) if at != used):
                     known.add(one.number)
+        self.deepest = [number for number in self.computing if number in self.learning and not any(
+            source in self.learning and graph.operators[source].op != 'null' and source not in graph.fixed
+            for source, _ in graph.operators[number].inputs)]
         self.trained = [name for name in self.parameters if name in trained and self.readers[name]]
         self.weights_of: Dict[int, List[str]] = {}
         for name in self.trained:

@@ -371,14 +371,19 @@ class StepModel:
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
     def script(self, dense: Optional[str] = None) -> Core:
-        """What the training loop itself takes at the beginning of a step."""
+        """What the training loop itself takes at the beginning of a step, the first unit; and behind it the begin of
+        what a rank computes, the second one.
+        """
         return self._once(('script', dense), self._script, dense)
 
     def _script(self, dense: Optional[str]) -> Core:
         tasks, own = Tasks(self.machine), self.machine.cluster.cost('step', dense)
         seconds = own.seconds(len(self.step_graph.trained), 0)
-        last = _by_rank({rank: tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone})
-        return Core(tasks, last, last)
+        called = [tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone]
+        begun = [tasks.add('step', rank, -1, 0.0, after=[called[rank]]) for rank in self._everyone]
+        ranks = np.arange(2 * self.machine.ranks, dtype=np.int32)
+        first = Ends(ranks // self.machine.ranks, ranks % self.machine.ranks, np.array(called + begun, np.int32))
+        return Core(tasks, first, _by_rank(dict(enumerate(begun))))
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,16 @@
 """What the store takes: steps of a Trainer with dense weights, and rows of tables by servers and by allreduce."""
 import contextlib
-from typing import Any, Callable, ContextManager, List, NamedTuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
 from ..kvstore.hybrid import Hybrid
+from ..kvstore.parts import set_part
+from ..parallel.boxes import Box
+from ..parallel.held import WeightBox
+from ..parallel.team import Team
 from .step_model import BUNDLE_BYTES
 
 #: Rows of a table, and values of a row.
@@ -36,13 +40,20 @@ class DenseWeights(NamedTuple):
 
 
 class TrainerSteps:
-    """Steps of a Trainer (collective); `around` is entered for each."""
+    """Steps of a Trainer (collective); `around` is entered for each.  With a `team` each worker has weights of its own,
+    as where a network is split, and nothing is summed.
+    """
 
-    def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext):
+    def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
+                 team: Optional[Team] = None):
         self._around = around
         self._params = [gluon.Parameter('calibration%d' % at, shape=(weights.values,)) for at in range(weights.number)]
         for param in self._params:
             param.initialize(mx.init.Zero(), ctx=mx.cpu())
+            if team is not None:
+                boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
+                                         for rank in range(team.size)}
+                set_part(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
         self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
 

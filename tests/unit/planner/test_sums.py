@@ -154,7 +154,7 @@ def test_old_files_leave_no_choice():
 
 def test_a_file_with_some_of_them_is_refused():
     value = cluster(2, 1, horovod=HOROVOD).as_json()
-    del value['costs']['horovod_update']
+    del value['costs']['horovod_step']
     with pytest.raises(InputError, match='there is horovod_sum: give all of horovod_row_sum, horovod_step, '
-                                         'horovod_sum, horovod_update, or none'):
+                                         'horovod_sum, or none'):
         cluster_from_json(value)
