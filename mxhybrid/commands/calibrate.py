@@ -57,13 +57,13 @@ def _measure(given: argparse.Namespace) -> Any:
     import mxnet
     from tqdm import tqdm
 
-    from ..job.join import join
+    from ..job.join import member
     from ..planner.calibration import Calibration
 
     if (launcher.read().workers or 2) < 2 or launcher.read().launcher == 'none':
         raise InputError('it measures what is between workers, and there is one: start it as a training is started, '
                          'for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate %s' % given.file)
-    job, _ = join({})
+    job = member()
     # What Trainers and tables say of themselves.
     logging.getLogger('mxhybrid.kvstore').setLevel(logging.WARNING)
     assert job.collective is not None

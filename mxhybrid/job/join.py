@@ -53,6 +53,16 @@ def join(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> 
     return _job, settings
 
 
+def member(planned: Optional[Dict[str, Any]] = None) -> Job:
+    """The job of this process, whatever its stores were asked for; if it has none it joins one, as :func:`join` does
+    (collective then).
+    """
+    if _job is None:
+        return join({}, planned)[0]
+    _job.check()
+    return _job
+
+
 def current() -> Optional[Job]:
     """The job that this process has joined, if it has."""
     return _job

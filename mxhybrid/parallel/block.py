@@ -7,7 +7,7 @@ from mxnet import autograd, gluon
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import TablePlan, variable
-from ..job.join import join
+from ..job.join import member
 from ..kvstore.parts import agreed
 from ..kvstore.planned import set_planned
 from ..native import trainers
@@ -220,7 +220,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     except InputError as error:
         given, problem = None, str(error)
     dense = None if given is None else given.store.dense
-    job, _ = join({}, {'dense': dense})
+    job = member({'dense': dense})
     team = team_of(job)
     try:
         if given is None:

@@ -9,7 +9,7 @@ from mxnet import autograd, gluon
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.text import seconds_text
-from ..job.join import join
+from ..job.join import member
 from ..kvstore.hybrid import Hybrid
 from ..parallel.block import Parallel, split_network
 from ..parallel.graph import Graph
@@ -72,7 +72,7 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         follow, a cluster file of other hosts, or another plan on some worker; on all workers.
     """
     if isinstance(plan, str) and plan == AUTOMATIC:
-        job, _ = join({})
+        job = member()
         team = team_of(job)
         try:
             network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds)

@@ -64,3 +64,11 @@ def test_dense_weights_are_summed_as_the_plan_says(tmp_path, env, sums):
     told = 'the plan has dense weights summed by horovod, but this job has them summed by lane'
     assert (told in result.output) == (sums == 'lane')
     assert 'dense weights: summed by horovod' in result.results[0]['found']['servers']['told']
+
+
+def test_a_store_that_was_made_before_counts(tmp_path):
+    result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'store first'], timeout=120,
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
+    assert [result.results[rank]['sums'] for rank in range(2)] == ['lane'] * 2
+    assert 'dense weights: summed by horovod' in result.results[0]['told']
+    assert 'the plan has dense weights summed by horovod, but this job has them summed by lane' in result.output
