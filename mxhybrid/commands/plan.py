@@ -12,6 +12,7 @@ The first time operators are timed on this machine, which may take minutes; the 
 mxhybrid.parallelize takes the file that --export writes.
 """
 import argparse
+import signal
 import sys
 from typing import Any, Dict, List
 
@@ -25,9 +26,10 @@ from . import console
 _MOST_RANKS = 1 << 16
 
 #: What does not search, and what it leaves aside.
-_ALONE = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'export', 'trace', 'gantt', 'taskgraph'),
-          'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'export', 'trace', 'gantt', 'taskgraph'),
-          'evaluate_only': ('memory', 'proposals')}
+_FILES = ('export', 'trace', 'gantt', 'taskgraph')
+_ALONE = {'formula': ('compare', 'evaluate_only', 'start', 'memory', 'stale') + _FILES,
+          'compare': ('evaluate_only', 'start', 'memory', 'proposals', 'stale') + _FILES,
+          'evaluate_only': ('memory', 'proposals', 'stale')}
 
 #: Between two readings of the clock by the progress bar, in proposals.
 _BAR_STEP = 50
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--cluster', metavar='FILE', help='the cluster file')
     parser.add_argument('--budget', type=float, default=10.0, metavar='SECONDS', help='of the search (default 10)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after so many')
+    parser.add_argument('--stale', type=int, metavar='N',
+                        help='end the walk from each plan that the search begins with after so many without gain')
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='the same one, with --proposals and a large --budget, finds the same plan')
     parser.add_argument('--memory', type=float, metavar='GB', help='that no rank may exceed')
@@ -89,7 +93,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.cluster is None and not given.formula:
         raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
     _check_together(given)
-    for name in ('budget', 'proposals', 'memory'):
+    for name in ('budget', 'proposals', 'memory', 'stale'):
         value = getattr(given, name)
         if value is not None and not value > 0:
             raise InputError('%s: %s: give more than 0' % (name, value))
@@ -134,6 +138,25 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
     return 0
 
 
+class _Interruption:
+    """While a search walks, Ctrl-C ends it with what it has found; before that, and the second time, it ends all."""
+
+    def __init__(self) -> None:
+        self.came = self.may_wait = False
+
+    def __enter__(self) -> '_Interruption':
+        self._former = signal.signal(signal.SIGINT, self._take)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        signal.signal(signal.SIGINT, self._former)
+
+    def _take(self, *_: Any) -> None:
+        if self.came or not self.may_wait:
+            raise KeyboardInterrupt
+        self.came = True
+
+
 class _Planning:
     """A network, a cluster and what is asked of them."""
 
@@ -176,13 +199,20 @@ class _Planning:
 
         given = self._given
         with tqdm(total=given.budget, desc='search', disable=None, bar_format='{desc}: {bar} {postfix}') as bar:
-            def progress(now: Any) -> None:
-                if now.proposals % _BAR_STEP == 0:
-                    bar.n = min(now.elapsed, given.budget)
-                    bar.set_postfix_str('%d plans, best %s' % (now.proposals, seconds_text(now.best)))
+            with _Interruption() as interruption:
+                def progress(now: Any) -> bool:
+                    interruption.may_wait = True
+                    if now.proposals % _BAR_STEP == 0:
+                        bar.n = min(now.elapsed, given.budget)
+                        bar.set_postfix_str('%d plans, best %s' % (now.proposals, seconds_text(now.best)))
+                    return interruption.came
 
-            return self._planner.search(given.budget, given.proposals, given.seed,
-                                        None if given.memory is None else given.memory * 1e9, start, progress)
+                found = self._planner.search(
+                    given.budget, given.proposals, given.seed, None if given.memory is None else given.memory * 1e9,
+                    start, progress, given.stale)
+        if interruption.came:
+            console.write('interrupted: this is the best until then\n')
+        return found
 
     def _compare(self, plans: Dict[str, Any]) -> None:
         from ..parallel.plan_kinds import data_parallel

@@ -15,9 +15,21 @@ from .store_plan import store_plan_from_json
 _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 
 
+#: Of a plan by its kind, and of all plans.
+_KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'},
+         'explicit': {'model', 'workers', 'cluster', 'operators'}}
+_COMMON = {'format', 'plan', 'tables', 'dense'}
+
+
 def from_json(value: Mapping[str, Any]) -> Plan:
     """The plan that :meth:`Plan.as_json` wrote; InputError for anything else."""
-    return _from_json(value).with_store(store_plan_from_json(value))
+    found = _from_json(value)
+    known = _COMMON | _KEYS.get(value['plan'], set())
+    unknown = sorted(set(map(str, value)) - known)
+    if unknown:
+        raise InputError('plan: %s is no key of a plan of kind %r: take it out; there are %s'
+                         % (unknown[0], value['plan'], ', '.join(sorted(known))))
+    return found.with_store(store_plan_from_json(value))
 
 
 def _from_json(value: Mapping[str, Any]) -> Plan:
@@ -48,7 +60,9 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
             splits[label] = Split(degrees, ranks, addends, copies)
         cluster = value.get('cluster')
         return Explicit(splits, str(value['model']), int(value['workers']), None if cluster is None else str(cluster))
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+    except KeyError as error:
+        raise InputError('plan: no explicit plan: it lacks %s' % error) from error
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError('plan: no explicit plan: %s' % error) from error
 
 

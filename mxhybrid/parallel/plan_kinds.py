@@ -168,6 +168,9 @@ class Explicit(Plan):
                 raise InputError('plan: it says nothing of %s' % graph.label(one))
             self._check(graph, one, split, ranks)
             found[one.number] = split
+        unknown = sorted(set(self.splits) - {graph.label(one) for one in graph.computing})
+        if unknown:
+            raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
         return self._with_tables(Settled(found, {}), graph)
 
     @staticmethod

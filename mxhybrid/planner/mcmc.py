@@ -69,7 +69,7 @@ class Walk(NamedTuple):
     best: float
     proposals: int
     accepted: int
-    #: 'seconds', 'proposals', 'stale', or 'no choice' where there is none.
+    #: 'seconds', 'proposals', 'stale', 'stopped' by who watches, or 'no choice' where there is none.
     ended: str
 
 
@@ -97,7 +97,7 @@ class Discovery(NamedTuple):
     elapsed: float
 
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[Progress], Optional[bool]]
 
 
 def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
@@ -115,7 +115,7 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
     seed : int
         The same seed gives the same outcome, unless time ends it.
     watcher : callable, optional
-        Called with a :class:`Progress` after each proposal.
+        Called with a :class:`Progress` after each proposal; ends the search if it returns something true.
 
     Raises
     ------
@@ -205,6 +205,7 @@ class _Record:
         self.problem = problem
         self.limits = limits
         self.proposals = 0
+        self.is_stopped = False
         self.best = math.inf
         self._found: Optional[Point] = None
         self._front = ParetoFront()
@@ -289,15 +290,17 @@ class _Walker:
             if self._best < best:
                 best_at = proposals
             if self._watcher is not None:
-                self._watcher(Progress(self._name, self._record.proposals, self._record.elapsed, self._record.best))
+                self._record.is_stopped |= bool(self._watcher(Progress(
+                    self._name, self._record.proposals, self._record.elapsed, self._record.best)))
             ended = self._end(proposals, proposals - best_at, until, most)
         return Walk(self._name, self.seconds, self._best, proposals, accepted, ended)
 
     def _end(self, proposals: int, stale: int, until: float, most: float) -> str:
         """Why to end now; empty to go on."""
         limit = self._record.limits.stale
-        reasons = (('no choice', not self._free), ('proposals', proposals >= most),
-                   ('stale', limit is not None and stale >= limit), ('seconds', self._record.elapsed >= until))
+        reasons = (('no choice', not self._free), ('stopped', self._record.is_stopped),
+                   ('proposals', proposals >= most), ('stale', limit is not None and stale >= limit),
+                   ('seconds', self._record.elapsed >= until))
         return next((reason for reason, holds in reasons if holds), '')
 
     def _return_to_best(self) -> None:

@@ -1,5 +1,5 @@
 """Plans of a network on a cluster: what they take, and which takes least."""
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from .cluster import Cluster, load as load_cluster
 from .formulas import best_choices, network_of, split_plan
 from .layer_sizes import sizes_of
 from .machine import Machine
-from .mcmc import Discovery, Progress, SearchLimits, walk_randomly
+from .mcmc import Discovery, SearchLimits, Watcher, walk_randomly
 from .pareto import Point
 from .plan_problem import PlanProblem, random_decisions
 from .prediction import Prediction
@@ -111,9 +111,9 @@ class Planner:
             return known[key]
         return part_time
 
-    def _measure(self) -> None:
+    def _measure(self) -> int:
         """Time parts of operators that are cut in one dimension, in as many parts as there are ranks, and of those that
-        follow them: the others are estimated from these.
+        follow them: the others are estimated from these.  How many were not known yet.
         """
         wanted: Dict[Tuple[int, PartPlace], Operator] = {}
         for number in self._choices.deciding:
@@ -125,7 +125,8 @@ class Planner:
                                                 rule_of(self.graph.operators[other]).grains(
                                                     self.graph, self.graph.operators[other]))
                         wanted[other, next(iter(places.values()))] = self.graph.operators[other]
-        self._profiles.measure(self.graph, [(one, place) for (_, place), one in wanted.items()], frozen=self._frozen)
+        return self._profiles.measure(self.graph, [(one, place) for (_, place), one in wanted.items()],
+                                      frozen=self._frozen)
 
     def splits(self, plan: Plan) -> Dict[int, Split]:
         """How a plan splits the network; InputError where it cannot."""
@@ -168,7 +169,7 @@ class Planner:
 
     def search(self, seconds: Optional[float] = SEARCH_SECONDS, proposals: Optional[int] = None, seed: int = 0,
                memory_bytes: Optional[float] = None, start: Optional[Plan] = None,
-               progress: Optional[Callable[[Progress], None]] = None) -> FoundPlan:
+               progress: Optional[Watcher] = None, stale: Optional[int] = None) -> FoundPlan:
         """Look for the plan with the shortest step (Jia, Zaharia and Aiken, "Beyond Data and Model Parallelism for Deep
         Neural Networks", MLSys 2019, section 6).
 
@@ -183,14 +184,17 @@ class Planner:
         start : Plan, optional
             One more to begin with.
         progress : callable, optional
-            Told of each proposal.
+            Told of each proposal; ends the search if it returns something true.
+        stale : int, optional
+            Ends the walk from each start after so many proposals without gain.
 
         Raises
         ------
         InputError
             No plan within the memory, or no end to the search.
         """
-        self._measure()
+        # What it has found is timed as it is, but where all was known before, nothing is: a search takes its time then.
+        model = self.model if self._measure() else self._rough
         problem = PlanProblem(self._rough, self._choices)
         given = self.starts()
         if start is not None:
@@ -200,7 +204,7 @@ class Planner:
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
-        found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, None, memory_bytes), seed, progress)
+        found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, stale, memory_bytes), seed, progress)
         splits = problem.splits(found.assignment)
         # What has come back to where it began is no other plan.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
@@ -208,7 +212,7 @@ class Planner:
         plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
         # A search simulates a step by itself; here they follow each other.
         quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
-        predictions = {name: Prediction(self.model, *plans[name]) for name in dict.fromkeys(
+        predictions = {name: Prediction(model, *plans[name]) for name in dict.fromkeys(
             [last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
         fitting = [name for name, one in predictions.items()
                    if memory_bytes is None or one.largest_memory() <= memory_bytes]
@@ -227,7 +231,7 @@ class Planner:
 def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
            batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Optional[str] = None,
-           progress: Optional[Callable[[Progress], None]] = None) -> FoundPlan:
+           progress: Optional[Watcher] = None, stale: Optional[int] = None) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
@@ -240,7 +244,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         Shape of the joint batch of all workers, of each input.
     cluster : str or Cluster
         The file that ``mxhybrid calibrate`` has measured, or that was written by hand.
-    seconds, proposals, seed, memory_bytes, progress : optional
+    seconds, proposals, seed, memory_bytes, progress, stale : optional
         As for :meth:`Planner.search`.
     start : plan, dict or str, optional
         One more plan to begin with, as for :func:`mxhybrid.parallelize`.
@@ -264,4 +268,5 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
     """
     there = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
-    return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress)
+    return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress,
+                          stale)

@@ -112,13 +112,14 @@ class Profiles:
         return found
 
     def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = ()
-                ) -> None:
-        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it."""
+                ) -> int:
+        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it; how many."""
         keys = self.keys(graph, flows, frozen)
         missing = {key: pair for pair in wanted for key in [keys.of(*pair)] if key not in self._kept['parts']}
         for one, place in tqdm(missing.values(), desc='operators', unit=' parts', disable=None if missing else True):
             self.part(graph, one, place, flows, frozen)
         self.save()
+        return len(missing)
 
     def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> PartKeys:
         """Of the parts of a graph."""

@@ -1,9 +1,17 @@
 """The planner as users have it: the command, its files, and training by what it has found."""
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
+import pty
 import re
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 
 import pytest
 from lab.jobs import run_job
@@ -135,6 +143,38 @@ def test_is_repeatable_by_a_seed(place):
     assert runs[0] == runs[1]
 
 
+def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(place):
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
+    command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
+               '--profiles', 'profiles.json', '--cluster', 'cluster.json', '--budget', '1000', '--export', 'plan.json']
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=there, universal_newlines=True) as process:
+        os.close(there)
+        seen = ''
+        while 'search: ' not in seen or ' plans, best ' not in seen:  # pytest has a time limit
+            seen += os.read(here, 1 << 16).decode()
+        assert 'operators: ' in seen
+        process.send_signal(signal.SIGINT)
+        reader = threading.Thread(target=_read_all, args=(here,))
+        reader.start()
+        output = process.communicate(timeout=120)[0]
+    reader.join()
+    os.close(here)
+    assert process.returncode == 0 and 'interrupted: this is the best until then' in output
+    assert 'predicted to be' in output and json.loads((place / 'plan.json').read_text())['operators']
+
+
+def _read_all(terminal):
+    with contextlib.suppress(OSError):  # EIO, when nobody has the other end any more
+        while os.read(terminal, 1 << 16):
+            pass
+
+
+def test_ends_when_nothing_is_gained(place):
+    found = plan(place, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
+    assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
+
+
 def test_tables_are_timed_and_modules_beside_the_model_are_found(place):
     (place / 'words.py').write_text('rows = 1000')
     command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '
@@ -166,6 +206,7 @@ def test_formulas_need_no_cluster(place):
     ({'more': ['--formula', 'many']}, 'give numbers of ranks'),
     ({'more': ['--formula', '99999999999']}, '99999999999 ranks: give at most 65536'),
     ({'more': ['--formula', '4', '--batch-axis', '7']}, 'batch_axis=7'),
+    ({'more': ['--cluster', 'cluster.json', '--stale', '0']}, 'stale: 0: give more than 0'),
     ({'more': ['--cluster', 'cluster.json', '--seed', '-1']}, 'seed: -1: give at least 0'),
     ({'more': ['--cluster', 'cluster.json', '--states', '-1']}, 'states: -1'),
     ({'more': ['--cluster', 'cluster.json', '--formula-png', 'x.png']}, 'give --formula, too'),

@@ -30,6 +30,12 @@ def explicit(**changes):
     return {'plan': 'explicit', 'model': 'x', 'workers': 2, 'operators': {'dense0_fwd': one}, **changes}
 
 
+def without_model():
+    found = explicit()
+    del found['model']
+    return found
+
+
 @pytest.mark.parametrize('value, words', [
     ({'plan': 'grid', 'domain': 5}, 'grid: domain=5: give a list'),
     ({'plan': 'grid', 'domain': None}, 'grid: domain=None: give a list'),
@@ -37,6 +43,9 @@ def explicit(**changes):
     ({'plan': 'layers', 'layers': {'dense*': [1]}}, "plan: 'dense*' is [1]: give degrees"),
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': 5}}}, "plan: 'dense*' has ranks=5: give a list"),
     ({'plan': 'layers', 'layers': {'dense*': {'ranks': [0.5]}}}, "plan: 'dense*' has ranks=[0.5]: give a list"),
+    ({'plan': 'grid', 'modle': 2}, "modle is no key of a plan of kind 'grid': take it out; there are batch, dense, do"),
+    ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is no key'), (explicit(densee='lane'), 'densee is no key'),
+    (without_model(), "no explicit plan: it lacks 'model'"),
     (explicit(workers=float('inf')), 'no explicit plan'), (explicit(one={'degrees': [float('inf'), 1]}), 'no explicit'),
     (explicit(one={'ranks': [0]}), 'no explicit plan: dense0_fwd has')], ids=lambda value: str(value)[:48])
 def test_what_is_no_plan_is_refused(value, words):
@@ -73,6 +82,9 @@ def test_calls_of_one_layer_may_be_split_otherwise(twice, tmp_path):
     save(path, Explicit({graph.label(graph.operators[number]): split for number, split in splits.items()},
                         graph.digest(), 2))
     assert load(path).settle(graph, twice.dimensions, 2).splits == splits
+    more = dict(load(path).splits, dense7_fwd=Split((1, 2), (0, 1)))
+    with pytest.raises(InputError, match='dense7_fwd is no operator of the network: take it out'):
+        Explicit(more, graph.digest(), 2).settle(graph, twice.dimensions, 2)
 
 
 def test_a_pattern_is_for_all_calls_of_a_layer(twice):

@@ -182,6 +182,14 @@ def test_it_ends_when_nothing_is_gained_and_leaves_the_rest_to_others():
     assert all(60 <= walk.proposals < 3000 for walk in found.walks)
 
 
+def test_who_watches_may_end_it():
+    starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
+    found = walk_randomly(SmallPlan(1, 5), starts, SearchLimits(seconds=3600),
+                          watcher=lambda now: now.proposals == 70)
+    assert [(walk.proposals, walk.ended) for walk in found.walks] == [(70, 'stopped'), (0, 'stopped')]
+    assert found.seconds == min(walk.best for walk in found.walks)
+
+
 @pytest.mark.alone
 def test_it_ends_by_time():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
