@@ -211,9 +211,11 @@ class Parallel(gluon.Block):
         """It is compiled anyway."""
 
 
-def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str
-                  ) -> Parallel:
-    """What :func:`mxhybrid.parallelize` does with a plan that is given; parameters and errors are those."""
+def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
+                  tell: bool = True) -> Parallel:
+    """What :func:`mxhybrid.parallelize` does with a plan that is given; parameters and errors are those.  Worker 0 is
+    to `tell` how it is split.
+    """
     problem = ''
     try:
         given: Optional[Plan] = as_plan(plan)
@@ -242,7 +244,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
         mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
     places = {place: param.name for place, param in trainers.params_by_place(net).items()}
     found = Parallel(team, made, held, ModelFiles(team, held, places, made.symbol, net.prefix), first)
-    if team.rank == 0:
+    if team.rank == 0 and tell:
         logger.info('%s', found.report())
         if dense is not None and job.distributed and dense != job.sums:
             logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '

@@ -4,6 +4,7 @@ Everything is done as training does it: exchanges of a network that is split, st
 table, sums of all its rows.  Of each, several sizes are timed on all workers at once; a cost is what makes up the
 seconds of cores, and what is left of the clock's seconds is latency.
 """
+import dataclasses
 import functools
 import statistics
 import time
@@ -24,7 +25,8 @@ from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_se
 from .horovod_probe import HorovodSums
 from .profiles import Profiles
 from .reference import Reference, reference_seconds
-from .store_probe import ROW_BYTES, DenseWeights, TableRows, TableSums, TrainerSteps, partitions_to_try
+from .store_probe import DenseWeights, ScriptSteps, TrainerSteps
+from .table_probe import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
 from .time_budget import TimeBudget
 
 logger = get_logger(__name__)
@@ -326,35 +328,39 @@ class Calibration:
             taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, 0.5))
             if not sums:
                 waits.append(taken[-1].seconds - taken[-1].core_s)
+                script = self._watch.take(ScriptSteps(self._team, weights).step, None, 0.4).core_s - taken[-1].core_s
             sums.append((float(weights.sums), float(weights.size)))
             seconds.append(taken[-1].core_s - step.seconds(weights.number, 0)
                            - update.seconds(weights.number, weights.size))
         made = [float(one) for one in least_squares(sums, seconds)]
         self._log('sum: %s', _left(errors(sums, seconds, made)))
-        return {'step': step, 'update': update,
+        # Calls of a network, forward and backward, come before each step.
+        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script)), 'update': update,
                 'sum': TransferCost(made[0], 0.0, made[1], self._beyond(waits[2] - max(0.0, waits[1]), hops))}
 
     def _rows(self) -> Dict[str, TransferCost]:
-        pushes, pulls = [], []
-        waits: List[Sequence[float]] = []
-        most = min(MOST_ROWS, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
+        ranks = self._job.num_workers
+        most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
         counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
-        self._progress('rows', 2 * len(counts) * len(all_partitions))
+        self._progress('rows', len(all_partitions) * (1 + 2 * len(counts)))
+        pushes, both = [], []
+        waits: List[float] = []
         for partitions in all_partitions:
-            table = TableRows(self._job.rank, partitions)
+            table, gradients = TableRows(self._job, partitions), TableSums(self._job, TABLE_ROWS, partitions=partitions)
+            pulled = self._watch.take(table.pull_one, table.push)
             for count in counts:
                 table.draw(count)
-                pushed = self._watch.take(table.push)
-                pulled = self._watch.take(table.pull, table.push)
+                gradients.draw(count)
+                pushed, summed = self._watch.take(table.push), self._watch.take(gradients.sum)
                 touched = min(partitions, count)
-                pushes.append(Sample(touched, count * ROW_BYTES, pushed.core_s))
-                pulls.append(Sample(touched, count * ROW_BYTES, pulled.core_s))
-                waits.append((pushed.seconds - pushed.core_s, pulled.seconds - pulled.core_s))
-        pull = self._fitted('pull', pulls, self._beyond(waits[0][1], 2))
-        one_row = pull.seconds(1, ROW_BYTES)
-        pushes = [one._replace(seconds=max(0.0, one.seconds - one_row)) for one in pushes]
-        return {'pull': pull,
-                'push': self._fitted('push', pushes, self._beyond(waits[0][0] - max(0.0, waits[0][1]), 1))}
+                pushes.append(Sample(touched, count * ROW_BYTES, max(0.0, pushed.core_s - pulled.core_s)))
+                both.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
+                waits += [one.seconds - one.core_s for one in (pushed, pulled, summed)]
+        push = self._fitted('push', pushes, self._beyond(waits[0] - max(0.0, waits[1]), 1))
+        # Rows that anyone has touched come back, after workers have told each other which ones these are.
+        pulls = [one._replace(seconds=max(0.0, one.seconds - push.seconds(int(one.items), one.size / ranks)))
+                 for one in both]
+        return {'push': push, 'pull': self._fitted('pull', pulls, self._beyond(waits[2] - push.latency_s, 3))}
 
     def _most_bytes(self) -> int:
         """Of weights whose sums a link makes in time."""
@@ -369,7 +375,7 @@ class Calibration:
         sizes = self._table_sizes()
         self._progress('sums of rows', len(sizes))
         for size in sizes:
-            table = TableSums(self._job.rank, size // ROW_BYTES)
+            table = TableSums(self._job, size // ROW_BYTES)
             taken.append(self._watch.take(table.sum))
             samples.append(Sample(self._job.num_workers, table.size, taken[-1].core_s))
         return self._fitted('row_sum', samples, self._beyond(taken[0].seconds - taken[0].core_s,

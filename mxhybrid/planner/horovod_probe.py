@@ -6,7 +6,8 @@ from ..job.job import Job
 from .cluster import TransferCost
 from .core_time import CoreWatch, Taken
 from .fitting import Sample, errors, fit_cost, least_squares
-from .store_probe import DenseWeights, TableSums, TrainerSteps
+from .store_probe import DenseWeights, TrainerSteps
+from .table_probe import TableSums
 
 #: Seconds for each measurement.
 _EACH_S = 0.4
@@ -79,7 +80,7 @@ class HorovodSums:
         samples: List[Sample] = []
         waits: List[float] = []
         for rows in self._rows:
-            table = TableSums(self._job.rank, rows, self._around)
+            table = TableSums(self._job, rows, self._around)
             taken = self._watch.take(table.sum, None, _EACH_S)
             samples.append(Sample(self._job.num_workers, table.size, taken.core_s))
             waits.append(taken.seconds - taken.core_s)
