@@ -11,10 +11,10 @@ KINDS = {'data_parallel': mxhybrid.parallel.data_parallel, 'one_weird_trick': mx
 def add_plan_arguments(parser, plan, steps, batch_size, lr):
     """Add the flags that every example of a split network has; `plan` says in words what is taken without one."""
     parser.add_argument('--plan', default=None, metavar='PLAN',
-                        help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, a JSON '
-                             'file with a plan, or auto, which searches for one (default: %s)' % plan)
+                        help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, a '
+                             'JSON file with a plan, or auto, which searches for one (default: %s)' % plan)
     parser.add_argument('--cluster', metavar='FILE', default=None,
-                        help='what mxhybrid calibrate has written, for --plan auto')
+                        help='what mxhybrid calibrate has written; for --plan auto')
     parser.add_argument('--search-seconds', type=float, default=5, metavar='S',
                         help='of --plan auto, once operators have been timed (default %(default)s)')
     parser.add_argument('--steps', type=positive, default=steps, help='default %(default)s')
@@ -43,12 +43,13 @@ def plan_of(text):
 
 def split(args, net, plan, shape):
     """The network, split over all workers by what the flags say, else by `plan`; `shape` is that of the joint batch."""
+    chosen = plan if args.plan is None else plan_of(args.plan)
+    if args.cluster is not None and chosen != 'auto':
+        raise SystemExit('--cluster %s: it is for --plan auto: give that, too' % args.cluster)
     try:
-        found = mxhybrid.parallelize(net, plan if args.plan is None else plan_of(args.plan), shape,
-                                     cluster=args.cluster, search_seconds=args.search_seconds)
+        return mxhybrid.parallelize(net, chosen, shape, cluster=args.cluster, search_seconds=args.search_seconds)
     except mxhybrid.InputError as error:
-        raise SystemExit('--plan %s: %s' % (args.plan, error)) from error
-    return found
+        raise SystemExit('--plan %s: %s' % (args.plan or plan.name, error)) from error
 
 
 class OneProcess:

@@ -12,14 +12,16 @@ a dense layer, so that their gradients need not be summed among all; activations
 With several workers on one machine set OMP_NUM_THREADS so that they do not fight for its cores. ``--plan auto
 --cluster cluster.json`` searches for a plan, see docs/planner.md.
 
-Worker 0 trains the same network on joint batches, alone, beside the others, and prints its loss next to theirs: they are
-the same up to rounding. Images are made, not photographs: each class is a fixed pattern of colours, shifted at random
-and with noise on it. The network is smaller than AlexNet and has no Dropout, whose masks would differ between plans.
+Worker 0 trains the same network on joint batches, alone, beside the others, and prints its loss next to theirs: they
+are the same up to rounding. Images are made, not photographed: each class is a fixed pattern of colours, shifted at
+random and with noise on it. The network is smaller than AlexNet and has no Dropout, whose masks would differ between
+plans.
 """
 import argparse
 
 import mxnet as mx
 import numpy as np
+from _cli import positive
 from _plans import OneProcess, add_plan_arguments, split
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -59,8 +61,9 @@ class Images:
 def parse_arguments():
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_plan_arguments(parser, 'a grid of model 2, or of model where workers are odd', steps=40, batch_size=32, lr=0.01)
-    parser.add_argument('--hidden', type=int, default=1024, help='width of dense layers (default %(default)s)')
+    add_plan_arguments(parser, 'a grid with a model degree of 2, or of all workers where they are odd', steps=50,
+                       batch_size=32, lr=0.003)
+    parser.add_argument('--hidden', type=positive, default=1024, help='width of dense layers (default %(default)s)')
     return parser.parse_args()
 
 

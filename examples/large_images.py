@@ -5,7 +5,7 @@ across the border, and BatchNorm takes the statistics of all strips ("domain par
 Model, Batch, and Domain Parallelism in Training Neural Networks", SPAA 2018). A worker's activations shrink with the
 number of workers, whatever the batch is. Run it with any of ::
 
-    horovodrun -np 4 --gloo python examples/large_images.py                      # four strips, of a batch of 2
+    horovodrun -np 4 --gloo python examples/large_images.py                      # four strips of each image
     horovodrun -np 4 --gloo python examples/large_images.py --plan grid:domain=2x2
     scripts/launch.py -n 2 -s 1 --launcher local python examples/large_images.py # MXNet's way
     python examples/large_images.py                                              # one process
@@ -64,7 +64,7 @@ class Images:
 def parse_arguments():
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_plan_arguments(parser, 'height, over all workers', steps=30, batch_size=2, lr=0.02)
+    add_plan_arguments(parser, 'height, over all workers', steps=40, batch_size=4, lr=0.005)
     parser.add_argument('--side', type=positive, default=256, help='pixels of an image (default %(default)s)')
     return parser.parse_args()
 

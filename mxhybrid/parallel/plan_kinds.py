@@ -27,8 +27,9 @@ class Grid(Plan):
 
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...]):
         self.model, self.batch, self.domain = model, batch, domain
-        self.name = 'grid of ' + ' x '.join('%s %s' % (what, value) for what, value in (
+        self.name = 'grid of ' + (' x '.join('%s %s' % (what, value) for what, value in (
             ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain)))) if value not in (1, ''))
+            or 'batch 1')
 
     @property
     def ranks(self) -> int:
