@@ -73,6 +73,11 @@ class Graph:
             elif all(source in self.fixed for source, _ in one.inputs):
                 self.fixed.add(one.number)
 
+    def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
+        """The graph of the same symbol with other shapes of its inputs."""
+        types = {one.name: self.dtypes[one.number, 0] for one in self.operators if one.op == 'null'}
+        return Graph(symbol, data, types, self._prefix)
+
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
         try:

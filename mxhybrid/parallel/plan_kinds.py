@@ -1,4 +1,5 @@
 """Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
+import copy
 import fnmatch
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -170,6 +171,12 @@ class Explicit(Plan):
             self._check(graph, one, split, ranks)
             found[one.number] = split
         return self._with_tables(Settled(found, {}), graph)
+
+    def for_graph(self, former: Graph, graph: Graph) -> Plan:
+        """As :meth:`Plan.for_graph`."""
+        found = copy.copy(self)
+        found.model = graph.digest() if self.model == former.digest() else self.model
+        return found
 
     @staticmethod
     def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:
