@@ -1,6 +1,8 @@
 """The operators of a network, read from MXNet's symbol of it."""
 import ast
+import contextlib
 import hashlib
+import io
 import itertools
 import json
 from typing import Any, Dict, List, Sequence, Tuple
@@ -81,8 +83,9 @@ class Graph:
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
         try:
-            _, shapes, _ = inner.infer_shape(**self.data)
-            _, types, _ = inner.infer_type(**dtypes)
+            with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints arguments of what fails
+                _, shapes, _ = inner.infer_shape(**self.data)
+                _, types, _ = inner.infer_type(**dtypes)
         except mx.base.MXNetError as error:
             raise InputError('parallelize: the network does not take data of shapes %s: %s'
                              % (self.data, str(error).strip().split('\n')[0])) from error
