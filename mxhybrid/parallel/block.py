@@ -16,7 +16,7 @@ from ..kvstore.parts import agreed, set_exchanges
 from ..kvstore.planned import set_planned
 from ..kvstore.trainer_step import steps_of
 from ..native import trainers
-from ..native.recording import is_recorded
+from ..native.recording import wants_gradient
 from .boxes import shape_of
 from .calls import Calls
 from .composed import COMPOSED
@@ -25,7 +25,7 @@ from .model_files import ModelFiles
 from .plan import Plan
 from .plan_files import as_plan, save
 from .plan_kinds import Explicit
-from .prepared import SplitNetwork, prepare, prepare_for
+from .prepared import SplitNetwork, split_again, split_by
 from .program import Program
 from .report import layout_table
 from .team import Team, team_of
@@ -53,6 +53,8 @@ class Parallel(gluon.Block):
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
         self._root = None if root is None else weakref.ref(root)
         self._others = _Others()
+        #: Whether a call was recorded.
+        self._trained = False
         types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
         self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
         composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
@@ -106,7 +108,7 @@ class Parallel(gluon.Block):
                 return self
             if shapes in self._others.by_shapes:
                 return self._others.by_shapes[shapes]
-            made = prepare_for(self._network, data, self._team)
+            made = split_again(self._network, data, self._team)
         except InputError as error:
             self._team.agree('', str(error))
             raise
@@ -158,11 +160,14 @@ class Parallel(gluon.Block):
 
     def _check_training(self, args: Sequence[Any]) -> None:
         for name, array in zip(self._network.names, args):
-            if name not in self._shares.flows and is_recorded(array):
+            # What was computed is looked at once, for that may be much.
+            wanted = array.grad is not None or not self._trained and wants_gradient(array)
+            if wanted and name not in self._shares.flows:
                 raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
                                  'this network: give parallelize input_grad=True, or %s.detach() to the network'
                                  % (name, name))
         trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
+        self._trained = True
         if self._team.size > 1 and trainer is not None and steps_of(trainer) is None:
             raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
                              "alone: give the Trainer kvstore='hybrid'" % (trainers.wanted_store(trainer),))
@@ -312,7 +317,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     try:
         if given is None:
             raise InputError(problem)
-        made = prepare(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
+        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
     except InputError as error:
         problem = str(error)
         team.agree('', problem)

@@ -38,7 +38,7 @@ class SplitNetwork(NamedTuple):
         return list(self.traced.axes)
 
 
-def prepare(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str, team: Team) -> SplitNetwork:
+def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str, team: Team) -> SplitNetwork:
     """A network, split by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
     if batch_norm not in ('joint', 'local'):
         raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
@@ -54,7 +54,7 @@ def prepare(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: st
     return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, composed)
 
 
-def prepare_for(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
+def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
     """The same network for joint batches of another shape, with the weights that workers hold.
 
     Raises
@@ -67,7 +67,7 @@ def prepare_for(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
         if shape != network.graph.parameters[name]:
             raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
                              % (found.graph.data, name, shape, network.graph.parameters[name]))
-    made = prepare(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
+    made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
                    'joint' if 'BatchNorm' in network.composed else 'local', team)
     lacking = made.parts.weights.take(network.parts.weights)
     if lacking:

@@ -173,7 +173,9 @@ def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
 
 
 @pytest.mark.parametrize('name, message', [
-    ('input_grad', 'give parallelize input_grad=True'), ('another store', "give the Trainer kvstore='hybrid'"),
+    ('input_grad', 'give parallelize input_grad=True'),
+    ('input_grad of what is computed', 'or data.detach() to the network'),
+    ('another store', "give the Trainer kvstore='hybrid'"),
     ('a Trainer of before', 'make the Trainer of its collect_params()'),
     ('the whole network', 'use what parallelize returned'), ('split twice', 'take its for_data()'),
     ('cast', 'cast it to float32 before parallelize'), ('initialised anew', 'initialise it before parallelize'),
