@@ -34,7 +34,11 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     shapes = shapes_of(data)
     names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
     axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
-    types = dict(zip(names, _each(dtype, len(shapes), 'dtype')))
+    try:
+        types = dict(zip(names, [one if one is None else np.dtype(one)
+                                 for one in _each(dtype, len(shapes), 'dtype')]))
+    except TypeError as error:
+        raise InputError('parallelize: dtype=%r: %s: give a type of arrays' % (dtype, error)) from error
     _check_shapes(shapes, axes)
     params = net.collect_params()
     for param in params.values():
@@ -50,6 +54,9 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
                          'as many inputs as it takes, and have hybrid_forward use neither their shapes nor their values'
                          % (len(names), type(error).__name__, error)) from error
     outputs, regroup = _flatten(found)
+    if not outputs or not all(isinstance(one, mx.sym.Symbol) for one in outputs):
+        raise InputError('parallelize: the network cannot be traced: called with symbols, it returns %r: have it '
+                         'return what it computes, or lists of that' % (found,))
     symbol = mx.sym.Group(outputs)
     used = set(symbol.list_inputs())
     unused = [name for name in names if name not in used]
@@ -73,12 +80,13 @@ def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
 
 def shapes_of(data: Any) -> List[Tuple[int, ...]]:
     """Shapes of all inputs, of what users give as `data`."""
-    if not isinstance(data, (list, tuple)) or not all(isinstance(one, (int, np.integer, list, tuple)) for one in data):
-        raise InputError('parallelize: data=%r: give the shape of the joint batch, of each input' % (data,))
-    whole = all(isinstance(one, (int, np.integer)) for one in data)
-    if not whole and any(isinstance(one, (int, np.integer)) for one in data):
-        raise InputError('parallelize: data=%r: give the shape of the joint batch, of each input' % (data,))
-    return [tuple(data)] if whole else [tuple(one) for one in data]
+    if isinstance(data, (list, tuple)):
+        if all(isinstance(one, (int, np.integer)) for one in data):
+            return [tuple(data)]
+        if all(isinstance(one, (list, tuple)) for one in data):
+            return [tuple(one) for one in data]
+    raise InputError('parallelize: data=%s: give the shape of the joint batch, of each input'
+                     % (data if isinstance(data, (list, tuple, str, int, type(None))) else type(data).__name__,))
 
 
 def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]]) -> None:
