@@ -104,7 +104,8 @@ def rates_and_multipliers(net, trainer):
 
 def apart(train, plan):
     """How far weights are from those of one process, relative to the largest."""
-    made, norm = [], train is not calls_that_are_given_up  # MXNet updates running averages in backward passes only
+    # MXNet updates running averages in backward passes, a later call's first.
+    made, norm = [], train in (batches_of_other_sizes, rates_and_multipliers)
     for net, kvstore in ((build(norm), None), (split(build(norm), plan), mxhybrid.create())):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
                                 kvstore=kvstore)
