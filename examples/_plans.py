@@ -32,10 +32,11 @@ def plan_of(text):
     if kind not in KINDS:
         return text
     try:
-        given = dict(one.split('=') for one in factors.split(',') if one)
-        sizes = {name: [int(size) for size in sizes.split('x')] for name, sizes in given.items()}
-        return KINDS[kind](**{name: size if name == 'domain' else size[0] if len(size) == 1 else size
-                              for name, size in sizes.items()})
+        given = {}
+        for name, sizes in [one.split('=') for one in factors.split(',') if one]:
+            found = [int(size) for size in sizes.split('x')]
+            given[name] = found[0] if len(found) == 1 and name != 'domain' else found
+        return KINDS[kind](**given)
     except (TypeError, ValueError) as error:  # InputError is a ValueError
         raise SystemExit('--plan %s: %s; give grid:model=2,batch=2 or grid:domain=2x2, for example'
                          % (text, error)) from error
