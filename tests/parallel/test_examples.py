@@ -173,7 +173,8 @@ def test_plans_as_text(plan_of):
         assert plan_of(text).as_json() == plan.as_json()
     assert (plan_of('auto'), plan_of('a/plan.json')) == ('auto', 'a/plan.json')
     for text, message in [('grid:modle=2', "'modle'"), ('grid:model=many', "'many'"),
-                          ('grid:model', 'grid:model=2,batch=2'), ('grid:model=2x2', 'whole numbers'), ('data_parallel:batch=2', "'batch'")]:
+                          ('grid:model', 'grid:model=2,batch=2'),
+                          ('grid:model=2x2', 'whole numbers'), ('data_parallel:batch=2', "'batch'")]:
         with pytest.raises(SystemExit, match=message):
             plan_of(text)
 
