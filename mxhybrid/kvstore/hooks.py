@@ -45,7 +45,7 @@ from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
-from .parts import refuse_parts
+from .parts import refuse_left, refuse_new_values, refuse_parts
 from .trainer_step import Steps, is_ours, steps_of
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
@@ -184,6 +184,8 @@ def _set_trainer(original: Any) -> Any:
 def _initialize(original: Any) -> Any:
     def initialize(self: Any, *args: Any, **keywords: Any) -> None:
         before = self.__dict__.get('_data')
+        if keywords.get('force_reinit', args[3] if len(args) > 3 else False):
+            refuse_new_values(self)
         with own_rows_copy.unread(self):
             original(self, *args, **keywords)
         if before is not None and self.__dict__['_data'] is not before:  # force_reinit
@@ -199,6 +201,7 @@ def _was_given_values(param: Any) -> None:
 
 def _value_read(original: Any) -> Any:
     def read(self: Any, *args: Any, **keywords: Any) -> Any:
+        refuse_left(self)
         own_rows_copy.value_read(self)
         return original(self, *args, **keywords)
     return read

@@ -154,7 +154,8 @@ class Hybrid(KVStore):
         """A table of all parameters: shape, route, partitions, servers, and per step rows and bytes moved.
 
         Below it, what this host has sent to others and received from them, where rows travel by the lane; for tables
-        whose route was measured or forced, the numbers that decided; and what this worker holds of split weights.
+        whose route was measured or forced, the numbers that decided; and what this worker holds of split weights, and
+        sends in exchanges between layers.
         """
         routes, (steps, before) = list(self._backend.routes.values()), self._initialised
         network = moved_between(before, self._job.network() or {}) if before else {}

@@ -9,8 +9,13 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.text import size_text
+from ..native import trainers
 
 _ATTRIBUTE = 'mxhybrid_part'
+#: Of a parameter of a network that is split: what there is to say of its exchanges.
+_EXCHANGES = 'mxhybrid_exchanges'
+#: Of a whole parameter whose values are parts now.
+_LEFT = 'mxhybrid_left'
 
 
 class WeightPart(Protocol):
@@ -84,9 +89,14 @@ def agreed(param: Any) -> List[Any]:
     return [param.grad_req, list(param.shape or ())] if part is None else [part.grad_req, list(part.whole_shape)]
 
 
+def set_exchanges(param: Any, line: str) -> None:
+    """What there is to say of the exchanges of the network that a parameter belongs to, if any."""
+    setattr(param, _EXCHANGES, line)
+
+
 def parts_line(params: List[Any]) -> str:
     """What a worker holds of weights that are split, and how many of their gradients are summed by how many workers;
-    '' where none is split.
+    on a line below what it sends in exchanges.  '' where nothing is split.
     """
     parts = [(param, part) for param in params for part in [part_of(param)] if part is not None]
     held = [(param, part) for param, part in parts if part.holds]
@@ -95,8 +105,9 @@ def parts_line(params: List[Any]) -> str:
                                for shapes in ([(param.shape, param.dtype) for param, _ in held],
                                               [(part.whole_shape, param.dtype) for param, part in parts]))
     sums = ', '.join('%d among %d workers' % (groups.count(size), size) for size in sorted(set(groups))) or 'none'
-    return '' if not parts else 'split weights: %d of %d here, %s of %s; gradients that are summed: %s' % (
-        len(held), len(parts), size_text(bytes_held), size_text(bytes_whole), sums)
+    lines = [] if not parts else ['split weights: %d of %d here, %s of %s; gradients that are summed: %s' % (
+        len(held), len(parts), size_text(bytes_held), size_text(bytes_whole), sums)]
+    return '\n'.join(lines + list(filter(None, dict.fromkeys(getattr(param, _EXCHANGES, '') for param in params))))
 
 
 def refuse_parts(params: List[Any], call: str) -> None:
@@ -106,3 +117,23 @@ def refuse_parts(params: List[Any], call: str) -> None:
         raise InputError('%s: the workers hold parts of %s: use save_parameters, load_parameters or export of what '
                          'parallelize returned, or mxhybrid.checkpoint.save and load, which all workers call'
                          % (call, part.name))
+
+
+def set_left(param: Any) -> None:
+    """A whole parameter has lost its values, for parts of them are in others."""
+    setattr(param, _LEFT, True)
+
+
+def refuse_left(param: Any) -> None:
+    """InputError where such a parameter would be used."""
+    if _LEFT in param.__dict__ and not trainers.has_values(param):
+        raise InputError('%s has no values any more, its network was split: use what parallelize returned, make the '
+                         'Trainer of its collect_params(), and take its for_data() for joint batches of another size'
+                         % param.name)
+
+
+def refuse_new_values(param: Any) -> None:
+    """InputError where a part would be initialised anew, without its initializer and by this worker alone."""
+    if part_of(param) is not None and trainers.has_values(param):
+        raise InputError('initialize: %s is part of a network that is split: initialise it before parallelize'
+                         % param.name)

@@ -1,30 +1,35 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+import functools
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd, gluon
 
 from ..base.errors import InputError
 from ..base.log import get_logger
-from ..base.settings import TablePlan, variable
+from ..base.settings import variable
+from ..base.text import size_text
 from ..job.join import member
-from ..kvstore.parts import agreed
+from ..kvstore.parts import agreed, set_exchanges
 from ..kvstore.planned import set_planned
+from ..kvstore.trainer_step import steps_of
 from ..native import trainers
+from ..native.recording import wants_gradient
 from .boxes import shape_of
+from .calls import Calls
 from .composed import COMPOSED
-from .dimensions import Dimensions
-from .graph import Graph
 from .held import Held, hold
 from .model_files import ModelFiles
 from .plan import Plan
 from .plan_files import as_plan, save
 from .plan_kinds import Explicit
-from .program import COMPILED, TOKEN, Parts, Program
+from .prepared import SplitNetwork, split_again, split_by
+from .program import Program
 from .report import layout_table
-from .shares import Shares
 from .team import Team, team_of
-from .traced import traced
+from .traced import shapes_of, traced
 
 logger = get_logger(__name__)
 
@@ -41,23 +46,26 @@ class Parallel(gluon.Block):
     values that this worker holds of it, or a placeholder of shape (1,) where that is none.
     """
 
-    def __init__(self, team: Team, network: 'SplitNetwork', held: Held, files: ModelFiles, first: int):
+    def __init__(self, team: Team, network: SplitNetwork, held: Held, files: ModelFiles, first: int,
+                 root: Optional['Parallel'] = None):
         super().__init__(prefix='', params=None)
         self._team, self._network, self._held, self._files = team, network, held, files
         self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
+        self._root = None if root is None else weakref.ref(root)
+        self._others = _Others()
+        #: Whether a call was recorded.
+        self._trained = False
+        types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
+        self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
         composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
-        self._programs = {training: self._program(training, first + _NUMBERS // 4 * (not training))
+        make = functools.partial(_program, team, network, held)
+        self._programs = {training: make(training, first + _NUMBERS // 4 * (not training))
                           for training in ([True, False] if composed else [True])}
-        self._calls: Dict[bool, Any] = {}
-        self._token = mx.nd.zeros(1, ctx=mx.cpu())
-        self._token.attach_grad()
+        self._calls = Calls(self._programs, lambda training: make(training, team.reserve(_NUMBERS // 4)), held.params)
         self.params.update(_as_dict(held.params))
-
-    def _program(self, training: bool, first: int) -> Program:
-        frozen = {name for name, param in self._held.params.items() if agreed(param)[0] == 'null'}
-        composed = self._network.composed if training else COMPOSED[False]
-        return Program(self._parts, self._team.rank, self._shares.inputs, self._shares.outputs, composed,
-                       self._team.node, first, self._shares.flows, frozen)
+        if root is None:
+            for param in held.params.values():
+                set_exchanges(param, self._exchanges_line())
 
     @property
     def samples(self) -> slice:
@@ -69,14 +77,56 @@ class Parallel(gluon.Block):
     @property
     def given(self) -> List[Tuple[Tuple[int, ...], Any]]:
         """Shape and type of what this worker gives, of each input."""
-        graph = self._graph
-        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.name in graph.data}
-        return [(shape_of(self._shares.box(name)), types[name]) for name in self._network.names]
+        return list(self._given)
+
+    def for_data(self, data: Any) -> 'Parallel':
+        """This network for joint batches of another shape, as the last one of an epoch or those of a test, with the
+        same parameters (collective).  It is built once for each shape.
+
+        Parameters
+        ----------
+        data : tuple of int, or list of them
+            As for :func:`mxhybrid.parallelize`.
+
+        Returns
+        -------
+        Parallel
+            Its :attr:`samples` are those of such a batch.  The Trainer stays the same.
+
+        Raises
+        ------
+        InputError
+            On all workers: shapes that the network does not take, or for which the plan needs weights elsewhere, as
+            where a batch has fewer samples than the plan splits it into.
+        """
+        root = None if self._root is None else self._root()
+        if root is not None:
+            return root.for_data(data)
+        try:
+            shapes = tuple(shapes_of(data))
+            if shapes == tuple(self._graph.data[name] for name in self._network.names):
+                return self
+            if shapes in self._others.by_shapes:
+                return self._others.by_shapes[shapes]
+            made = split_again(self._network, data, self._team)
+        except InputError as error:
+            self._team.agree('', str(error))
+            raise
+        self._team.agree(['for_data', made.graph.digest()], '')
+        found = self._others.by_shapes[shapes] = Parallel(self._team, made, self._held, self._files,
+                                                          self._team.reserve(_NUMBERS), self)
+        return found
 
     @property
     def exchanges(self) -> int:
         """How many exchanges there are in a step of training, on all workers together."""
         return len(self._programs[True].exchanges)
+
+    def _exchanges_line(self) -> str:
+        made = self._programs[True].exchanges
+        sent = sum(move.bytes_sent(one.dtype.itemsize) for one in made for move in (one.forward, one.backward))
+        return '' if not made else ('exchanges between layers: %d in a step, forwards and backwards, in which this '
+                                    'worker sends %s' % (len(made), size_text(sent)))
 
     def forward(self, *args: Any) -> Any:
         """This worker's samples of the network's outputs (on all workers).
@@ -84,39 +134,54 @@ class Parallel(gluon.Block):
         Raises
         ------
         InputError
-            Another number of inputs, or shapes, than :func:`mxhybrid.parallelize` was told.
+            Another number of inputs, shapes or types than :func:`mxhybrid.parallelize` was told; inputs that want
+            gradients where it was not told ``input_grad``; a Trainer with another store.
         """
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
-        program = self._programs[training]
-        if training not in self._calls:
-            inputs = program.symbol.list_inputs()
-            constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
-                         for name, values in program.constants.items()}
-            fixed = [at for at, name in enumerate(inputs) if name in constants or name in self._held.params]
-            others = [at for at in range(len(inputs)) if at not in fixed]
-            self._calls[training] = inputs, constants, mx.nd.CachedOp(
-                program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
-        inputs, constants, call = self._calls[training]
-        given = {**constants, **dict(zip(self._network.names, args))}
-        given[TOKEN] = self._token
-        params = self._held.params
-        found = call(*[given[name] if name in given else params[name].data() for name in inputs])
-        found = list(found) if isinstance(found, (list, tuple)) else [found]
+        program, found = self._run(training, args)
         with autograd.pause():
-            program.average(found, lambda name: params[name].data())
-        return self._network.regroup(found[:program.outputs])
+            program.average(found, lambda name: self._held.params[name].data())
+        return self._network.traced.regroup(found[:program.outputs])
 
     def _check(self, args: Sequence[Any]) -> None:
         if len(args) != len(self._network.names):
             raise InputError('a parallelized network: %d inputs, but it was made for %d'
                              % (len(args), len(self._network.names)))
-        for name, array in zip(self._network.names, args):
-            wanted = shape_of(self._shares.box(name))
+        for name, array, (wanted, _) in zip(self._network.names, args, self._given):
+            if not isinstance(array, mx.nd.NDArray):
+                raise InputError('a parallelized network: %s is a %s: give an NDArray' % (name, type(array).__name__))
             if tuple(array.shape) != wanted:
                 raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
-                                 "batch[net.samples], have shape %s; a joint batch of another size needs a network of "
-                                 'its own' % (self._team.rank, name, tuple(array.shape), wanted))
+                                 'batch[net.samples], have shape %s; for a joint batch of another size take '
+                                 'net.for_data(shape)' % (self._team.rank, name, tuple(array.shape), wanted))
+        if autograd.is_recording():
+            self._check_training(args)
+
+    def _check_training(self, args: Sequence[Any]) -> None:
+        for name, array in zip(self._network.names, args):
+            # What was computed is looked at once, for that may be much.
+            wanted = array.grad is not None or not self._trained and wants_gradient(array)
+            if wanted and name not in self._shares.flows:
+                raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
+                                 'this network: give parallelize input_grad=True, or %s.detach() to the network'
+                                 % (name, name))
+        trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
+        self._trained = True
+        if self._team.size > 1 and trainer is not None and steps_of(trainer) is None:
+            raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
+                             "alone: give the Trainer kvstore='hybrid'" % (trainers.wanted_store(trainer),))
+
+    def _run(self, training: bool, args: Sequence[Any]) -> Any:
+        try:
+            return self._calls.run(training, dict(zip(self._network.names, args)))
+        except mx.base.MXNetError as error:
+            for name, array, (_, wanted) in zip(self._network.names, args, self._given):
+                if array.dtype != wanted:
+                    raise InputError('a parallelized network: %s has type %s, but %s was planned: give that, or '
+                                     'parallelize another dtype' % (name, np.dtype(array.dtype), np.dtype(wanted))
+                                     ) from error
+            raise
 
     def save_plan(self, path: str) -> None:
         """Write how every operator is split, with digests of network and world, to a JSON file that
@@ -128,7 +193,7 @@ class Parallel(gluon.Block):
     def report(self) -> str:
         """A table of all operators: how they are split, on which workers, what that takes and moves."""
         network = self._network
-        return '\n'.join([layout_table(network.plan.name, network.graph, network.dimensions, network.parts,
+        return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.parts,
                                        self._programs[True].exchanges, self._team.size, network.notes)]
                          + network.plan.store.words())
 
@@ -136,9 +201,9 @@ class Parallel(gluon.Block):
 
     def forget(self) -> None:
         """It is not called any more, on any worker: exchanges let go of their memory."""
-        for program in self._programs.values():
-            program.forget()
-        self._calls.clear()
+        self._calls.forget()
+        for one in self._others.by_shapes.values():
+            one.forget()
 
     # -- whole models ----------------------------------------------------------------------------------------------
 
@@ -207,8 +272,35 @@ class Parallel(gluon.Block):
         return {'%s.%s' % (prefix, place) if prefix else place: self._held.params[name]
                 for place, name in self._files.places.items()}
 
+    def cast(self, dtype: Any) -> None:
+        """Refused, but for the types that its parameters have.
+
+        Raises
+        ------
+        InputError
+            Types are planned.
+        """
+        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._held.params.values()):
+            raise InputError('cast: types of a network that is split are planned: cast it to %s before parallelize'
+                             % np.dtype(dtype))
+
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """It is compiled anyway."""
+
+
+class _Others:
+    """The same network for joint batches of other shapes; gluon warns of Blocks in a dict that a Block has."""
+
+    def __init__(self) -> None:
+        self.by_shapes: Dict[Any, Parallel] = {}
+
+
+def _program(team: Team, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
+    frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
+    composed = network.composed if training else COMPOSED[False]
+    shares = network.shares
+    return Program(network.parts, team.rank, shares.inputs, shares.outputs, composed, team.node, first, shares.flows,
+                   frozen)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
@@ -227,7 +319,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     try:
         if given is None:
             raise InputError(problem)
-        made = _prepare(net, given, data, batch_axis, dtype, input_grad, batch_norm, team)
+        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
     except InputError as error:
         problem = str(error)
         team.agree('', problem)
@@ -243,61 +335,13 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     elif drawn:
         mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
     places = {place: param.name for place, param in trainers.params_by_place(net).items()}
-    found = Parallel(team, made, held, ModelFiles(team, held, places, made.symbol, net.prefix), first)
+    found = Parallel(team, made, held, ModelFiles(team, held, places, made.traced.symbol, net.prefix), first)
     if team.rank == 0 and tell:
         logger.info('%s', found.report())
         if dense is not None and job.distributed and dense != job.sums:
             logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '
                            'store, or %s, says, which counts', dense, job.sums, variable('dense'))
     return found
-
-
-class SplitNetwork(NamedTuple):
-    """A network and how it is split."""
-
-    symbol: Any
-    graph: Graph
-    plan: Plan
-    dimensions: Dimensions
-    parts: Parts
-    #: What is otherwise than the plan wanted.
-    notes: Dict[int, str]
-    #: How rows of tables travel, by name.
-    tables: Mapping[str, TablePlan]
-    #: Of inputs, in their order.
-    names: List[str]
-    shares: Shares
-    #: Puts a list of outputs into the form that the network gives them.
-    regroup: Callable[[List[Any]], Any]
-    #: What builds operators that are several in training, see :mod:`mxhybrid.parallel.composed`.
-    composed: Dict[str, Any]
-
-
-def _prepare(net: Any, plan: Plan, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
-             team: Team) -> SplitNetwork:
-    if batch_norm not in ('joint', 'local'):
-        raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
-    symbol, graph, dimensions, axes, regroup = traced(net, data, batch_axis, dtype)
-    settled = plan.settle(graph, dimensions, team.size)
-    parts = Parts(graph, settled.splits)
-    composed = dict(COMPOSED[True])
-    if batch_norm == 'local':
-        del composed['BatchNorm']
-        _check_local(graph, dimensions, parts)
-    flows = set(axes) if input_grad else set()
-    shares = Shares(graph, axes, dimensions, team.size, team.rank, flows)
-    return SplitNetwork(symbol, graph, plan, dimensions, parts, settled.notes, settled.tables, list(axes), shares,
-                        regroup, composed)
-
-
-def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
-    """InputError where statistics of samples alone would not be those of whole samples."""
-    for one in graph.computing:
-        if one.op == 'BatchNorm':
-            for name, degree in zip(dimensions.names(one), parts.splits[one.number].degrees):
-                if degree > 1 and name not in ('samples', 'channels'):
-                    raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
-                                     'another plan' % (graph.label(one), name))
 
 
 def _as_dict(params: Dict[str, Any]) -> Any:

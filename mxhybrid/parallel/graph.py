@@ -1,6 +1,8 @@
 """The operators of a network, read from MXNet's symbol of it."""
 import ast
+import contextlib
 import hashlib
+import io
 import itertools
 import json
 from typing import Any, Dict, List, Sequence, Tuple
@@ -73,11 +75,17 @@ class Graph:
             elif all(source in self.fixed for source, _ in one.inputs):
                 self.fixed.add(one.number)
 
+    def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
+        """The graph of the same symbol with other shapes of its inputs."""
+        types = {one.name: self.dtypes[one.number, 0] for one in self.operators if one.op == 'null'}
+        return Graph(symbol, data, types, self._prefix)
+
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
         try:
-            _, shapes, _ = inner.infer_shape(**self.data)
-            _, types, _ = inner.infer_type(**dtypes)
+            with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints arguments of what fails
+                _, shapes, _ = inner.infer_shape(**self.data)
+                _, types, _ = inner.infer_type(**dtypes)
         except mx.base.MXNetError as error:
             raise InputError('parallelize: the network does not take data of shapes %s: %s'
                              % (self.data, str(error).strip().split('\n')[0])) from error

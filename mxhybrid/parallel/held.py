@@ -6,7 +6,7 @@ import numpy as np
 from mxnet import gluon
 
 from ..base.errors import InputError
-from ..kvstore.parts import set_part
+from ..kvstore.parts import set_left, set_part
 from ..native import trainers
 from ..native.arrays import host_view
 from .boxes import Box, cuts, full, overlap, shape_of, slices_in
@@ -192,6 +192,7 @@ def _own(name: str, param: Any, part: WeightBox, first: bool) -> Any:
     if first:
         values = trainers.initial_values(param) if trainers.awaits_shape(param) else param.data()
     trainers.drop_values(param)
+    set_left(param)
     if part.box is None:
         own = gluon.Parameter(name, grad_req='null', shape=(1,), dtype=param.dtype, lr_mult=param.lr_mult,
                               wd_mult=param.wd_mult, init='zeros')

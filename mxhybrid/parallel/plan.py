@@ -56,6 +56,10 @@ class Plan:
     def check(self, ranks: int) -> None:
         """InputError where it is for another number of ranks."""
 
+    def for_graph(self, former: Graph, graph: Graph) -> 'Plan':
+        """The plan by which a network is split in the same way as `former`, the same with data of other shapes."""
+        return self
+
     def follows(self, one: Operator) -> bool:
         """Whether an operator without a wish is split as what it reads; else by samples."""
         return False

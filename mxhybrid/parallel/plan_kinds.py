@@ -1,4 +1,5 @@
 """Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
+import copy
 import fnmatch
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -27,8 +28,9 @@ class Grid(Plan):
 
     def __init__(self, model: int, batch: int, domain: Tuple[int, ...]):
         self.model, self.batch, self.domain = model, batch, domain
-        self.name = 'grid of ' + ' x '.join('%s %s' % (what, value) for what, value in (
+        self.name = 'grid of ' + (' x '.join('%s %s' % (what, value) for what, value in (
             ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain)))) if value not in (1, ''))
+            or 'batch 1')
 
     @property
     def ranks(self) -> int:
@@ -172,6 +174,12 @@ class Explicit(Plan):
         if unknown:
             raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
         return self._with_tables(Settled(found, {}), graph)
+
+    def for_graph(self, former: Graph, graph: Graph) -> Plan:
+        """As :meth:`Plan.for_graph`."""
+        found = copy.copy(self)
+        found.model = graph.digest() if self.model == former.digest() else self.model
+        return found
 
     @staticmethod
     def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:

@@ -172,6 +172,11 @@ class Program:
             average *= float(momentum)
             average += float(1 - momentum) * found[at].astype(average.dtype)
 
+    @property
+    def token_place(self) -> int:
+        """Which of the symbol's outputs is there once all exchanges are made, where it has any."""
+        return self.outputs + len(self.statistics)
+
     def forget(self) -> None:
         """It is not run any more."""
         for node in self._nodes:

@@ -6,6 +6,7 @@ import numpy as np
 from mxnet import gluon
 
 from ..base.errors import InputError
+from ..kvstore.parts import refuse_left
 from ..native import trainers
 from .dimensions import Dimensions
 from .graph import Graph
@@ -30,17 +31,18 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     if not isinstance(net, gluon.HybridBlock):
         raise InputError('parallelize: the network is a %s, not a HybridBlock: split the part of it that is one, and '
                          'keep its tables outside' % type(net).__name__)
-    shapes = [tuple(data)] if all(isinstance(one, (int, np.integer)) for one in data) else [tuple(one) for one in data]
+    shapes = shapes_of(data)
     names = ['data'] if len(shapes) == 1 else ['data%d' % at for at in range(len(shapes))]
     axes = dict(zip(names, _each(batch_axis, len(shapes), 'batch_axis')))
-    types = dict(zip(names, _each(dtype, len(shapes), 'dtype')))
-    for name, shape in zip(names, shapes):
-        axis = axes[name]
-        if axis is not None and not 0 <= axis < len(shape):
-            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
-        if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
-            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
+    try:
+        types = dict(zip(names, [one if one is None else np.dtype(one)
+                                 for one in _each(dtype, len(shapes), 'dtype')]))
+    except TypeError as error:
+        raise InputError('parallelize: dtype=%r: %s: give a type of arrays' % (dtype, error)) from error
+    _check_shapes(shapes, axes)
     params = net.collect_params()
+    for param in params.values():
+        refuse_left(param)
     missing = [name for name, param in params.items()
                if not trainers.has_values(param) and not trainers.awaits_shape(param)]
     if missing:
@@ -52,6 +54,9 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
                          'as many inputs as it takes, and have hybrid_forward use neither their shapes nor their values'
                          % (len(names), type(error).__name__, error)) from error
     outputs, regroup = _flatten(found)
+    if not outputs or not all(isinstance(one, mx.sym.Symbol) for one in outputs):
+        raise InputError('parallelize: the network cannot be traced: called with symbols, it returns %r: have it '
+                         'return what it computes, or lists of that' % (found,))
     symbol = mx.sym.Group(outputs)
     used = set(symbol.list_inputs())
     unused = [name for name in names if name not in used]
@@ -61,6 +66,35 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
                   {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
     dimensions = Dimensions(graph, axes)
     return TracedNetwork(symbol, graph, dimensions, axes, regroup)
+
+
+def reshaped(network: TracedNetwork, data: Any) -> TracedNetwork:
+    """The same network for joint batches of another shape; errors are those of :meth:`~.block.Parallel.for_data`."""
+    shapes, axes = shapes_of(data), network.axes
+    if len(shapes) != len(axes):
+        raise InputError('for_data: shapes of %d inputs, but the network takes %d' % (len(shapes), len(axes)))
+    _check_shapes(shapes, axes)
+    graph = network.graph.with_data(network.symbol, dict(zip(axes, shapes)))
+    return network._replace(graph=graph, dimensions=Dimensions(graph, axes))
+
+
+def shapes_of(data: Any) -> List[Tuple[int, ...]]:
+    """Shapes of all inputs, of what users give as `data`."""
+    if isinstance(data, (list, tuple)):
+        if all(isinstance(one, (int, np.integer)) for one in data):
+            return [tuple(data)]
+        if all(isinstance(one, (list, tuple)) for one in data):
+            return [tuple(one) for one in data]
+    raise InputError('parallelize: data=%s: give the shape of the joint batch, of each input'
+                     % (data if isinstance(data, (list, tuple, str, int, type(None))) else type(data).__name__,))
+
+
+def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]]) -> None:
+    for shape, axis in zip(shapes, axes.values()):
+        if axis is not None and not 0 <= axis < len(shape):
+            raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
+        if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
+            raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))
 
 
 def _each(value: Any, count: int, what: str) -> List[Any]:

@@ -24,6 +24,18 @@ class Weights:
             self._held = {one: self._settle(one) for one in self.shapes}
         return self._held[name]
 
+    def take(self, others: 'Weights') -> str:
+        """Have ranks hold the boxes of `others`, which have in them what is needed here; else the name of a weight for
+        which that is not so.
+        """
+        for name, needed in self._needed.items():
+            held = others.boxes(name)
+            for rank, boxes in needed.items():
+                if rank not in held or overlap(hull(boxes), held[rank]) != hull(boxes):
+                    return name
+        self._held = {name: others.boxes(name) for name in self.shapes}
+        return ''
+
     def _settle(self, name: str) -> Dict[int, Box]:
         boxes = {rank: hull(needed) for rank, needed in self._needed[name].items()}
         different = sorted(set(boxes.values()))

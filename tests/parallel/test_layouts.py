@@ -1,5 +1,6 @@
 """Layers split over workers: weights and losses are those of one process, in real jobs, under both launchers."""
 import json
+import re
 
 import pytest
 from lab.jobs import run_job
@@ -157,6 +158,40 @@ def test_what_cannot_be_is_refused_on_every_worker():
         assert 'have shape (4, 3, 12, 12)' in errors['another batch']
         assert result.results[rank]['shape'] == [4, 10]
     assert 'worker 0 cannot' in result.results[1]['errors']['one worker alone']
+
+
+@pytest.fixture(scope='module')
+def uses():
+    """What every worker reports of ways in which scripts use a network that is split."""
+    result = run_job(BODIES / 'layout_uses.py', 'horovodrun', workers=4, timeout=120).ok()
+    return [result.results[rank] for rank in range(4)]
+
+
+def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
+    for one in uses:
+        assert one['found'] and all(apart < 1e-10 for apart in one['found'].values()), one['found']
+
+
+@pytest.mark.parametrize('name, message', [
+    ('input_grad', 'give parallelize input_grad=True'),
+    ('input_grad of what is computed', 'or data.detach() to the network'),
+    ('another store', "give the Trainer kvstore='hybrid'"),
+    ('a Trainer of before', 'make the Trainer of its collect_params()'),
+    ('the whole network', 'use what parallelize returned'), ('split twice', 'take its for_data()'),
+    ('cast', 'cast it to float32 before parallelize'), ('initialised anew', 'initialise it before parallelize'),
+    ('another type', 'data has type float32, but float64 was planned'), ('no NDArray', 'data is a ndarray'),
+    ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
+    ('other weights', "does not take data of shapes {'data': (8, 3, 16, 16)}"), ('no shape', 'data=5'),
+    ('another order', 'run backward passes in the order of calls')])
+def test_what_a_script_may_get_wrong_is_named(uses, name, message):
+    for one in uses:
+        assert message in one['errors'][name], one['errors'][name]
+
+
+def test_exchanges_in_the_report_of_the_store(uses):
+    for one in uses:
+        assert re.fullmatch(r'exchanges between layers: [1-9]\d* in a step, forwards and backwards, in which this '
+                            r'worker sends [\d.]+ kB', one['told']), one['told']
 
 
 def test_exchanges_in_traces(tmp_path):

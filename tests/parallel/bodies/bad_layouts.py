@@ -22,6 +22,11 @@ def uninitialised():
     return nets.plain()
 
 
+class Constant(gluon.HybridBlock):
+    def hybrid_forward(self, F, data):
+        return 5
+
+
 GRID = parallel.grid(model=store.num_workers)
 CALLS = {
     'no HybridBlock': lambda: mxhybrid.parallelize(gluon.Block(), GRID, SHAPE),
@@ -38,6 +43,9 @@ CALLS = {
     'no such axis': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, batch_axis=7),
     'statistics': lambda: mxhybrid.parallelize(nets_cnn(), parallel.grid(domain=(store.num_workers,)), (8, 3, 16, 16),
                                                batch_norm='local'),
+    'no type': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, dtype='float99'),
+    'an array for a shape': lambda: mxhybrid.parallelize(net_of(), GRID, mx.nd.zeros(SHAPE)),
+    'no symbols': lambda: mxhybrid.parallelize(Constant(), GRID, SHAPE),
     'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.one_weird_trick()][store.rank], SHAPE),
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }

@@ -1,0 +1,196 @@
+"""Ways in which scripts use a network that is split: weights are those of one process, or an error says what is wrong.
+
+Reports by name how far weights are from those of one process, and errors.
+"""
+import tempfile
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid import parallel
+from mxhybrid.kvstore.parts import part_of
+
+BATCH, SHAPE, STEPS = 8, (3, 8, 8), 4
+store = mxhybrid.create()
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+draw = np.random.RandomState(0)
+IMAGES, LABELS = draw.uniform(-1, 1, (STEPS + 2, BATCH) + SHAPE), draw.randint(0, 10, (STEPS + 2, BATCH))
+GRID, STRIPS = parallel.grid(model=2, batch=store.num_workers // 2), parallel.grid(domain=(store.num_workers,))
+
+
+def build(norm=True):
+    mx.random.seed(1)
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), *[nn.BatchNorm(in_channels=8)] * norm)
+        net.add(nn.Activation('relu'), nn.MaxPool2D(2, 2), nn.Flatten(),
+                nn.Dense(16, activation='tanh', in_units=128), nn.Dense(10, in_units=16))
+    net.cast('float64')
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def split(net, plan=GRID, **settings):
+    return mxhybrid.parallelize(net, plan, (BATCH,) + SHAPE, dtype='float64', **settings)
+
+
+def batch(step, samples, count=BATCH):
+    return (mx.nd.array(IMAGES[step][:count][samples], dtype='float64'),
+            mx.nd.array(LABELS[step][:count][samples], dtype='float64'))
+
+
+def samples_of(net):
+    return net.samples if isinstance(net, parallel.Parallel) else slice(None)
+
+
+def twice_in_a_step(net, trainer):
+    for step in range(STEPS):
+        (one, labels), (other, _), (third, _) = (batch(step + more, samples_of(net)) for more in range(3))
+        with autograd.record():
+            loss = loss_of(net(one) + 2 * net(other) - net(third), labels)
+        loss.backward()
+        trainer.step(BATCH)
+
+
+def two_losses(net, trainer):
+    for step in range(STEPS):
+        with autograd.record():
+            losses = [loss_of(net(data), labels) for data, labels in (batch(at, samples_of(net))
+                                                                      for at in (step, step + 1))]
+        autograd.backward(losses)
+        trainer.step(BATCH)
+
+
+def calls_that_are_given_up(net, trainer):
+    kept = []
+    for step in range(STEPS):
+        for _ in range(step):
+            with autograd.record():
+                kept.append(net(batch(step, samples_of(net))[0]))
+        net(batch(step, samples_of(net))[0])  # and one that is not recorded
+        data, labels = batch(step + 1, samples_of(net))
+        with autograd.record():
+            loss = loss_of(net(data), labels)
+        loss.backward()
+        trainer.step(BATCH)
+
+
+def batches_of_other_sizes(net, trainer):
+    for step, count in enumerate([BATCH, 5, 7, 5]):
+        here = net.for_data((count,) + SHAPE) if isinstance(net, parallel.Parallel) else net
+        data, labels = batch(step, samples_of(here), count)
+        with autograd.record():
+            loss = loss_of(here(data), labels)
+        loss.backward()
+        trainer.step(count)
+
+
+def rates_and_multipliers(net, trainer):
+    params = list(net.collect_params('.*weight').values())
+    params[1].lr_mult, params[2].wd_mult = 0.3, 0.0
+    for step in range(STEPS):
+        data, labels = batch(step, samples_of(net))
+        with autograd.record():
+            loss = loss_of(net(data), labels)
+        loss.backward()
+        trainer.step(BATCH)
+        if step == 1:
+            trainer.set_learning_rate(0.02)
+
+
+def apart(train, plan):
+    """How far weights are from those of one process, relative to the largest."""
+    # MXNet updates running averages in backward passes, a later call's first.
+    made, norm = [], train in (batches_of_other_sizes, rates_and_multipliers)
+    for net, kvstore in ((build(norm), None), (split(build(norm), plan), mxhybrid.create())):
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
+                                kvstore=kvstore)
+        train(net, trainer)
+        made.append(net.collect_params())
+    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in made[0].values())
+    for name, param in made[1].items():
+        part, whole = part_of(param), made[0][name].data().asnumpy()
+        if part is None or part.holds:
+            mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
+            worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))
+    return worst / largest
+
+
+def error_of(call):
+    try:
+        call()
+    except mxhybrid.InputError as error:
+        return str(error)
+    return ''
+
+
+def recorded(net, data):
+    with autograd.record():
+        return net(data)
+
+
+def computed(net, data):
+    with autograd.record():
+        net(2 * data)
+
+
+def in_another_order(net):
+    """Backward passes of calls, the first one last."""
+    data, _ = batch(0, net.samples)
+    # MXNet refuses several of them through the same array, or through running averages.
+    first, second = recorded(net, data.copy()), recorded(net, data.copy())
+    second.backward()
+    recorded(net, data.copy()).backward()
+    first.backward()
+    net(data)
+
+
+def errors():
+    net, former = split(build()), build()
+    before = gluon.Trainer(former.collect_params(), 'sgd', kvstore=mxhybrid.create())
+    split(former)
+    wanting, (data, _) = mx.nd.zeros((BATCH,) + SHAPE, dtype='float64')[net.samples], batch(0, net.samples)
+    wanting.attach_grad()
+    alone = split(build())
+    gluon.Trainer(alone.collect_params(), 'sgd')
+    return {
+        'input_grad': error_of(lambda: recorded(net, wanting)),
+        'input_grad of what is computed': error_of(lambda: computed(net, wanting)),
+        'another store': error_of(lambda: recorded(alone, data)),
+        'a Trainer of before': error_of(lambda: before.step(BATCH)),
+        'the whole network': error_of(lambda: former(data)),
+        'split twice': error_of(lambda: split(former)),
+        'cast': error_of(lambda: net.cast('float32')),
+        'initialised anew': error_of(lambda: net.initialize(force_reinit=True)),
+        'another type': error_of(lambda: net(data.astype('float32'))),
+        'no NDArray': error_of(lambda: net(data.asnumpy())),
+        'another shape': error_of(lambda: net(data[:0])),
+        'too few samples': error_of(lambda: net.for_data((1,) + SHAPE)),
+        'other weights': error_of(lambda: net.for_data((BATCH, 3, 16, 16))),
+        'no shape': error_of(lambda: net.for_data(5)),
+        'another order': error_of(lambda: in_another_order(split(build(norm=False)))),
+    }
+
+
+def exchanges_told():
+    kvstore = mxhybrid.create()
+    net = split(build(), STRIPS)
+    rates_and_multipliers(net, gluon.Trainer(net.collect_params(), 'sgd', kvstore=kvstore))
+    return kvstore.report().split('\n')[-1]
+
+
+found = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
+         for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
+                       rates_and_multipliers)}
+net = split(build())
+with tempfile.NamedTemporaryFile() as file:
+    net.save_plan(file.name)
+    found['sizes, by a file'] = apart(batches_of_other_sizes, file.name)
+other = net.for_data((BATCH - 1,) + SHAPE)
+found['one build for each shape'] = float(not (net.for_data([BATCH - 1] + list(SHAPE)) is other and net is net.for_data(
+    (BATCH,) + SHAPE) is other.for_data((BATCH,) + SHAPE)))
+report(store.rank, found=found, errors=errors(), told=exchanges_told())
