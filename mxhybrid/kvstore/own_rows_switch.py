@@ -20,7 +20,7 @@ from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import variable
 from ..native.optimizer_state import drop_state, put_state, state_arrays
-from ..native.trainers import device_numbers, loss_scaler_of, updaters_of
+from ..native.trainers import device_numbers, loss_scaler_of, updaters_of, with_updaters
 from .own_rows_copy import OwnRowsParameter, ValueWatch, WorkerCopy, watch_of
 
 logger = get_logger(__name__)
@@ -99,12 +99,8 @@ class OwnRowsSwitch:
     def updating(self) -> Iterator[None]:
         """Around an update in the workers: the servers get the gradients of what they hold."""
         trainer, kept = self._trainer, {}  # type: ignore[var-annotated]
-        updaters = trainer._updaters
-        trainer._updaters = [_KeepsGradients(updater, self.copies, kept) for updater in updaters]
-        try:
+        with with_updaters(trainer, lambda updater: _KeepsGradients(updater, self.copies, kept)):
             yield
-        finally:
-            trainer._updaters = updaters
         for key, gradients in kept.items():
             self._store.push_own(key, gradients, trainer.optimizer, -key, device_numbers(trainer))
             self.copies[key].pushed()

@@ -4,26 +4,20 @@ MXNet's sgd updates four weights in one operation, which waits for the last of t
 split, backward waits for other workers again and again.  Meanwhile a large weight can be updated whose gradient is
 there, if the exchange that backward has come to begins first.
 """
-from contextlib import contextmanager
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, ContextManager, List, Sequence, Tuple
 
 import numpy as np
 
 from ..native.engine import write_after
+from ..native.trainers import with_updaters
 
 #: Bytes of a weight from which on it is updated by itself: an operation more takes as long as the update of so many.
 LARGE_BYTES = 1 << 18
 
 
-@contextmanager
-def updating_parts(trainer: Any) -> Iterator[None]:
+def updating_parts(trainer: Any) -> ContextManager[None]:
     """Around an update in this worker of weights that are split."""
-    updaters = trainer._updaters
-    trainer._updaters = [_LargeByThemselves(updater) for updater in updaters]
-    try:
-        yield
-    finally:
-        trainer._updaters = updaters
+    return with_updaters(trainer, _LargeByThemselves)
 
 
 class _LargeByThemselves:

@@ -1,5 +1,6 @@
 """What a gluon Trainer and its Parameters keep to themselves: one function for each thing that others need of them."""
-from typing import Any, Dict, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxnet import initializer, nd
 from mxnet.context import cpu
@@ -41,6 +42,17 @@ def updates_on_store(trainer: Any) -> bool:
 def updaters_of(trainer: Any) -> List[Any]:
     """What updates in this process: one for the store, or one for each device."""
     return [trainer._kvstore._updater] if updates_on_store(trainer) else trainer._updaters
+
+
+@contextmanager
+def with_updaters(trainer: Any, around: Callable[[Any], Any]) -> Iterator[None]:
+    """While it lasts what updates in this worker, for each device, is what `around` makes of it."""
+    updaters = trainer._updaters
+    trainer._updaters = [around(updater) for updater in updaters]
+    try:
+        yield
+    finally:
+        trainer._updaters = updaters
 
 
 def device_numbers(trainer: Any) -> List[int]:
