@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 
 #: Bytes that a part may read and write: larger ones, as plans for many more machines than one have them, would take its
 #: memory, and are estimated by smaller ones.
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 29
 
 #: Seconds after which new times are written, so that little is lost with a process.
 _SAVE_S = 10.0
