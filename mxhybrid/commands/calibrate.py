@@ -25,7 +25,7 @@ from . import console
 #: What is measured in turn, for the progress bar.
 _PARTS = 10
 #: Seconds in all, of which joining has taken some, and those that are there at least for measurements.
-_SECONDS, _LEAST_S = 44.0, 25.0
+_SECONDS, _LEAST_S = 40.0, 25.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ The first time operators are timed on this machine, which may take minutes; the 
 mxhybrid.parallelize takes the file that --export writes.
 """
 import argparse
+import math
 import signal
 import sys
 from typing import Any, Dict, List
@@ -97,6 +98,8 @@ def _run(given: argparse.Namespace) -> int:
         value = getattr(given, name)
         if value is not None and not value > 0:
             raise InputError('%s: %s: give more than 0' % (name, value))
+    if math.isinf(given.budget):
+        raise InputError('budget: %s: give seconds after which it ends' % given.budget)
     if given.states < 0 or not 0 <= given.seed < 1 << 32:
         raise InputError('states: %d, seed: %d: give at least 0, and a seed below 2 ** 32' % (given.states, given.seed))
     for path in (given.export, given.trace, given.gantt, given.taskgraph, given.formula_png):

@@ -1,4 +1,7 @@
 """Plans of a network on a cluster: what they take, and which takes least."""
+import math
+import os
+import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -86,6 +89,7 @@ class Planner:
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: Profiles, batch_axis: Any = 0,
                  dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None):
+        _check('states', states, int, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
@@ -191,8 +195,15 @@ class Planner:
         Raises
         ------
         InputError
-            No plan within the memory, or no end to the search.
+            No plan within the memory, no end to the search, or values that are none.
         """
+        _check('seconds', seconds, (int, float), 0, sys.float_info.max)
+        _check('proposals', proposals, int, 0)
+        _check('stale', stale, int, 1)
+        _check('memory_bytes', memory_bytes, (int, float), 0)
+        _check('seed', seed, int, 0, (1 << 32) - 1, False)
+        if start is not None and not isinstance(start, Plan):
+            raise InputError('start=%r: give a plan, as of mxhybrid.parallel' % (start,))
         # What it has found is timed as it is, but where all was known before, nothing is: a search takes its time then.
         model = self.model if self._measure() else self._rough
         problem = PlanProblem(self._rough, self._choices)
@@ -226,6 +237,16 @@ class Planner:
         return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
                          {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
                          found.front, found)
+
+
+def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.inf, optional: bool = True) -> None:
+    """InputError for what is no such number."""
+    if value is None and optional:
+        return
+    if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError('%s=%r: give %s of at least %g%s%s' % (
+            name, value, 'a whole number' if kinds is int else 'a number', least,
+            '' if math.isinf(most) else ' and at most %g' % most, ', or None' if optional else ''))
 
 
 def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
@@ -266,7 +287,9 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         A network that cannot be traced, a file that is no cluster or no plan, a plan for something else, no plan within
         the memory, or no end to the search.
     """
-    there = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    if not isinstance(cluster, (str, os.PathLike, Cluster)):
+        raise InputError('cluster=%r: give the name of a file, or a Cluster' % (cluster,))
+    there = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
     planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
     return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress,
                           stale)

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ..base.errors import InputError
 from ..base.log import get_logger
+from ..base.text import size_text
 from ..parallel.boxes import Box
 from ..parallel.composed import COMPOSED
 from ..parallel.graph import Entry, Graph, Operator
@@ -24,6 +25,10 @@ from .still import StillProgram, still
 from .stopwatch import PartSeconds, ProgramWatch, part_seconds
 
 logger = get_logger(__name__)
+
+#: Bytes that a part may read and write: larger ones, as plans for many more machines than one have them, would take its
+#: memory, and are estimated by smaller ones.
+MOST_BYTES = 1 << 29
 
 #: Seconds after which new times are written, so that little is lost with a process.
 _SAVE_S = 10.0
@@ -82,7 +87,7 @@ class Profiles:
         flows, frozen : set of str, optional
             Inputs of the graph through which gradients go back, and parameters that have none.
         measure : bool, optional
-            Whether it is measured if it is not known, unless this object only estimates.
+            Whether it is measured if it is not known, unless this object only estimates, or it is too large.
 
         Returns
         -------
@@ -98,7 +103,7 @@ class Profiles:
         if estimates and key in self._estimates:
             return self._estimates[key]
         work = work_of(graph, one, rule_of(one).part(graph, one, place))
-        if estimates:
+        if estimates or work.bytes > MOST_BYTES:
             self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
             return self._estimates[key]
         try:
@@ -116,6 +121,13 @@ class Profiles:
         """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it; how many."""
         keys = self.keys(graph, flows, frozen)
         missing = {key: pair for pair in wanted for key in [keys.of(*pair)] if key not in self._kept['parts']}
+        large = [key for key, (one, place) in missing.items() if self._measures
+                 and work_of(graph, one, rule_of(one).part(graph, one, place)).bytes > MOST_BYTES]
+        for key in large:
+            del missing[key]
+        if large:
+            logger.warning('profiles: %d parts of operators read and write more than %s: they are not timed, but '
+                           'estimated by smaller ones', len(large), size_text(MOST_BYTES))
         for one, place in tqdm(missing.values(), desc='operators', unit=' parts', disable=None if missing else True):
             self.part(graph, one, place, flows, frozen)
         self.save()

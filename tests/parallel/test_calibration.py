@@ -5,7 +5,7 @@ import pytest
 from lab import jobs
 from lab.launchers import job_command
 
-from mxhybrid.planner.cluster import KINDS, load
+from mxhybrid.planner.cluster import BY_HOROVOD, KINDS, load
 from mxhybrid.planner.profile_file import default_path, merge_profiles
 from mxhybrid.planner.reference import reference_seconds
 
@@ -57,6 +57,24 @@ def test_speeds_are_beside_the_profiles(tmp_path, monkeypatch):
     with jobs.start_command(calibrate('horovodrun', 2, str(path)), env={'XDG_CACHE_HOME': str(tmp_path)}) as job:
         job.wait(timeout=250).ok()
     assert 5 < load(str(path)).hosts[0].speed < 50
+
+
+LATE = """
+import sys
+from mxhybrid.commands import calibrate, main
+calibrate._SECONDS = calibrate._LEAST_S = 0.1
+sys.exit(main.main(['calibrate', sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_late_is_measured_less_or_not_at_all(tmp_path):
+    path, body = tmp_path / 'cluster.json', tmp_path / 'late.py'
+    body.write_text(LATE)
+    with jobs.start_command(job_command(body, 'horovodrun', 2, 1, [path])) as job:
+        output = job.wait(timeout=250).ok().output
+    assert 'sums by Horovod are not measured, since time is up' in output
+    assert set(load(str(path)).costs) == set(KINDS) - set(BY_HOROVOD.values()) and load(str(path)).sums == ()
 
 
 def test_profiles_that_cannot_be_read(tmp_path, monkeypatch):

@@ -206,6 +206,7 @@ def test_formulas_need_no_cluster(place):
     ({'more': ['--formula', 'many']}, 'give numbers of ranks'),
     ({'more': ['--formula', '99999999999']}, '99999999999 ranks: give at most 65536'),
     ({'more': ['--formula', '4', '--batch-axis', '7']}, 'batch_axis=7'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', 'inf']}, 'budget: inf: give seconds after which it ends'),
     ({'more': ['--cluster', 'cluster.json', '--stale', '0']}, 'stale: 0: give more than 0'),
     ({'more': ['--cluster', 'cluster.json', '--seed', '-1']}, 'seed: -1: give at least 0'),
     ({'more': ['--cluster', 'cluster.json', '--states', '-1']}, 'states: -1'),

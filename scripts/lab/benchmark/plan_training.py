@@ -25,13 +25,12 @@ class PlanTrained:
 
     def start(self) -> None:
         """Join the others, and split the network."""
-        plan = from_json(self._spec['plan'])
-        self._store = mxhybrid.create(**({'dense': plan.store.dense} if plan.store.dense else {}))
         shapes = shapes_of(self._case, self._size)
         mx.random.seed(1)
         net = self._case.make()
         net.initialize(mx.init.Xavier())
-        net = mxhybrid.parallelize(net, plan, shapes, dtype=list(self._case.types))
+        net = mxhybrid.parallelize(net, from_json(self._spec['plan']), shapes, dtype=list(self._case.types))
+        self._store = mxhybrid.create()  # behind the plan, which says what sums dense weights
         draw = np.random.RandomState(0)
         # Indices where a network looks something up, which small whole numbers are for all of them.
         self._given = [mx.nd.array(draw.randint(0, 1000, shape)[net.samples], dtype=dtype)

@@ -1,8 +1,9 @@
 """What a search asks of profiles."""
 import pytest
 
-from mxhybrid.planner.planning import Planner
-from tests.helpers.planned_networks import BATCH, Times, cluster, network
+from mxhybrid.base.errors import InputError
+from mxhybrid.planner.planning import Planner, search
+from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner
 
 pytestmark = pytest.mark.any_python
 
@@ -40,3 +41,23 @@ def test_the_next_search_measures_nothing():
         assert profiles.measured == timed
     # A plan that is asked for by itself is timed as it is.
     assert again.predict(first.plan).seconds == first.prediction.seconds
+
+
+@pytest.mark.parametrize('wrong, words', [
+    ({'seconds': float('inf')}, 'seconds=inf: give a number of at least 0 and at most 1.79769e+308, or None'),
+    ({'seconds': float('nan')}, 'seconds=nan'), ({'seconds': '5'}, "seconds='5'"), ({'seconds': -1}, 'seconds=-1'),
+    ({'proposals': 2.5}, 'proposals=2.5: give a whole number of at least 0, or None'), ({'stale': 0}, 'stale=0'),
+    ({'seed': None}, 'seed=None: give a whole number of at least 0 and at most'), ({'seed': -1}, 'seed=-1'),
+    ({'memory_bytes': 'x'}, "memory_bytes='x'"), ({'memory_bytes': float('nan')}, 'memory_bytes=nan'),
+    ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends')], ids=str)
+def test_searches_are_refused_that_cannot_be(wrong, words):
+    with pytest.raises(InputError) as raised:
+        planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))
+    assert words in str(raised.value)
+
+
+def test_what_is_no_cluster_and_no_count_is_refused():
+    with pytest.raises(InputError, match='cluster=5: give the name of a file, or a Cluster'):
+        search(network(), (BATCH, 3, 8, 8), 5)
+    with pytest.raises(InputError, match='states=-1: give a whole number of at least 0'):
+        planner(cluster(2), states=-1)

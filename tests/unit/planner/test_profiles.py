@@ -250,6 +250,23 @@ def test_what_is_not_measured_is_estimated(images, tmp_path):
     assert guessing.part(graph, first, place(graph, first)).forward > 0
 
 
+def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
+    """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
+    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
+             for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
+    sizes = {profiles.keys(graph).of(one, of): work_of(graph, one, rule_of(one).part(graph, one, of)).bytes
+             for one, of in pairs}
+    bound = sorted(sizes.values())[len(sizes) // 2] - 1
+    small = {key for key, size in sizes.items() if size <= bound}
+    monkeypatch.setattr('mxhybrid.planner.profiles.MOST_BYTES', bound)
+    assert 0 < profiles.measure(graph, pairs) == len(small) == profiles.measured < len(sizes)
+    assert '%d parts of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
+    for one, of in pairs:
+        assert min(profiles.part(graph, one, of)) > 0
+    assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
+
+
 def test_estimates_are_scaled_to_their_neighbours():
     work = Work(1e9, 1e6)
     twice = Timed('Convolution', work, 2 * roof_seconds(work), 5 * roof_seconds(work))
