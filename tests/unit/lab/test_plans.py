@@ -5,7 +5,7 @@ import pytest
 from lab.benchmark import limits, plans, plot
 from lab.emulation import EmulationError
 
-RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'found': 'search',
+RUN = {'case': 'small', 'hosts': 2, 'workers': 1, 'mbit': 100.0, 'found': 'search', 'rounds': [{}, {}], 'counted': 1,
        'predicted': {'data': 1.0, 'trick': 0.52, 'model 2': 0.5, 'found': 0.2},
        'measured': {'data': 1.1, 'trick': 0.5, 'model 2': 0.505, 'found': 0.4}}
 
@@ -34,8 +34,27 @@ def test_what_is_told_of_all():
     assert '8 plans: median error 6.5 %, 90 % of them at most 50.0 %' in text
     assert 'small 2 x 1 2.75, large 2 x 1 2.75' in text
     lines = plans.table(RUN).splitlines()
-    assert 'small on 2 hosts x 1 workers, 100 Mbit/s' in lines[1]
+    assert 'small on 2 hosts x 1 workers, 100 Mbit/s; 1 of 2 rounds count; found is from search' in lines[1]
     assert [line.split()[0] for line in lines[4:]] == ['found', 'trick', 'model', 'data']
+
+
+def case_of(*moved):
+    """A network of which rounds have an anchor that moves so; each takes longer than the one before."""
+    case = plans._Case('small')
+    case.plans, case.found = {'trick': {}, 'data': {}}, 'search'
+    for number, share in enumerate(moved, 1):
+        case.add({'trick': 1.0 * number, 'data': 9.0}, {'trick': 2.0 * number, 'data': 10.0 * number,
+                                                        'trick again': 2.0 * number * (1 + share)})
+    return case.figures()
+
+
+@pytest.mark.parametrize('moved, counted, data, trick', [
+    ((0.0, 0.0, 0.0), 3, 20.0, 4.0), ((0.06, 0.0, -0.051), 1, 20.0, 4.0), ((0.04, 0.5), 1, 10.0, 2.04),
+    ((0.2, -0.2), 2, 15.0, 2.9)])
+def test_rounds_in_which_the_machine_has_changed_do_not_count(moved, counted, data, trick):
+    found = case_of(*moved)
+    assert (found['counted'], len(found['rounds'])) == (counted, len(moved))
+    assert found['measured'] == {'trick': pytest.approx(trick), 'data': data} and found['predicted']['data'] == 9.0
 
 
 def test_all_are_drawn(tmp_path):
