@@ -1,4 +1,6 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
+import os
+from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple, Union
 
 import mxnet as mx
@@ -18,8 +20,13 @@ from .weights import Weights
 class AnyNode(Protocol):
     """An exchange in a graph."""
 
-    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
-        """The token after it, and what the rank gets, None if that is nothing."""
+    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+        """The token after it, and what the rank gets, None if that is nothing; `plain`: the gradient of what is given
+        is wanted, and never added up in place.
+        """
+
+    def ending(self, made: Any) -> Any:
+        """What a graph may have as an output, of the token or what the rank gets."""
 
     def forget(self) -> None:
         """Nobody calls it any more."""
@@ -33,6 +40,11 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
+
+
+def _most_addends() -> int:
+    """So many gradients, or more, MXNet adds up in place."""
+    return int(os.environ.get('MXNET_EXEC_INPLACE_GRAD_SUM_CAP', 8))
 
 
 class Statistics(NamedTuple):
@@ -135,6 +147,7 @@ class Program:
         self._statistic_symbols: List[Any] = []
         self.constants: Dict[str, np.ndarray] = {}
         self.exchanges: List[Exchange] = []
+        self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
         self._nodes: List[AnyNode] = []
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
@@ -149,7 +162,8 @@ class Program:
                 self._operator(one)
         heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
         self.outputs = len(heads)
-        ends = heads + self._statistic_symbols + ([self._token] if self.uses_token else [])
+        last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
+        ends = heads + self._statistic_symbols + last
         self.symbol = mx.sym.Group(ends + self._unread(mx.sym.Group(ends)))
 
     def _unread(self, symbol: Any) -> List[Any]:
@@ -261,11 +275,20 @@ class Program:
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one.name, fill,
-                              entry[0] in self._flowing and not as_index)]
+                              entry[0] in self._flowing and not as_index, plain=self._is_plain(entry))]
+
+    def _is_plain(self, entry: Entry) -> bool:
+        """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
+        (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
+        """
+        return entry[0] in self._learning and 2 * self._readers[entry] < _most_addends()
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, label: str, fill: float = 0.0,
-                 differentiable: bool = True, one_answers: bool = False) -> Any:
-        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing."""
+                 differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
+        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing.
+
+        For `plain`, see :class:`AnyNode`.
+        """
         exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, label,
                             differentiable)
         self._number += 1
@@ -275,7 +298,7 @@ class Program:
         node = self._make_node(exchange, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None)
+        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None, plain)
         # Else Embedding would be asked for a gradient of ids.
         return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
 
@@ -285,8 +308,10 @@ class Program:
         have = self._layouts[entry]
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
             return self._local[entry]
-        return self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
-                             self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True)
+        found = self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
+                              self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True,
+                              self._is_plain(entry))
+        return found if found is None else self._nodes[-1].ending(found)
 
     # -- parameters and constants ----------------------------------------------------------------------------------
 
