@@ -11,7 +11,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 7
+_VERSION = 8
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -86,6 +86,10 @@ _FUNCTIONS = {
     'move_use': (_POINTER, [_POINTER, _POINTER, _POINTER]),
     'move_use_close': (None, [_POINTER]),
     'move_begin': (None, [_POINTER, _POINTER, _POINTER]),
+    'exchange_operator_new': (_POINTER, [_POINTER, _POINTER, _INT, _COUNTS, _INT, _COUNTS, _POINTER, _POINTER,
+                                         _POINTER]),
+    'exchange_operator_info': (_POINTER, [_POINTER]),
+    'exchange_operator_close': (None, [_POINTER]),
     'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
     'bundle_share': (_POINTER, [_POINTER]),
     'bundle_close': (None, [_POINTER]),

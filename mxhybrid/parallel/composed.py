@@ -76,7 +76,8 @@ class JointBatchNorm:
             apart = affine(data, mx.sym.ones_like(own), -own)
             variance = _mean(mx.sym.square(apart), box, axis, dtype)
             mine = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one.name)
+        everyone = program.exchange(mine, have, wanted, dtype, one.name,
+                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
         if everyone is None:
             return None
         _, gamma, beta, _, _ = given
@@ -152,7 +153,8 @@ class SplitSoftmax:
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, largest)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one.name)
+        everyone = program.exchange(mine, have, wanted, dtype, one.name,
+                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
         if everyone is None:
             return None
         both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)

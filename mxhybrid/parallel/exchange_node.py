@@ -3,16 +3,14 @@
 A token goes from each exchange to the next one, so that all ranks make them in one order, and backward in the reverse:
 memory that MXNet uses again would else have exchanges wait for each other in circles.
 """
-import ctypes
 import itertools
 from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from ..lane.moves import Passage
+from ..lane.exchange_operator import ExchangeOperator
 from ..native.arrays import host_view
-from ..native.custom_operators import DirectOperator, data_of
 from ..native.engine import Deferred, Notifier
 from ..telemetry.recorder import OFF, AnyRecorder
 from .exchange import Exchange, Move
@@ -45,9 +43,8 @@ class Transport(Protocol):
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
 
-    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
-                ) -> Optional[Passage]:
-        """What makes a move of arrays of these shapes without Python; None where nothing does."""
+    def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
+        """What makes an exchange without Python; None where nothing does."""
 
     def forget(self, moves: List[Move]) -> None:
         """They will not be made any more, when what is under way is done."""
@@ -77,8 +74,7 @@ class MailTransport:
         """See :class:`Transport`."""
         self._deferred.push(arrays, (move, source, target), priority)
 
-    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
-                ) -> Optional[Passage]:
+    def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
         """A carrier is Python."""
         return None
 
@@ -96,41 +92,37 @@ class ExchangeNode:
         self._trace: Any = trace
         self._notifier = Notifier() if trace.enabled else None
         self.number = next(_numbers)
-        #: What makes the move and its reverse where nobody has to look on.
-        self._passages: List[Optional[Passage]] = [None, None]
+        #: What makes it without Python, where something does and nobody has to look on.
+        self._operator: Optional[ExchangeOperator] = None
         _exchanges[self.number] = self
-
-    def is_direct(self) -> bool:
-        """Whether :meth:`begin_directly` may be called."""
-        if self._differentiable and self._notifier is None:
-            source, target = self.exchange.shapes
-            self._passages = [self._transport.passage(move, self.exchange.dtype, *shapes) for move, shapes in (
-                (self.exchange.forward, (source, target)), (self.exchange.backward, (target, source)))]
-        return None not in self._passages
-
-    def begin_directly(self, backward: bool, given: List[int], taken: List[int]) -> None:
-        """Begin it, or its reverse, with handles of tokens and arrays."""
-        try:
-            passage = self._passages[backward]
-            assert passage is not None
-            # What MXNet hands over is of this call alone: nothing holds the move back.
-            passage.push(data_of(given[1]) if len(given) > 1 else None, data_of(taken[1]) if len(taken) > 1 else None,
-                         (ctypes.c_void_p * len(taken))(*taken), here=True)
-        except BaseException as error:
-            self._on_failure(error)
 
     def forget(self) -> None:
         """Nobody calls it any more."""
         _exchanges.pop(self.number, None)
         self._transport.forget([self.exchange.forward, self.exchange.backward])
 
-    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
-        """The operator in a graph: the token after it, and what the rank gets, None if that is nothing."""
+    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+        """The operator in a graph: the token after it, and what the rank gets, None if that is nothing.
+
+        `plain`: the gradient of what is given is wanted, and never added up in place.
+        """
+        name = 'exchange%d' % self.number
+        if plain and self._differentiable and self._notifier is None:
+            self._operator = self._transport.operator(self.exchange)
+        if self._operator is not None:
+            # It may read no input of the graph.
+            both = self._operator.symbol(name, *(mx.sym.identity(one) if one is not None and _is_input(one) else one
+                                                 for one in (token, given)))
+            return (both, None) if self.exchange.target is None else (both[0], both[1])
         inputs = [token] + ([] if given is None else [mx.sym.stack(given, axis=0)])
-        both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name='exchange%d' % self.number)
+        both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
         if self.exchange.target is None:
             return both, None
         return both[0], mx.sym.SliceChannel(both[1], num_outputs=1, axis=0, squeeze_axis=True)
+
+    def ending(self, made: Any) -> Any:
+        """What a graph may have as an output, of what the operator makes."""
+        return made if self._operator is None else mx.sym.identity(made)
 
     def forward(self, source: Any, token: Any, target: Any) -> None:
         """Begin it."""
@@ -167,12 +159,17 @@ class ExchangeNode:
         return lambda array: notifier.when_ready(array, lambda: trace.end(label, number, 'exchange'))
 
 
+def _is_input(symbol: Any) -> bool:
+    """Of a graph."""
+    return bool(symbol.list_outputs() == symbol.list_inputs())
+
+
 def _inner(array: Any) -> Any:
     """Without the dimension in front."""
     return None if array is None else array.reshape(array.shape[1:])
 
 
-class _ExchangeOperator(DirectOperator):
+class _ExchangeOperator(mx.operator.CustomOp):
     """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
 
     Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
@@ -180,11 +177,8 @@ class _ExchangeOperator(DirectOperator):
     """
 
     def __init__(self, node: ExchangeNode):
-        super().__init__(node.is_direct())
+        super().__init__()
         self._node = node
-
-    def direct(self, backward: bool, given: List[int], taken: List[int]) -> None:
-        self._node.begin_directly(backward, given, taken)
 
     def forward(self, is_train: bool, req: List[str], in_data: List[Any], out_data: List[Any], aux: List[Any]) -> None:
         self._node.forward(in_data[1] if len(in_data) > 1 else None, out_data[0],

@@ -4,10 +4,11 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..lane.exchange_operator import ExchangeOperator
 from ..lane.moves import Passage, Ways
 from ..native.engine import address_of, handles_of
 from .boxes import Box, full, overlap, without
-from .exchange import Move, Slices
+from .exchange import Exchange, Move, Slices
 
 
 class LaneTransport:
@@ -47,16 +48,23 @@ class LaneTransport:
 
     def _passage(self, move: Move, source: Any, target: Any) -> Passage:
         some = target if source is None else source
-        return self._passages.get(move.tag) or self.passage(
+        return self._passages.get(move.tag) or self._new_passage(
             move, np.float32 if some is None else some.dtype, None if source is None else source.shape,
             None if target is None else target.shape)
 
-    def passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]]
-                ) -> Passage:
-        """What makes a move of arrays of these shapes without Python."""
-        if move.tag not in self._passages:
-            self._passages[move.tag] = passage_of(self._ways, move, dtype, source, target)
+    def _new_passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
+                     target: Optional[Tuple[int, ...]]) -> Passage:
+        self._passages[move.tag] = passage_of(self._ways, move, dtype, source, target)
         return self._passages[move.tag]
+
+    def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
+        """What makes an exchange without Python; None where its type is none that MXNet has such operators for."""
+        if exchange.dtype != np.float32:
+            return None
+        source, target = exchange.shapes
+        forward = self._new_passage(exchange.forward, exchange.dtype, source, target)
+        backward = self._new_passage(exchange.backward, exchange.dtype, target, source)
+        return ExchangeOperator(forward, backward, source, target)
 
 
 def passage_of(ways: Ways, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],

@@ -1,11 +1,13 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
+import os
+from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
 from ..native.symbols import CONSTANTS, symbol_function
-from .boxes import Box, full, shape_of, slices_in
+from .boxes import Box, full, overlap, shape_of, size_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
 from .layout import Layout
@@ -18,8 +20,13 @@ from .weights import Weights
 class AnyNode(Protocol):
     """An exchange in a graph."""
 
-    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
-        """The token after it, and what the rank gets, None if that is nothing."""
+    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+        """The token after it, and what the rank gets, None if that is nothing; `plain`: the gradient of what is given
+        is wanted, and never added up in place.
+        """
+
+    def ending(self, made: Any) -> Any:
+        """What a graph may have as an output, of the token or what the rank gets."""
 
     def forget(self) -> None:
         """Nobody calls it any more."""
@@ -35,11 +42,30 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 TOKEN = 'mxhybrid_token'
 
 
+def _most_addends() -> int:
+    """So many gradients, or more, MXNet adds up in place."""
+    return int(os.environ.get('MXNET_EXEC_INPLACE_GRAD_SUM_CAP', 8))
+
+
 class Statistics(NamedTuple):
     """A joint mean or variance that a training step computes, and the running average that it belongs to."""
 
     parameter: str
     momentum: np.float32
+
+
+class Read(NamedTuple):
+    """What an operator reads of an output, on each rank; elements beyond the tensor are `fill`."""
+
+    entry: Entry
+    wanted: Dict[int, Box]
+    fill: float
+    as_index: bool
+
+    def is_part_of(self, other: 'Read') -> bool:
+        """Whether another one has it, and more."""
+        return self.wanted != other.wanted and (self.fill, self.as_index) == (other.fill, other.as_index) and all(
+            rank in other.wanted and overlap(box, other.wanted[rank]) == box for rank, box in self.wanted.items())
 
 
 class Parts:
@@ -135,7 +161,13 @@ class Program:
         self._statistic_symbols: List[Any] = []
         self.constants: Dict[str, np.ndarray] = {}
         self.exchanges: List[Exchange] = []
+        self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
         self._nodes: List[AnyNode] = []
+        #: What is read of each output: ranks of one operator that read less than those of another share its exchange.
+        self._reads: Dict[Entry, List[Read]] = {}
+        for one in self.graph.operators:
+            for read in self._reads_of(one) if one.op != 'null' and one.number not in self.graph.fixed else ():
+                self._reads.setdefault(read.entry, []).append(read)
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
@@ -149,7 +181,8 @@ class Program:
                 self._operator(one)
         heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
         self.outputs = len(heads)
-        ends = heads + self._statistic_symbols + ([self._token] if self.uses_token else [])
+        last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
+        ends = heads + self._statistic_symbols + last
         self.symbol = mx.sym.Group(ends + self._unread(mx.sym.Group(ends)))
 
     def _unread(self, symbol: Any) -> List[Any]:
@@ -203,18 +236,24 @@ class Program:
         """Whether backward comes to an operator."""
         return one.number in self._learning
 
-    def _operator(self, one: Operator) -> None:
+    def _reads_of(self, one: Operator) -> List[Read]:
         used = indices(one)
-        self._pass_on(one)
-        ranks = self.parts.places[one.number]
-        parts = {rank: self.parts.part(one, rank) for rank in ranks}
-        given = []
+        parts = {rank: self.parts.part(one, rank) for rank in self.parts.places[one.number]}
+        fills = next(iter(parts.values())).fills
+        found = []
         for at, entry in enumerate(one.inputs):
             boxes = {rank: part.inputs[at] for rank, part in parts.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
-            fill = next(iter(parts.values())).fills[at]
-            found = self.fetch(entry, wanted, fill, at == used)
-            if self.rank in wanted:
+            found.append(Read(entry, wanted, fills[at], at == used))
+        return found
+
+    def _operator(self, one: Operator) -> None:
+        self._pass_on(one)
+        parts = {rank: self.parts.part(one, rank) for rank in self.parts.places[one.number]}
+        given = []
+        for read in self._reads_of(one):
+            found = self.fetch(*read)
+            if self.rank in read.wanted:
                 given.append(found)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
@@ -249,9 +288,20 @@ class Program:
             return self._local[entry] if self.rank in wanted else None
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
-                                                                                      as_index)
+            self._fetched[key] = self._sliced(entry, have, wanted) or self._shared(
+                Read(entry, wanted, fill, as_index)) or self._exchanged(entry, have, wanted, fill, as_index)
         return self._fetched[key][0]
+
+    def _shared(self, read: Read) -> Optional[List[Any]]:
+        """Where another operator reads more on every rank: a piece of what that gets."""
+        wider = max((other for other in self._reads[read.entry] if read.is_part_of(other)), default=None,
+                    key=lambda other: sum(map(size_of, other.wanted.values())))
+        if wider is None:
+            return None
+        found = self.fetch(*wider)
+        if self.rank not in read.wanted:
+            return [None]
+        return [_box_of(found, read.wanted[self.rank], wider.wanted[self.rank])]
 
     def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
         """Where every rank has more than it wants, and nothing moves."""
@@ -266,11 +316,20 @@ class Program:
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one.name, fill,
-                              entry[0] in self._flowing and not as_index)]
+                              entry[0] in self._flowing and not as_index, plain=self._is_plain(entry))]
+
+    def _is_plain(self, entry: Entry) -> bool:
+        """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
+        (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
+        """
+        return entry[0] in self._learning and 2 * self._readers[entry] < _most_addends()
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, label: str, fill: float = 0.0,
-                 differentiable: bool = True, one_answers: bool = False) -> Any:
-        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing."""
+                 differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
+        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing.
+
+        For `plain`, see :class:`AnyNode`.
+        """
         exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, label,
                             differentiable)
         self._number += 1
@@ -280,7 +339,7 @@ class Program:
         node = self._make_node(exchange, differentiable)
         self._nodes.append(node)
         self.uses_token = True
-        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None)
+        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None, plain)
         # Else Embedding would be asked for a gradient of ids.
         return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
 
@@ -290,8 +349,10 @@ class Program:
         have = self._layouts[entry]
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
             return self._local[entry]
-        return self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
-                             self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True)
+        found = self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
+                              self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True,
+                              self._is_plain(entry))
+        return found if found is None else self._nodes[-1].ending(found)
 
     # -- parameters and constants ----------------------------------------------------------------------------------
 

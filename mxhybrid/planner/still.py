@@ -72,12 +72,16 @@ class _StillNode:
     def __init__(self, exchange: Exchange, differentiable: bool, name: str):
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
-    def symbol(self, token: Any, given: Any) -> Tuple[Any, Any]:
+    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
         """As :meth:`mxhybrid.parallel.program.AnyNode.symbol`."""
         if given is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
         shape = self.exchange.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
+
+    def ending(self, made: Any) -> Any:
+        """As it is."""
+        return made
 
     def forget(self) -> None:
         """Nothing is kept anywhere."""

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "bundle.h"
+#include "exchange_operator.h"
 #include "half.h"
 #include "row_arrays.h"
 #include "worker.h"
 
 using lane::Box;
 using lane::Bundle;
+using lane::ExchangeOperator;
 using lane::Move;
 using lane::MxnetFunctions;
 using lane::Node;
@@ -93,6 +95,11 @@ struct MoveUse {
   char* target;
 };
 
+std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t* shape) {
+  if (dimensions < 0) return nullptr;
+  return std::make_unique<ExchangeOperator::Shape>(shape, shape + dimensions);
+}
+
 Move& move_of(void* share) { return **static_cast<std::shared_ptr<Move>*>(share); }
 
 Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
@@ -104,7 +111,7 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 7; }
+int lane_version() { return 8; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -425,6 +432,27 @@ void lane_move_begin(void*, void* on_complete, void* use) {
   const MoveUse& found = *static_cast<MoveUse*>(use);
   found.move->begin(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
 }
+
+/// An operator that makes two moves, forwards and backwards, of arrays of float32 in graphs; negative dimensions are no
+/// array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
+void* lane_exchange_operator_new(void* forward, void* backward, int given_dimensions, const uint64_t* given,
+                                 int taken_dimensions, const uint64_t* taken, void* get_data, void* free, void* push) {
+  return guarded([&]() -> void* {
+    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
+                                            reinterpret_cast<int (*)(void*)>(free)};
+    for (void* share : {forward, backward}) {
+      if (move_of(share).element() != lane::Element::kFloat32) throw std::runtime_error("not of type float32");
+    }
+    return new ExchangeOperator(*static_cast<std::shared_ptr<Move>*>(forward),
+                                *static_cast<std::shared_ptr<Move>*>(backward), shape_of(given_dimensions, given),
+                                shape_of(taken_dimensions, taken), functions,
+                                reinterpret_cast<lane::PushFunction>(push));
+  }, nullptr);
+}
+/// What MXNet's operator _NDArray takes as `info`.
+const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
+/// No graph calls it any more.
+void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
 
 // ---------------------------------------------------------------------------------------------------------- bundles
 

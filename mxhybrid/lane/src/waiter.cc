@@ -11,25 +11,30 @@ constexpr int kSleepMs = 1000;
 
 }  // namespace
 
+void Waiter::push(Item item) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  added_.push_back(std::move(item));
+  if (!thread_.joinable()) thread_ = std::thread(&Waiter::serve, this);
+}
+
 void Waiter::add(std::function<bool()> ready, std::function<void()> finish) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    added_.push_back({std::move(ready), std::move(finish)});
-    if (!thread_.joinable()) thread_ = std::thread(&Waiter::serve, this);
-  }
-  changed_.notify_one();
+  push({std::move(ready), std::move(finish)});
   ring_bell(block_);  // it may sleep, and what is added may be ready
+}
+
+void Waiter::add_seen(std::function<bool()> ready, std::function<void()> finish, uint32_t seen) {
+  push({std::move(ready), std::move(finish)});
+  // Whoever has rung since may have done so for what is added, when the thread did not know it.
+  if (block_.bell.load() != seen) ring_bell(block_);
 }
 
 void Waiter::serve() {
   std::vector<Item> under_way, done;
   for (;;) {
-    uint32_t seen;
+    const uint32_t seen = block_.bell.load();
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [&] { return closing_ || !added_.empty() || !under_way.empty(); });
+      std::lock_guard<std::mutex> lock(mutex_);
       if (closing_) return;
-      seen = block_.bell.load();
       under_way.insert(under_way.end(), std::make_move_iterator(added_.begin()),
                        std::make_move_iterator(added_.end()));
       added_.clear();
@@ -54,7 +59,6 @@ void Waiter::close() {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
-  changed_.notify_one();
   block_.bell.fetch_add(1);
   wake(block_.bell);
   thread_.join();

@@ -1,7 +1,6 @@
 // A thread of a worker that ends operations of MXNet's engine once what they wait for is there.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -30,6 +29,9 @@ class Waiter {
 
   /// Call `finish`, in the thread, once `ready` is true, which only the thread calls.
   void add(std::function<bool()> ready, std::function<void()> finish);
+  /// The same of what was not ready after the bell was at `seen`, and whose change is followed by the bell: the thread
+  /// is not woken before.
+  void add_seen(std::function<bool()> ready, std::function<void()> finish, uint32_t seen);
   /// End the thread; nothing is under way, or nobody waits for it any more.
   void close();
 
@@ -39,11 +41,11 @@ class Waiter {
     std::function<void()> finish;
   };
 
+  void push(Item item);
   void serve();
 
   WorkerBlock& block_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<Item> added_;  // that the thread has not seen yet
   bool closing_ = false;
   std::thread thread_;

@@ -129,7 +129,7 @@ void Move::begin(const char* source, char* target, const OnComplete& complete) {
     if (attended_) return;
     attended_ = true;
   }
-  if (!advance()) all_->waiter_.add([self = shared_from_this()] { return self->advance(); }, [] {});
+  if (!advance()) all_->waiter_.add_seen([self = shared_from_this()] { return self->advance(); }, [] {}, seen_);
 }
 
 bool Move::advance() {
@@ -165,6 +165,7 @@ bool Move::step() {
     bool moved = work();
     if (!moved && !ended()) {
       // Others wake this worker from here on; what they did before is looked for once more.
+      seen_ = all_->block_.bell.load();
       wait_for_others();
       moved = work();
       if (!moved) return false;
@@ -194,8 +195,17 @@ void Move::wait_for_others() {
   for (auto& [rank, to] : sends_) {
     if (!to.ended()) to.link->out->head().crowded.store(1);
   }
+  if (adds_) {
+    // Whatever comes from others waits until its turn in the sum comes.
+    if (added_ < addends_.size() && addends_[added_]) addends_[added_]->link->in->head().hungry.store(1);
+    return;
+  }
+  // What fits into its ring needs nobody: it is enough to be woken for one of them, and to find most others there then.
+  bool any = false;
   for (auto& [rank, from] : receives_) {
-    if (!from.ended()) from.link->in->head().hungry.store(1);
+    if (from.ended() || (any && from.padded <= kChunk)) continue;
+    from.link->in->head().hungry.store(1);
+    any = any || from.padded <= kChunk;
   }
 }
 

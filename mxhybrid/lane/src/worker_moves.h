@@ -152,7 +152,8 @@ class Move : public std::enable_shared_from_this<Move> {
   bool attended_ = false;  // a thread goes on with them: what follows is its own
   Use use_ = {};           // at hand
   bool started_ = false, prepared_ = false;
-  size_t added_ = 0;  // addends
+  size_t added_ = 0;   // addends
+  uint32_t seen_ = 0;  // the bell, before others were asked to wake this worker
 };
 
 }  // namespace lane

@@ -1,0 +1,123 @@
+#include "exchange_operator.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+namespace lane {
+namespace {
+
+/// `struct Context` of MXNet's include/mxnet/base.h: the CPU.
+constexpr struct {
+  int type = 1;
+  int32_t id = 0;
+} kCpu;
+/// `FnProperty::kAsync` of its include/mxnet/engine.h: the thread that pushes it runs it, as nothing holds it back.
+constexpr int kAsync = 4;
+
+char kToken[] = "token", kGiven[] = "given", kAfter[] = "after", kTaken[] = "taken";
+
+/// One use of a move.
+struct Use {
+  std::shared_ptr<Move> move;
+  const char* source;
+  char* target;
+};
+
+void begin_use(void*, void* on_complete, void* parameter) {
+  const Use& use = *static_cast<Use*>(parameter);
+  use.move->begin(use.source, use.target, *static_cast<OnComplete*>(on_complete));
+}
+
+void delete_use(void* parameter) { delete static_cast<Use*>(parameter); }
+
+[[noreturn]] void fail(const char* problem) {
+  // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
+  std::fprintf(stderr, "mxhybrid: an exchange cannot begin: %s\n", problem);
+  std::abort();
+}
+
+}  // namespace
+
+ExchangeOperator::ExchangeOperator(std::shared_ptr<Move> forward, std::shared_ptr<Move> backward,
+                                   std::unique_ptr<Shape> given, std::unique_ptr<Shape> taken, ArrayFunctions arrays,
+                                   PushFunction push)
+    : forward_(std::move(forward)),
+      backward_(std::move(backward)),
+      given_(std::move(given)),
+      taken_(std::move(taken)),
+      arrays_(arrays),
+      push_(push),
+      arguments_({kToken}),
+      outputs_({kAfter}) {
+  if (given_) arguments_.push_back(kGiven);
+  if (taken_) outputs_.push_back(kTaken);
+  arguments_.push_back(nullptr);
+  outputs_.push_back(nullptr);
+  info_.forward = [](int count, void** arrays, int* tags, void* self) {
+    auto& made = *static_cast<ExchangeOperator*>(self);
+    made.begin(made.forward_, count, arrays, tags, kInput, kOutput);
+    return true;
+  };
+  info_.backward = [](int count, void** arrays, int* tags, void* self) {
+    auto& made = *static_cast<ExchangeOperator*>(self);
+    made.begin(made.backward_, count, arrays, tags, kOutputGradient, kInputGradient);
+    return true;
+  };
+  info_.infer_shape = [](int, int* dimensions, unsigned** shapes, void* self) {
+    static_cast<ExchangeOperator*>(self)->infer(dimensions, shapes);
+    return true;
+  };
+  info_.list_outputs = [](char*** names, void* self) {
+    *names = static_cast<ExchangeOperator*>(self)->outputs_.data();
+    return true;
+  };
+  info_.list_arguments = [](char*** names, void* self) {
+    *names = static_cast<ExchangeOperator*>(self)->arguments_.data();
+    return true;
+  };
+  info_.declare_backward_dependency = [](const int* out_gradients, const int*, const int*, int* count, int** needed,
+                                         void* self) {
+    // Which is read at once; MXNet numbers arrays differently from call to call.
+    thread_local std::vector<int> found;
+    found.assign(out_gradients, out_gradients + static_cast<ExchangeOperator*>(self)->outputs_.size() - 1);
+    *count = static_cast<int>(found.size());
+    *needed = found.data();
+    return true;
+  };
+  for (void*& payload : info_.payloads) payload = this;
+}
+
+void ExchangeOperator::begin(const std::shared_ptr<Move>& move, int count, void** arrays, const int* tags, Tag from,
+                             Tag to) {
+  // Of each tag the token comes first.
+  int given = 0;
+  std::vector<void*> written;
+  void *source = nullptr, *target = nullptr;
+  for (int at = 0; at < count; ++at) {
+    if (tags[at] == to) written.push_back(arrays[at]);
+    const bool is_given = tags[at] == from && ++given == 2;
+    const bool is_taken = tags[at] == to && written.size() == 2;
+    if ((is_given || is_taken) && arrays_.get_data(arrays[at], is_given ? &source : &target) != 0) {
+      fail("an array cannot be read");
+    }
+  }
+  auto* use = new Use{move, static_cast<const char*>(source), static_cast<char*>(target)};
+  if (push_(begin_use, use, delete_use, &kCpu, nullptr, 0, written.data(), static_cast<int>(written.size()), &kAsync, 0,
+            "mxhybrid_move", false) != 0) {
+    fail("MXNet's engine does not take it");
+  }
+  for (int at = 0; at < count; ++at) {
+    if (arrays_.free(arrays[at]) != 0) fail("an array cannot be freed");
+  }
+}
+
+void ExchangeOperator::infer(int* dimensions, unsigned** shapes) {
+  for (Shape* shape : {&token_, given_.get(), &token_, taken_.get()}) {
+    if (shape == nullptr) continue;
+    *dimensions++ = static_cast<int>(shape->size());
+    *shapes++ = shape->data();
+  }
+}
+
+}  // namespace lane

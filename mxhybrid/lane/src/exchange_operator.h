@@ -1,0 +1,66 @@
+// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a move forwards, and
+// another one backwards.
+//
+// MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of a NDArrayOpInfo of
+// include/mxnet/c_api.h in a thread of the engine, with arrays that are computed and in their default layout, and goes
+// on once what the functions had the engine write is written.  So no thread waits, and no other one has to be woken for
+// a move to begin.  It has no types but float32, and does not say what is to be added: whoever builds the graph sees to
+// it that nothing is.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bundle.h"
+#include "worker_moves.h"
+
+namespace lane {
+
+/// `struct NDArrayOpInfo` of MXNet's include/mxnet/c_api.h.
+struct NDArrayOpInfo {
+  bool (*forward)(int count, void** arrays, int* tags, void* payload);
+  bool (*backward)(int count, void** arrays, int* tags, void* payload);
+  bool (*infer_shape)(int count, int* dimensions, unsigned** shapes, void* payload);
+  bool (*list_outputs)(char*** names, void* payload);
+  bool (*list_arguments)(char*** names, void* payload);
+  bool (*declare_backward_dependency)(const int* out_gradients, const int* inputs, const int* outputs, int* count,
+                                      int** needed, void* payload);
+  void* payloads[6];
+};
+
+/// Of MXNet's include/mxnet/c_api.h: MXEnginePushAsyncND.
+using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parameter, void (*deleter)(void*),
+                             const void* context, void** reads, int num_reads, void** writes, int num_writes,
+                             const void* property, int priority, const char* name, bool wait);
+
+/// Inputs are a token and what is given, outputs a token and what is taken, each of which may not be there.  MXNet keeps
+/// its address for as long as a graph may run.
+class ExchangeOperator {
+ public:
+  using Shape = std::vector<unsigned>;
+
+  /// With the shapes of what is given and taken, null if it is nothing.
+  ExchangeOperator(std::shared_ptr<Move> forward, std::shared_ptr<Move> backward, std::unique_ptr<Shape> given,
+                   std::unique_ptr<Shape> taken, ArrayFunctions arrays, PushFunction push);
+  ExchangeOperator(const ExchangeOperator&) = delete;
+  ExchangeOperator& operator=(const ExchangeOperator&) = delete;
+
+  const NDArrayOpInfo* info() const { return &info_; }
+
+ private:
+  /// Tags of arrays, as ndarray_op.cc has them.
+  enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
+
+  void begin(const std::shared_ptr<Move>& move, int count, void** arrays, const int* tags, Tag from, Tag to);
+  void infer(int* dimensions, unsigned** shapes);
+
+  const std::shared_ptr<Move> forward_, backward_;
+  const std::unique_ptr<Shape> given_, taken_;
+  const ArrayFunctions arrays_;
+  const PushFunction push_;
+  Shape token_ = {1};
+  std::vector<char*> arguments_, outputs_;  // names, and null
+  NDArrayOpInfo info_;
+};
+
+}  // namespace lane

@@ -1,0 +1,103 @@
+"""Networks of float32 split by height, with convolutions on both sides of exchanges, beside the same in one process.
+
+Reports for each how many exchanges MXNet calls without Python, and with it, and of three steps this worker's outputs
+and gradients, and what they are in one process.
+"""
+import json
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+
+SHAPE = 4, 3, 12, 10
+
+
+class Residual(gluon.HybridBlock):
+    """Rows of one output are read by two convolutions, one of which reads less."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.Conv2D(16, 3, padding=1, in_channels=3, use_bias=False)
+            self.norm = nn.BatchNorm(in_channels=16)
+            self.long = nn.Conv2D(16, 3, strides=2, padding=1, in_channels=16)
+            self.short = nn.Conv2D(16, 1, strides=2, in_channels=16)
+
+    def hybrid_forward(self, F, data):
+        normed = F.relu(self.norm(self.first(data)))
+        return self.long(normed) + self.short(normed)
+
+
+class Frozen(Residual):
+    """Nothing before the first BatchNorm is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.first.collect_params().setattr('grad_req', 'null')
+
+
+class Freezing(Residual):
+    """After the first step, no gradients are wanted of what is before exchanges."""
+
+
+class Crowd(gluon.HybridBlock):
+    """Gradients of so many readers of one output that MXNet adds them up in place."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.Conv2D(16, 3, padding=1, in_channels=3)
+            self.readers = nn.HybridSequential()
+            for at in range(9):
+                self.readers.add(nn.Conv2D(16, 3 if at % 2 else 5, padding=1 if at % 2 else 2, in_channels=16))
+
+    def hybrid_forward(self, F, data):
+        data = self.first(data)
+        return F.add_n(*[reader(data) for reader in self.readers])
+
+
+def compute(net, data, head):
+    """Outputs, and gradients by the end of their names."""
+    data = data.copy()
+    data.attach_grad()
+    with autograd.record():
+        # In a layout of oneDNN's, as what another network makes.
+        weight = mx.nd.array(np.eye(3).reshape(3, 3, 1, 1))
+        found = net(mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=3, no_bias=True))
+    found.backward(head)
+    params = net.collect_params()
+    return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
+                             if param.grad_req != 'null'}, data.grad.asnumpy()
+
+
+def main():
+    store = mxhybrid.create()
+    draw = np.random.RandomState(1)
+    for kind, flows in ((Residual, False), (Residual, True), (Frozen, False), (Freezing, True), (Crowd, True)):
+        mx.random.seed(3)
+        one = kind()
+        one.initialize(mx.init.Xavier())
+        data = mx.nd.array(draw.normal(size=SHAPE))
+        head = mx.nd.array(draw.normal(size=one(data).shape))
+        mx.random.seed(3)
+        net = kind()
+        net.initialize(mx.init.Xavier())
+        net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), SHAPE, input_grad=flows)
+        steps = []
+        for _ in range(3):
+            expected, found = compute(one, data, head), compute(net, data[net.samples], head[net.samples])
+            own = [(found[0], expected[0][net.samples])] + ([(found[2], expected[2][net.samples])] if flows else [])
+            steps.append({'own': own, 'gradients': found[1], 'sums': expected[1]})
+            if kind is Freezing:
+                for each in (one, net):
+                    each.collect_params('.*(conv0|batchnorm0).*').setattr('grad_req', 'null')
+        ops = [node['op'] for node in json.loads(net._programs[True].symbol.tojson())['nodes']]
+        report(store.rank, **{'%s %s' % (kind.__name__, flows): {
+            'compiled': ops.count('_NDArray'), 'in_python': ops.count('Custom'), 'steps': steps}})
+
+
+main()

@@ -1,0 +1,29 @@
+"""Exchanges of float32 are operators that MXNet calls without Python, and give what one process computes."""
+import numpy as np
+import pytest
+from lab.jobs import run_job
+
+from . import BODIES
+
+#: Of each network, with and without a gradient of its data: compiled exchanges, and those that Python begins.
+COUNTS = {'Residual False': (3, 1), 'Residual True': (4, 0), 'Frozen False': (2, 2), 'Freezing True': (4, 0),
+          'Crowd True': (2, 1)}
+
+
+@pytest.fixture(scope='module')
+def results():
+    return run_job(BODIES / 'exchange_operators.py', 'horovodrun', workers=2, timeout=100).ok().results
+
+
+@pytest.mark.parametrize('network', COUNTS)
+def test_equals_one_process(results, network):
+    found = [results[rank][network] for rank in range(2)]
+    for one in found:
+        assert (one['compiled'], one['in_python']) == COUNTS[network]
+    for steps in zip(*[one['steps'] for one in found]):
+        for step in steps:
+            for mine, expected in step['own']:
+                np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-4)
+        for name, expected in steps[0]['sums'].items():
+            total = sum(step['gradients'][name] for step in steps)
+            np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(), err_msg=name)
