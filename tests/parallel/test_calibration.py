@@ -33,8 +33,8 @@ def test_two_workers_of_a_host(launcher, tmp_path):
         # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
         assert 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
         assert 0 <= cost.latency_s < 1
-    # Steps are those of the store's Trainers: another weight in a sum takes far less than a sum of its own.
-    assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['exchange'].seconds(1, 0)
+    # Steps are those of the store's Trainers: another weight in a sum takes far less than a step of its own.
+    assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['step'].seconds(1, 0)
     assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
     assert 'written to %s' % path in output and output.count('written to') == 1
     for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum'):

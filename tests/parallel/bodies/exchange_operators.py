@@ -17,7 +17,7 @@ SHAPE = 4, 3, 12, 10
 
 
 class Residual(gluon.HybridBlock):
-    """Rows of one output are read by two convolutions, one of which reads less."""
+    """Rows of one output are read by two convolutions, which need others."""
 
     def __init__(self):
         super().__init__()
