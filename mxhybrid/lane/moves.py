@@ -159,12 +159,10 @@ class Passage:
         """All is described."""
         self._library.checked(self._library.move_open(self.share))
 
-    def push(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0, here: bool = False
-             ) -> None:
+    def push(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
         """Have the engine make the move from one address to the other, once it gets to `writes`, given as
-        :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile; `here`, in this thread,
-        where nothing holds it back.
+        :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile.
         """
         use = self._library.checked(self._library.move_use(self.share, source, target))
         push_native(self._library.move_begin, use, _NO_ARRAYS, writes, priority, b'mxhybrid_move',
-                    self._library.move_use_close, here=here)
+                    self._library.move_use_close)

@@ -22,8 +22,6 @@ _CallBack = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_vo
 
 #: ``FnProperty::kCPUPrioritized`` of ``include/mxnet/engine.h``, as for Horovod's operations: threads of their own.
 _PRIORITIZED = 3
-#: ``FnProperty::kAsync`` there: the thread that pushes it runs it where it waits for nothing.
-_ASYNC = 4
 
 
 class _Context(ctypes.Structure):
@@ -39,7 +37,7 @@ class _OnComplete(ctypes.Structure):
 
 
 _CPU = _Context(1, 0)
-_PRIORITIZED_PROPERTY, _ASYNC_PROPERTY = ctypes.c_int(_PRIORITIZED), ctypes.c_int(_ASYNC)
+_PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
 
 #: The engine may call it at any time; kept for ever.
 _NOTHING = _SyncFunction(lambda *_: None)
@@ -85,12 +83,11 @@ def own_handle(array: Any) -> Any:
 
 
 def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
-                delete: Any = None, ends_itself: bool = True, here: bool = False) -> None:
+                delete: Any = None, ends_itself: bool = True) -> None:
     """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU, given as
     :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc, which `ends_itself`, holds back
     whatever needs them until its callback was called; others are an EngineSyncFunc.  In the end `delete` gets the
-    parameter.  One that is short and that nothing holds back may run `here`, in this thread, which saves another one
-    from being woken.
+    parameter.
     """
     arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with gate:
@@ -101,8 +98,7 @@ def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority
         else:
             check_call(_LIB.MXEnginePushAsyncND(
                 function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
-                ctypes.byref(_ASYNC_PROPERTY if here else _PRIORITIZED_PROPERTY), ctypes.c_int(priority), name,
-                ctypes.c_bool(False)))
+                ctypes.byref(_PRIORITIZED_PROPERTY), ctypes.c_int(priority), name, ctypes.c_bool(False)))
 
 
 class Notifier:

@@ -98,6 +98,8 @@ class ExchangeNode:
 
     def forget(self) -> None:
         """Nobody calls it any more."""
+        if self._operator is not None:
+            mx.nd.waitall()  # what is under way needs it
         _exchanges.pop(self.number, None)
         self._transport.forget([self.exchange.forward, self.exchange.backward])
 

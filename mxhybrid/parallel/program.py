@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from ..native.symbols import CONSTANTS, symbol_function
-from .boxes import Box, full, overlap, shape_of, size_of, slices_in
+from .boxes import Box, full, shape_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
 from .layout import Layout
@@ -52,20 +52,6 @@ class Statistics(NamedTuple):
 
     parameter: str
     momentum: np.float32
-
-
-class Read(NamedTuple):
-    """What an operator reads of an output, on each rank; elements beyond the tensor are `fill`."""
-
-    entry: Entry
-    wanted: Dict[int, Box]
-    fill: float
-    as_index: bool
-
-    def is_part_of(self, other: 'Read') -> bool:
-        """Whether another one has it, and more."""
-        return self.wanted != other.wanted and (self.fill, self.as_index) == (other.fill, other.as_index) and all(
-            rank in other.wanted and overlap(box, other.wanted[rank]) == box for rank, box in self.wanted.items())
 
 
 class Parts:
@@ -163,11 +149,6 @@ class Program:
         self.exchanges: List[Exchange] = []
         self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
         self._nodes: List[AnyNode] = []
-        #: What is read of each output: ranks of one operator that read less than those of another share its exchange.
-        self._reads: Dict[Entry, List[Read]] = {}
-        for one in self.graph.operators:
-            for read in self._reads_of(one) if one.op != 'null' and one.number not in self.graph.fixed else ():
-                self._reads.setdefault(read.entry, []).append(read)
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
@@ -236,24 +217,18 @@ class Program:
         """Whether backward comes to an operator."""
         return one.number in self._learning
 
-    def _reads_of(self, one: Operator) -> List[Read]:
+    def _operator(self, one: Operator) -> None:
         used = indices(one)
-        parts = {rank: self.parts.part(one, rank) for rank in self.parts.places[one.number]}
-        fills = next(iter(parts.values())).fills
-        found = []
+        self._pass_on(one)
+        ranks = self.parts.places[one.number]
+        parts = {rank: self.parts.part(one, rank) for rank in ranks}
+        given = []
         for at, entry in enumerate(one.inputs):
             boxes = {rank: part.inputs[at] for rank, part in parts.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
-            found.append(Read(entry, wanted, fills[at], at == used))
-        return found
-
-    def _operator(self, one: Operator) -> None:
-        self._pass_on(one)
-        parts = {rank: self.parts.part(one, rank) for rank in self.parts.places[one.number]}
-        given = []
-        for read in self._reads_of(one):
-            found = self.fetch(*read)
-            if self.rank in read.wanted:
+            fill = next(iter(parts.values())).fills[at]
+            found = self.fetch(entry, wanted, fill, at == used)
+            if self.rank in wanted:
                 given.append(found)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
@@ -288,20 +263,9 @@ class Program:
             return self._local[entry] if self.rank in wanted else None
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
-            self._fetched[key] = self._sliced(entry, have, wanted) or self._shared(
-                Read(entry, wanted, fill, as_index)) or self._exchanged(entry, have, wanted, fill, as_index)
+            self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
+                                                                                      as_index)
         return self._fetched[key][0]
-
-    def _shared(self, read: Read) -> Optional[List[Any]]:
-        """Where another operator reads more on every rank: a piece of what that gets."""
-        wider = max((other for other in self._reads[read.entry] if read.is_part_of(other)), default=None,
-                    key=lambda other: sum(map(size_of, other.wanted.values())))
-        if wider is None:
-            return None
-        found = self.fetch(*wider)
-        if self.rank not in read.wanted:
-            return [None]
-        return [_box_of(found, read.wanted[self.rank], wider.wanted[self.rank])]
 
     def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
         """Where every rank has more than it wants, and nothing moves."""

@@ -10,6 +10,7 @@ from ..parallel.exchange import Exchange
 from ..parallel.exchange_node import ExchangeNode
 from ..parallel.held import WeightBox
 from ..parallel.layout import Layout
+from ..parallel.program import COMPILED
 from ..parallel.team import Team
 
 #: Numbers that a chain, or a sum, may have.
@@ -62,10 +63,11 @@ class ExchangeChain:
                 return  # this rank has no part in it
             shape = shape or shape_of(exchange.source)
             self._nodes.append(team.node(exchange, True))
-            token, given = self._nodes[-1].symbol(token, given)
-        symbol = mx.sym.Group([given, token])
+            token, given = self._nodes[-1].symbol(token, given, plain=True)
+        symbol = mx.sym.Group([self._nodes[-1].ending(one) for one in (given, token)])
         self._order = symbol.list_inputs()
-        self._call = mx.nd.CachedOp(symbol, [('static_alloc', True)])
+        self._call = mx.nd.CachedOp(symbol, COMPILED + [('data_indices', list(range(len(self._order)))),
+                                                        ('param_indices', [])])
         self._arrays = {'token': mx.nd.zeros(1, ctx=mx.cpu()), 'given': mx.nd.ones(shape, ctx=mx.cpu())}
         for array in self._arrays.values():
             array.attach_grad()

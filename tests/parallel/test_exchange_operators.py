@@ -7,7 +7,7 @@ from . import BODIES
 
 #: Of each network, with and without a gradient of its data: compiled exchanges, and those that Python begins.
 COUNTS = {'Residual False': (3, 1), 'Residual True': (4, 0), 'Frozen False': (2, 2), 'Freezing True': (4, 0),
-          'Crowd True': (2, 1)}
+          'Crowd True': (2, 2)}
 
 
 @pytest.fixture(scope='module')

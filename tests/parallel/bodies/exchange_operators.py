@@ -17,7 +17,7 @@ SHAPE = 4, 3, 12, 10
 
 
 class Residual(gluon.HybridBlock):
-    """Rows of one output are read by two convolutions, one of which reads less."""
+    """Rows of one output are read by two convolutions, which need others."""
 
     def __init__(self):
         super().__init__()
@@ -60,18 +60,20 @@ class Crowd(gluon.HybridBlock):
         return F.add_n(*[reader(data) for reader in self.readers])
 
 
-def compute(net, data, head):
-    """Outputs, and gradients by the end of their names."""
+def compute(net, data, head, flows):
+    """Outputs, gradients by the end of their names, and that of data if it `flows`."""
     data = data.copy()
-    data.attach_grad()
+    if flows:
+        data.attach_grad()
     with autograd.record():
         # In a layout of oneDNN's, as what another network makes.
         weight = mx.nd.array(np.eye(3).reshape(3, 3, 1, 1))
-        found = net(mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=3, no_bias=True))
+        given = mx.nd.Convolution(data, weight, kernel=(1, 1), num_filter=3, no_bias=True)
+        found = net(given if flows else mx.nd.BlockGrad(given))
     found.backward(head)
     params = net.collect_params()
     return found.asnumpy(), {name.split('_', 1)[1]: param.grad().asnumpy() for name, param in params.items()
-                             if param.grad_req != 'null'}, data.grad.asnumpy()
+                             if param.grad_req != 'null'}, data.grad.asnumpy() if flows else None
 
 
 def main():
@@ -89,7 +91,8 @@ def main():
         net = mxhybrid.parallelize(net, mxhybrid.parallel.grid(domain=(store.num_workers,)), SHAPE, input_grad=flows)
         steps = []
         for _ in range(3):
-            expected, found = compute(one, data, head), compute(net, data[net.samples], head[net.samples])
+            expected = compute(one, data, head, flows)
+            found = compute(net, data[net.samples], head[net.samples], flows)
             own = [(found[0], expected[0][net.samples])] + ([(found[2], expected[2][net.samples])] if flows else [])
             steps.append({'own': own, 'gradients': found[1], 'sums': expected[1]})
             if kind is Freezing:
