@@ -79,7 +79,7 @@ KINDS = {
     'sum': 'a sum of dense gradients of all ranks, up to 2 MB of them together: ranks, bytes of the gradients',
     'group_sum': 'each of the two exchanges of a sum over some ranks: messages given and taken, and their bytes',
     'push': 'rows pushed to servers: partitions, bytes of rows',
-    'pull': 'rows pulled from servers: partitions, bytes of rows',
+    'pull': 'rows that anyone has touched, and the agreement which these are: partitions, bytes of rows',
     'update': 'an update of weights in a worker: parameters, bytes of weights',
     'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
     'step': 'what a step takes beside all that: parameters, nothing',
