@@ -4,9 +4,8 @@
 import weakref
 from typing import Any, Optional, Tuple
 
-import mxnet as mx
-
 from ..native.engine import function_address
+from ..native.symbols import symbol_function
 from . import library
 from .moves import Passage
 
@@ -35,6 +34,6 @@ class ExchangeOperator:
 
     def symbol(self, name: str, token: Any, given: Any) -> Any:
         """The operator in a graph: the token, and what is taken if that is anything."""
-        # As mx.operator.NDArrayOp, which warns that it is old, makes it.
-        return mx.sym._internal._NDArray(*([token] if given is None else [token, given]), info='%x' % self._info,
-                                         name=name)
+        # As NDArrayOp of MXNet, which warns that it is old, makes it.
+        return symbol_function('_NDArray')(*([token] if given is None else [token, given]), info='%x' % self._info,
+                                           name=name)

@@ -171,7 +171,7 @@ def _inner(array: Any) -> Any:
     return None if array is None else array.reshape(array.shape[1:])
 
 
-class _ExchangeOperator(mx.operator.CustomOp):
+class _ExchangeInPython(mx.operator.CustomOp):
     """Inputs are the token and, with a dimension of 1 in front, what the rank gives; outputs likewise.
 
     Arrays in a layout of oneDNN would reach Python as freed memory: what makes that dimension, and what takes it away,
@@ -217,5 +217,5 @@ class _Properties(mx.operator.CustomOpProp):
         return ([np.float32] + ([] if source is None else [dtype]), [np.float32] + ([] if target is None else [dtype]),
                 [])
 
-    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _ExchangeOperator:
-        return _ExchangeOperator(self._node)
+    def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> _ExchangeInPython:
+        return _ExchangeInPython(self._node)
