@@ -308,7 +308,7 @@ class Calibration:
         most, hops = self._most_bytes(), 2 if len(self._local) > 1 else 1
         several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         several += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
-        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several))
+        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several) + 1)
         # Without sums, of weights that each rank has for itself: what a step and updates take.
         rows, taken = [], []
         for weights in OWN_WEIGHTS:

@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from mxhybrid.kvstore import part_updates
 from mxhybrid.kvstore.part_updates import LARGE_BYTES, updating_parts
 
 LARGE = LARGE_BYTES // 8
@@ -34,6 +35,19 @@ def test_who_is_updated_with_whom():
         trainer._updaters[0](range(5), arrays(0), arrays(1))
     assert updater.calls == [[2], [0], [1, 3, 4]]
     assert trainer._updaters == [updater]
+
+
+def test_large_ones_stand_behind_what_is_ready_with_their_gradients(monkeypatch):
+    updater, gradients = Recorded(), arrays(0)
+    monkeypatch.setattr(part_updates, 'write_after', lambda before, behind: updater.calls.append((before, behind)))
+    trainer = SimpleNamespace(_updaters=[updater])
+    with updating_parts(trainer):
+        trainer._updaters[0](range(5), gradients, arrays(1))
+    held_back = [call for call in updater.calls if isinstance(call, tuple)]
+    assert [(before, [id(one) for one in behind]) for before, behind in held_back] == [
+        ([], [id(gradients[2])]), ([], [id(gradients[0])])]
+    assert [call if isinstance(call, list) else 'behind' for call in updater.calls] == [
+        'behind', [2], 'behind', [0], [1, 3, 4]]
 
 
 def test_rows_stay_with_the_others():
