@@ -40,6 +40,8 @@ WAY_ROUNDS, STEADY_ROUNDS, STEADY = 9, 3, 0.02
 EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Exchanges of the longer chain; the shorter one has one.
 CHAIN = 5
+#: Passes over memory that a network makes before a step.
+PASSES = 6
 #: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
 #: Of which each rank has its own.
@@ -235,19 +237,20 @@ class Calibration:
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    def _chain(self, step: Callable[[int], Callable[[int], Step]], size: int, length: int) -> ExchangeChain:
+    def _chain(self, step: Callable[[int], Callable[[int], Step]], size: int, length: int, passes: int = 0
+               ) -> ExchangeChain:
         columns = size // 4
-        return ExchangeChain(self._team, self._job.num_workers, columns, step(columns), length)
+        return ExchangeChain(self._team, self._job.num_workers, columns, step(columns), length, passes)
 
     def _forget(self, chain: ExchangeChain) -> None:
         self._watch.meet()
         chain.forget()
 
-    def _each(self, step: Callable[[int], Callable[[int], Step]], size: int) -> Taken:
+    def _each(self, step: Callable[[int], Callable[[int], Step]], size: int, passes: int = 0) -> Taken:
         """What one direction of one exchange takes: a long chain without a short one."""
         taken = []
         for length in (1, CHAIN):
-            chain = self._chain(step, size, length)
+            chain = self._chain(step, size, length, passes)
             taken.append(self._watch.take(chain.there_and_back))
             self._forget(chain)
         ways = 2 * (CHAIN - 1)
@@ -275,7 +278,7 @@ class Calibration:
         samples, count = [], len(self._everyone)
         shift = max(map(len, self._local)) if len(self._local) > 1 else 1
         sizes = self._sizes(self._limit * EXCHANGE_S)
-        self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)))
+        self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
             taken = self._each(lambda columns: shifted([self._everyone], shift, columns), size)
             samples.append(Sample(2, 2 * size, taken.core_s))
@@ -283,7 +286,12 @@ class Calibration:
                 taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
                 samples.append(_among(count, size, taken.core_s))
                 self._together = size, taken
-        return self._fitted('exchange', samples)
+        cost = self._fitted('exchange', samples)
+        # One right behind the other they take less than in a network.
+        apart = self._each(lambda columns: shifted([self._everyone], shift, columns), sizes[0], CHAIN)
+        more = max(0.0, apart.core_s - samples[0].seconds)
+        self._log('exchange in a network: %.3g ms more', 1e3 * more)
+        return dataclasses.replace(cost, fixed_s=cost.fixed_s + more)
 
     def _group_sum(self) -> TransferCost:
         samples, latencies = [], []
@@ -308,7 +316,7 @@ class Calibration:
         most, hops = self._most_bytes(), 2 if len(self._local) > 1 else 1
         several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
         several += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
-        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several) + 1)
+        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several) + 2)
         # Without sums, of weights that each rank has for itself: what a step and updates take.
         rows, taken = [], []
         for weights in OWN_WEIGHTS:
@@ -330,14 +338,19 @@ class Calibration:
             taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, 0.5))
             if not sums:
                 waits.append(taken[-1].seconds - taken[-1].core_s)
-                script = self._watch.take(ScriptSteps(self._team, weights).step, None, 0.4).core_s - taken[-1].core_s
+                scripts = [self._watch.take(ScriptSteps(self._team, weights, passes).step, None, 0.4)
+                           for passes in (0, PASSES)]
+                script = scripts[0].core_s - taken[-1].core_s
             sums.append((float(weights.sums), float(weights.size)))
             seconds.append(taken[-1].core_s - step.seconds(weights.number, 0)
                            - update.seconds(weights.number, weights.size))
         made = [float(one) for one in least_squares(sums, seconds)]
         self._log('sum: %s', _left(errors(sums, seconds, made)))
-        # Calls of a network, forward and backward, come before each step.
-        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script)), 'update': update,
+        # Calls of a network, forward and backward, come before each step; and its values take the script's out of
+        # caches.
+        more = max(0.0, scripts[1].script_s - scripts[0].script_s)
+        self._log('step behind a network: %.3g ms more', 1e3 * more)
+        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script) + more), 'update': update,
                 'sum': TransferCost(made[0], 0.0, made[1], self._beyond(waits[2] - max(0.0, waits[1]), hops))}
 
     def _rows(self) -> Dict[str, TransferCost]:

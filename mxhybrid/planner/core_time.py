@@ -22,10 +22,13 @@ Act = Callable[[], None]
 
 
 class Taken(NamedTuple):
-    """What something took, on average over all workers: seconds of a worker's core, and of the clock."""
+    """What something took, on average over all workers: seconds of a worker's core, of the clock, and of that core in
+    the thread that has it done, the script's.
+    """
 
     core_s: float
     seconds: float
+    script_s: float
 
 
 def process_seconds(pid: int) -> float:
@@ -90,14 +93,15 @@ class CoreWatch:
             before()
             mx.nd.waitall()
         self.meet()
-        core, began = self._core(), time.perf_counter()
+        core, script, began = self._core(), time.thread_time(), time.perf_counter()
         for _ in range(times):
             act()
+        script = time.thread_time() - script
         mx.nd.waitall()
         seconds = time.perf_counter() - began
         self.meet()  # or servers would still work for others
         lasted = time.perf_counter() - began
-        return [(self._core() - core - self._burnt * lasted - self._met) / times, seconds / times]
+        return [(self._core() - core - self._burnt * lasted - self._met) / times, seconds / times, script / times]
 
     def take(self, act: Act, before: Optional[Act] = None, budget_s: float = 0.3) -> Taken:
         """Time an act, by as many rounds as `budget_s` and what is left for it of the time for all have room for; three
@@ -128,5 +132,6 @@ class CoreWatch:
         rounds = max(_FEWEST_LATE - len(found), min(rounds, in_time))
         found += [self._once(act, before, times) for _ in range(rounds)]
         # Other programs make it last longer, nothing makes it shorter.
-        core, seconds = self.average([np.median([one[0] for one in found]), min(one[1] for one in found)])
-        return Taken(max(0.0, float(core)), float(seconds))
+        cores, clock, scripts = zip(*found)
+        core, seconds, script = self.average([np.median(cores), min(clock), np.median(scripts)])
+        return Taken(max(0.0, float(core)), float(seconds), float(script))

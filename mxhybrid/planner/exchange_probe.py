@@ -16,6 +16,9 @@ from ..parallel.team import Team
 #: Numbers that a chain, or a sum, may have.
 _NUMBERS = 64
 
+#: Weights of a dense layer between exchanges, of one sample: 4 MB, more than caches of a core hold.
+_LAYER = 4096, 256
+
 #: What each rank holds before and after an exchange.
 Step = Tuple[Dict[int, Box], Dict[int, Box]]
 
@@ -45,17 +48,24 @@ def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
 
 
 class ExchangeChain:
-    """A graph of some exchanges, one after the other (collective)."""
+    """A graph of some exchanges, one after the other (collective).  With `passes` there are so many dense layers, too,
+    the first of them behind the first exchange, as in a network: what exchanges need is in no cache then, and threads
+    sleep.
+    """
 
-    def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int):
+    def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int, passes: int = 0):
         first = team.reserve(_NUMBERS)
         token, given = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
         self._nodes: List[ExchangeNode] = []
         self._call: Any = None
         transport = team.transport  # which all have to make
         assert transport is not None and length <= _NUMBERS
+        weight = mx.sym.var('weight', shape=_LAYER, dtype='float32')
         shape = None
-        for at in range(length):
+        for at in range(max(length, passes)):
+            if at >= length:
+                given = _behind_a_layer(given, weight)
+                continue
             have, wanted = step(at)
             exchange = Exchange(first + at, team.rank, Layout((ranks, columns), have), wanted, np.dtype('float32'),
                                 label='calibration')
@@ -64,6 +74,8 @@ class ExchangeChain:
             shape = shape or shape_of(exchange.source)
             self._nodes.append(team.node(exchange, True))
             token, given = self._nodes[-1].symbol(token, given, plain=True)
+            if at < passes:
+                given = _behind_a_layer(given, weight)
         symbol = mx.sym.Group([self._nodes[-1].ending(one) for one in (given, token)])
         self._order = symbol.list_inputs()
         self._call = mx.nd.CachedOp(symbol, COMPILED + [('data_indices', list(range(len(self._order)))),
@@ -71,6 +83,7 @@ class ExchangeChain:
         self._arrays = {'token': mx.nd.zeros(1, ctx=mx.cpu()), 'given': mx.nd.ones(shape, ctx=mx.cpu())}
         for array in self._arrays.values():
             array.attach_grad()
+        self._arrays['weight'] = mx.nd.zeros(_LAYER, ctx=mx.cpu())
 
     def there(self) -> None:
         """Make them, and wait."""
@@ -89,6 +102,13 @@ class ExchangeChain:
         """It is not made any more, on any rank."""
         for node in self._nodes:
             node.forget()
+
+
+def _behind_a_layer(given: Any, weight: Any) -> Any:
+    """The same values, which wait for a dense layer that reads some of them."""
+    made = mx.sym.FullyConnected(mx.sym.slice_axis(given, axis=1, begin=0, end=_LAYER[1]), weight, no_bias=True,
+                                 num_hidden=_LAYER[0])
+    return mx.sym.broadcast_add(given, mx.sym.slice_axis(made, axis=1, begin=0, end=1))
 
 
 class GroupSums:
