@@ -11,7 +11,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 8
+_VERSION = 9
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)

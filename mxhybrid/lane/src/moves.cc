@@ -67,9 +67,11 @@ bool Moves::has_work(const std::vector<Memory>& workers) const {
 
 void Moves::progress(const std::vector<Memory>& workers) {
   if (!has_work(workers)) return;
+  const std::vector<uint32_t> before = seen_;
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
     if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->moved.load();
   }
+  waiting_.clear();
   for (auto& [ranks, end] : ends_) {
     WayHead& head = end.way.head();
     const uint32_t changed = head.changed.load();
@@ -81,10 +83,18 @@ void Moves::progress(const std::vector<Memory>& workers) {
       for (uint64_t bits = head.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
         if (number >= rings) throw std::runtime_error("a worker of this host changed a ring that is not there");
-        end.outgoing ? send(end, number) : tell(end, number);
+        if (end.outgoing) {
+          const uint32_t turn = end.way.ring(number).turn.load() - before[end.worker];
+          waiting_.push_back({static_cast<int32_t>(turn), &end, number});
+        } else {
+          tell(end, number);
+        }
       }
     }
   }
+  // Numbers of rings say nothing of what was begun first: backward goes the other way.
+  std::stable_sort(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) { return a.turn < b.turn; });
+  for (const Waiting& ring : waiting_) send(*ring.end, ring.number);
 }
 
 void Moves::send(End& end, uint32_t number) {

@@ -44,6 +44,12 @@ class Moves {
  private:
   struct Ring;
   struct End;
+  /// A ring with something to send, and the changes that its worker had made since `progress` looked last.
+  struct Waiting {
+    int32_t turn;
+    End* end;
+    uint32_t number;
+  };
 
   End& end_of(const Header& header, uint32_t node);
   void send(End& end, uint32_t number);
@@ -54,6 +60,7 @@ class Moves {
   const std::function<Connection&(uint32_t)> peer_;
   std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks
   std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::moved
+  std::vector<Waiting> waiting_;                       // within `progress`
 };
 
 }  // namespace lane

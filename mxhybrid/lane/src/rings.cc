@@ -56,7 +56,8 @@ uint32_t Way::find(uint64_t tag) const {
   return kMostRings;
 }
 
-void Way::mark(uint32_t number) {
+void Way::mark(uint32_t number, uint32_t turn) {
+  ring(number).turn.store(turn);
   head().dirty[number / 64].fetch_or(uint64_t(1) << number % 64);
   head().changed.fetch_add(1);
 }

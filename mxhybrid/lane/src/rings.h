@@ -50,6 +50,9 @@ struct RingHead {
   uint32_t capacity;
   alignas(64) Counter written;
   alignas(64) Counter taken;
+  /// Of ways to other hosts: how many changes the worker had made, in all its ways, before its last one here; what it
+  /// began first is sent first.
+  Counter turn;
 };
 
 /// The view that one side has of a way.
@@ -75,8 +78,8 @@ class Way {
   void define(uint32_t number, uint64_t tag, uint32_t capacity);
   /// For the reader: the ring of a tag, or kMostRings as long as there is none.
   uint32_t find(uint64_t tag) const;
-  /// Have the node look at a ring.
-  void mark(uint32_t number);
+  /// Have the node look at a ring, after a worker's changes before that `turn`.
+  void mark(uint32_t number, uint32_t turn);
 
  private:
   static constexpr size_t kHeads = (sizeof(WayHead) + Layout::kPage - 1) / Layout::kPage * Layout::kPage;

@@ -72,7 +72,7 @@ void WorkerMoves::written(Link& link, uint32_t ring) {
     if (link.out->head().hungry.load() && link.out->head().hungry.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.out->mark(ring);
+  link.out->mark(ring, block_.moved.load());
   block_.moved.fetch_add(1);
   ring_(link.node);
 }
@@ -82,7 +82,7 @@ void WorkerMoves::taken(Link& link, uint32_t ring) {
     if (link.in->head().crowded.load() && link.in->head().crowded.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.in->mark(ring);
+  link.in->mark(ring, block_.moved.load());
   block_.moved.fetch_add(1);
   ring_(link.node);
 }
