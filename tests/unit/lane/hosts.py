@@ -100,10 +100,14 @@ class Hosts:
                 if host == self.node_hosts[number]:
                     lib.checked(lib.node_add_worker(node, local, lib.worker_block(worker)))
                     lib.checked(lib.worker_add_node(worker, number, os.dup(lib.node_bell(node)), lib.node_block(node)))
-        for node in self.nodes:
-            lib.checked(lib.node_start(node))
+        self.start()
         self.tables = {}
         self._inboxes = {}
+
+    def start(self):
+        """Have nodes work."""
+        for node in self.nodes:
+            lib.checked(lib.node_start(node))
 
     def join(self, one, other):
         for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):

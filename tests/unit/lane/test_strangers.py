@@ -184,3 +184,30 @@ def test_questions_are_answered(job):
         data += job.socket.recv(1 << 16)
     job.socket.sendall(fragment(message(BYE)))
     assert job.failures == []
+
+
+class Late(Alone):
+    """Whose nodes work only when they are told to."""
+
+    def start(self):
+        pass
+
+
+@pytest.mark.parametrize('order', [(7, 8, 9), (9, 7, 8), (8, 9, 7)])
+def test_what_is_begun_first_is_sent_first(order):
+    job = Late([1, 1], [1, 1])
+    job.link(room=1 << 12)
+    passages = {tag: passage(job, tag, True) for tag in (7, 8, 9)}
+    for tag in order:
+        assert begin(passages[tag], np.full(24, tag, np.float32), None).there.wait(10)
+    Alone.start(job)
+    wanted = [struct.pack('<Q', tag) + np.full(24, tag, np.float32).tobytes() for tag in order]
+    data = b''
+    while not all(one in data for one in wanted):
+        data += job.socket.recv(1 << 16)
+    assert sorted(wanted, key=data.index) == wanted
+    assert job.failures == []
+    passages.clear()
+    job.socket.sendall(fragment(message(BYE)))
+    job.socket.close()
+    job.close()
