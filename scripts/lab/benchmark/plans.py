@@ -1,8 +1,9 @@
 """How right the planner is: steps of several plans of several networks, predicted and measured.
 
-For each number of hosts and rate of links, `--rounds` times: calibrate there, predict all plans, then launch every one
-of them in turn, with the one weird trick, a short step, first and last.  Where that has moved by more than 5 % within a
-round the machine has changed: the round does not count, if others do.  A plan that the planner finds is measured, too.
+For each number of hosts and rate of links, `--rounds` times: for each network calibrate there, predict its plans, then
+launch every one of them in turn, with the one weird trick, a short step, first and last.  Where that has moved by more
+than 5 % within a round the machine has changed: the round does not count, if others do.  A plan that the planner finds
+is measured, too.
 """
 import argparse
 import itertools
@@ -71,8 +72,9 @@ class Plans:
         args = self._args
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
-            self._job(place, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
             for name, case in cases.items():
+                # Each time anew: how fast a machine is that others use, too, changes within minutes.
+                self._job(place, hosts, ['-m', 'mxhybrid', 'calibrate', cluster], {})
                 spec = {'case': name, 'cluster': cluster, 'profiles': args.profiles}
                 if not case.plans:
                     found = self._planner(dict(spec, seconds=_SEARCH_S))
