@@ -60,14 +60,16 @@ class Buckets:
         return max(((self.free[one] + (self.left[one] - self.level[one]) / self._rate[one]) * _ROUNDED
                     for one in held if self.left[one] > self.level[one]), default=0.0)
 
+    def start(self, one: int, second: int, express: bool, ready: float) -> float:
+        """When a task could start."""
+        free = self.express_free if express else self.free
+        return max([ready] + [free[held] for held in _held(one, second)])
+
     def take(self, one: int, second: int, work: float, express: bool, ready: float) -> Tuple[float, float]:
         """Start and end of a task, both resources busy until then."""
         if one < 0:
             return ready, ready
-        free = self.express_free if express else self.free
-        start = max(ready, free[one])
-        if second >= 0:
-            start = max(start, free[second])
+        start = self.start(one, second, express, ready)
         levels = [(held, self._level_at(held, start)) for held in ((one, second) if second >= 0 else (one,))]
         seconds = max(self._seconds(held, level, work) for held, level in levels)
         end = start + seconds
@@ -182,6 +184,12 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
             made.taken[number], made.last[number], made.states[number] = taken, moment, buckets.state()
             made.snapshots[0] = number + 1
         moment, _, task = heapq.heappop(waiting)
+        while second[task] >= 0:
+            # Who waits for one of two resources does not hold the other one meanwhile.
+            later = buckets.start(resource[task], second[task], bool(express[task]), moment)
+            if later == moment:
+                break
+            moment, _, task = heapq.heappushpop(waiting, (later, order[task], task))
         start, end = buckets.take(resource[task], second[task], work[task], bool(express[task]), moment)
         taken += 1
         numbers.append(task)

@@ -98,6 +98,11 @@ class Buckets {
     return std::max(found, all_[task.second].least_end());
   }
 
+  // When a task with two resources could start.
+  double start(const Task& task, double ready) const {
+    return std::max({ready, all_[task.resource].free(task.express), all_[task.second].free(task.express)});
+  }
+
   // Fills in the start and the end of a task that is ready.
   void take(const Task& task, Event& event) {
     if (task.resource < 0) {
@@ -163,10 +168,17 @@ struct Waiting {
   unsigned __int128 rank;
   int64_t task;
 
-  static Waiting make(const Event& event, const Task& task, int64_t number) {
-    uint64_t ready;
-    std::memcpy(&ready, &event.ready, sizeof(ready));
-    return {static_cast<unsigned __int128>(ready) << 64 | static_cast<uint64_t>(task.order), number};
+  static Waiting make(double ready, const Task& task, int64_t number) {
+    uint64_t bits;
+    std::memcpy(&bits, &ready, sizeof(bits));
+    return {static_cast<unsigned __int128>(bits) << 64 | static_cast<uint64_t>(task.order), number};
+  }
+
+  double ready() const {
+    const uint64_t bits = static_cast<uint64_t>(rank >> 64);
+    double found;
+    std::memcpy(&found, &bits, sizeof(found));
+    return found;
   }
 };
 
@@ -181,12 +193,12 @@ class Queue {
     rise(all_.size() - 1, added);
   }
 
-  int64_t pop() {
-    const int64_t task = all_.front().task;
+  Waiting pop() {
+    const Waiting first = all_.front();
     const Waiting last = all_.back();
     all_.pop_back();
     const size_t size = all_.size();
-    if (size == 0) return task;
+    if (size == 0) return first;
     // The hole goes down to a leaf, the last one comes there and, rarely, goes up.
     size_t hole = 0, child = 1;
     while (child + 1 < size) {
@@ -200,7 +212,7 @@ class Queue {
       hole = child;
     }
     rise(hole, last);
-    return task;
+    return first;
   }
 
  private:
@@ -299,7 +311,7 @@ class Simulation {
     });
     each_task([&](int64_t number) {
       if (events_[number].place < 0 && events_[number].needs == 0) {
-        waiting_.push(Waiting::make(events_[number], slots_.tasks[number], number));
+        waiting_.push(Waiting::make(events_[number].ready, slots_.tasks[number], number));
       }
     });
   }
@@ -320,10 +332,18 @@ class Simulation {
         break;
       }
       if (taken > first && taken % made_.stride == 0) save(buckets, taken, moment);
-      const int64_t number = waiting_.pop();
-      const Task& task = slots_.tasks[number];
-      Event& event = events_[number];
-      moment = event.ready;
+      Waiting chosen = waiting_.pop();
+      while (slots_.tasks[chosen.task].second >= 0) {
+        // Who waits for one of two resources does not hold the other one meanwhile.
+        const Task& task = slots_.tasks[chosen.task];
+        const double now = chosen.ready(), later = buckets.start(task, now);
+        if (later == now) break;
+        waiting_.push(Waiting::make(later, task, chosen.task));
+        chosen = waiting_.pop();
+      }
+      const Task& task = slots_.tasks[chosen.task];
+      Event& event = events_[chosen.task];
+      moment = chosen.ready();
       event.place = static_cast<int32_t>(taken++);
       buckets.take(task, event);
       finish = std::max(finish, event.end);
@@ -332,7 +352,7 @@ class Simulation {
       each_successor(task, [&](int32_t one) {
         Event& next = events_[one];
         next.ready = std::max(next.ready, after);
-        if (--next.needs == 0) waiting_.push(Waiting::make(next, slots_.tasks[one], one));
+        if (--next.needs == 0) waiting_.push(Waiting::make(next.ready, slots_.tasks[one], one));
       });
     }
     *made_.finish = finish;
@@ -359,7 +379,7 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 3; }
+int planner_version() { return 4; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,

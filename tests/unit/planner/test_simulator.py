@@ -132,11 +132,18 @@ def by_the_rules(found):
     level = [one.burst for one in RESOURCES]
     todo = {(block.key, task): block.tasks[task] for block in found for task in range(block.size)}
     starts, ends, after = {}, {}, {}
+
+    def held_by(task):
+        return [one for one in (int(task['resource']), int(task['second'])) if one >= 0]
+
+    def when(name):
+        """Two resources are asked for when both are free, one at once."""
+        ready, task = max([after[one] for one in before.get(name, [])], default=0.0), todo[name]
+        return max([ready] + [free[one][task['express']] for one in held_by(task)]) if task['second'] >= 0 else ready
     while todo:
-        ready, name = min((max([after[one] for one in before.get(name, [])], default=0.0), name) for name in todo
-                          if all(one in after for one in before.get(name, [])))
+        ready, name = min((when(name), name) for name in todo if all(one in after for one in before.get(name, [])))
         task = todo.pop(name)
-        held = [one for one in (int(task['resource']), int(task['second'])) if one >= 0]
+        held = held_by(task)
         start = max([ready] + [free[one][task['express']] for one in held])
         took, work = 0.0, float(task['work'])
         for one in held:
@@ -206,7 +213,8 @@ def test_a_bucket_is_fast_until_it_is_empty_and_fills_up_while_idle():
 def test_a_transfer_holds_both_links_for_the_longer_time():
     links = [Bucket(1.0), Bucket(2.0), Bucket(4.0)]
     transfers = Block(1, [0, 1, 2], [4.0, 4.0, 4.0], [1, 2, -1])
-    assert ends_of(transfers, resources=links) == {1: [4.0, 6.0, 7.0]}
+    # The second waits for the first one, and holds back nobody meanwhile.
+    assert ends_of(transfers, resources=links) == {1: [4.0, 6.0, 1.0]}
 
 
 def test_express_tasks_overtake_and_put_off():
