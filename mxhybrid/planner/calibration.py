@@ -114,6 +114,8 @@ class Calibration:
         """
         self._progress('cores')
         hosts, memory_rate = self._hosts(beside)
+        #: Of a core that a rank has.
+        self._core = min(min(1.0, host.cores / host.ranks) for host in hosts)
         self._progress('links', 2)
         link, link_latency = self._way([[local[0] for local in self._local]], 'link')
         if link is not None:
@@ -290,8 +292,9 @@ class Calibration:
         # One right behind the other they take less than in a network.
         apart = self._each(lambda columns: shifted([self._everyone], shift, columns), sizes[0], CHAIN)
         more = max(0.0, apart.core_s - samples[0].seconds)
-        self._log('exchange in a network: %.3g ms more', 1e3 * more)
-        return dataclasses.replace(cost, fixed_s=cost.fixed_s + more)
+        latency = self._beyond(apart.seconds - apart.core_s / self._core, 1)
+        self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more, 1e3 * latency)
+        return dataclasses.replace(cost, fixed_s=cost.fixed_s + more, latency_s=latency)
 
     def _group_sum(self) -> TransferCost:
         samples, latencies = [], []
