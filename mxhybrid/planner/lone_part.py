@@ -4,7 +4,7 @@ What operators compute from weights only, as the joined weights of a recurrent l
 it.
 """
 import itertools
-from typing import Any, Dict, Set, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 import mxnet as mx
 
@@ -15,15 +15,19 @@ from ..parallel.program import Parts
 from ..parallel.split import PartPlace, Split
 from .still import StillProgram, still
 
+#: Parts in a dimension that the network of a part has at most: two tell that it is cut.  Operators that are several
+#: where they are split read statistics of all others; those of 512 ranks would take seconds to make.
+_PARTS, _COMPOSED_PARTS = 2, 64
+
 
 class _Around(Split):
     """A split of which one place is known: the others are beside it, wherever the tensor ends."""
 
-    def __init__(self, place: PartPlace, degrees: Tuple[int, ...]):
-        count = place.addends
+    def __init__(self, place: PartPlace, degrees: Tuple[int, ...], addends: int):
+        count = addends
         for degree in degrees:
             count *= degree
-        super().__init__(degrees, range(count), place.addends)
+        super().__init__(degrees, range(count), addends)
         self._place = place
 
     def places(self, shape: Any, grains: Any = ()) -> Dict[int, PartPlace]:
@@ -33,7 +37,7 @@ class _Around(Split):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))
                              for step, (low, high) in zip(at, place.box))
             found += [PartPlace(box, (place.addend + addend) % place.addends, place.addends)
-                      for addend in range(place.addends)]
+                      for addend in range(self.addends)]
         return dict(enumerate(found))
 
 
@@ -42,9 +46,9 @@ def degrees_of(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
     return tuple(max(1 + (extent < count), round(count / extent)) for count, extent in zip(shape, shape_of(place.box)))
 
 
-def stand_in(shape: Tuple[int, ...], place: PartPlace) -> Split:
-    """A split that has a place."""
-    return _Around(place, degrees_of(shape, place))
+def stand_in(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
+    """A split that has a place, in the degrees of one that has the `whole` of which that is a piece."""
+    return _Around(place, degrees_of(shape, whole or place), place.addends)
 
 
 class _Lone:
@@ -86,7 +90,7 @@ class _Lone:
 
 
 def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int], blocked: Set[int],
-              composed: Dict[str, Any]) -> StillProgram:
+              composed: Dict[str, Any], whole: Optional[PartPlace] = None) -> StillProgram:
     """The program of a part.
 
     Parameters
@@ -98,10 +102,17 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
         Where in `graph` gradients go back to, and what comes in a layout of oneDNN's.
     composed : dict
         As for :class:`mxhybrid.parallel.program.Program`.
+    whole : PartPlace, optional
+        The part, where `place` is a piece of it: then it is composed as that is.
     """
     alone = _Lone(graph, one)
     operator = alone.graph.computing[0]
-    parts = Parts(alone.graph, {operator.number: stand_in(graph.shape(one), place)})
+    split = stand_in(graph.shape(one), place, whole)
+    of_many = composed.get(one.op)
+    is_composed = of_many is not None and of_many.applies(alone.graph, operator, split)
+    most = _COMPOSED_PARTS if is_composed else _PARTS
+    split = _Around(place, tuple(min(degree, most) for degree in split.degrees), min(split.addends, most))
+    parts = Parts(alone.graph, {operator.number: split})
     boxes = {rank: parts.part(operator, rank).inputs for rank in parts.places[operator.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for at, entry in enumerate(operator.inputs):
