@@ -7,7 +7,8 @@ from ..parallel.rule_table import rule_of
 from ..parallel.split import PartPlace
 from .roofline import Work, work_of
 
-#: What a piece reads and writes at most, of what it is half of: half of the channels are made of all that is read.
+#: What half of a piece reads and writes at most, of what all of it does: half of the channels are made of all that is
+#: read.
 _HALVED = 0.75
 
 
@@ -19,23 +20,26 @@ class Piece(NamedTuple):
 
 
 def piece_of(graph: Graph, one: Operator, place: PartPlace, most_bytes: float) -> Optional[Piece]:
-    """The part itself, or what is left of it when it is halved, by samples or whatever leaves least, until it reads and
-    writes no more than so many bytes; None where that cannot be.
+    """The part itself, or what is left of it when it is halved, by its samples or the first other dimension that makes
+    it smaller, until it reads and writes no more than so many bytes; None where that cannot be.
     """
-    rule, found = rule_of(one), _piece(graph, one, place)
-    while found.work.bytes > most_bytes:
-        halves = []
-        for dimension, (can, grain) in enumerate(zip(rule.splittable(graph, one), rule.grains(graph, one))):
-            low, high = found.place.box[dimension]
-            middle = low + (high - low) // 2 // grain * grain
-            if can and middle > low:
-                box = with_range(found.place.box, dimension, (low, middle))
-                halves.append(_piece(graph, one, found.place._replace(box=box)))
-        least = min(halves, key=lambda half: half.work.bytes, default=found)
-        if least.work.bytes > _HALVED * found.work.bytes:
-            return None
-        found = least
+    found: Optional[Piece] = _piece(graph, one, place)
+    while found is not None and found.work.bytes > most_bytes:
+        found = _half(graph, one, found)
     return found
+
+
+def _half(graph: Graph, one: Operator, whole: Piece) -> Optional[Piece]:
+    rule = rule_of(one)
+    for dimension, (can, grain) in enumerate(zip(rule.splittable(graph, one), rule.grains(graph, one))):
+        low, high = whole.place.box[dimension]
+        middle = low + (high - low) // 2 // grain * grain
+        if can and middle > low:
+            found = _piece(graph, one, whole.place._replace(
+                box=with_range(whole.place.box, dimension, (low, middle))))
+            if found.work.bytes <= _HALVED * whole.work.bytes:
+                return found
+    return None
 
 
 def _piece(graph: Graph, one: Operator, place: PartPlace) -> Piece:
