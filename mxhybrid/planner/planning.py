@@ -35,7 +35,7 @@ _FINALISTS = 3
 
 #: Seconds of walking where nothing is said: with what comes before and behind it, and a command's imports, less than 10
 #: for Inception-v3 on 16 ranks, once operators were timed.
-SEARCH_SECONDS = 6.0
+SEARCH_SECONDS = 4.5
 
 
 class FoundPlan(NamedTuple):
