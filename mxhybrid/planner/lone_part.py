@@ -15,19 +15,15 @@ from ..parallel.program import Parts
 from ..parallel.split import PartPlace, Split
 from .still import StillProgram, still
 
-#: Parts in a dimension that the network of a part has at most: two tell that it is cut.  Operators that are several
-#: where they are split read statistics of all others; those of 512 ranks would take seconds to make.
-_PARTS, _COMPOSED_PARTS = 2, 64
-
 
 class _Around(Split):
     """A split of which one place is known: the others are beside it, wherever the tensor ends."""
 
-    def __init__(self, place: PartPlace, degrees: Tuple[int, ...], addends: int):
-        count = addends
+    def __init__(self, place: PartPlace, degrees: Tuple[int, ...]):
+        count = place.addends
         for degree in degrees:
             count *= degree
-        super().__init__(degrees, range(count), addends)
+        super().__init__(degrees, range(count), place.addends)
         self._place = place
 
     def places(self, shape: Any, grains: Any = ()) -> Dict[int, PartPlace]:
@@ -37,7 +33,7 @@ class _Around(Split):
             box: Box = tuple((low + step * (high - low), high + step * (high - low))
                              for step, (low, high) in zip(at, place.box))
             found += [PartPlace(box, (place.addend + addend) % place.addends, place.addends)
-                      for addend in range(self.addends)]
+                      for addend in range(place.addends)]
         return dict(enumerate(found))
 
 
@@ -48,7 +44,7 @@ def degrees_of(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
 
 def stand_in(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
     """A split that has a place, in the degrees of one that has the `whole` of which that is a piece."""
-    return _Around(place, degrees_of(shape, whole or place), place.addends)
+    return _Around(place, degrees_of(shape, whole or place))
 
 
 class _Lone:
@@ -107,12 +103,7 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
     """
     alone = _Lone(graph, one)
     operator = alone.graph.computing[0]
-    split = stand_in(graph.shape(one), place, whole)
-    of_many = composed.get(one.op)
-    is_composed = of_many is not None and of_many.applies(alone.graph, operator, split)
-    most = _COMPOSED_PARTS if is_composed else _PARTS
-    split = _Around(place, tuple(min(degree, most) for degree in split.degrees), min(split.addends, most))
-    parts = Parts(alone.graph, {operator.number: split})
+    parts = Parts(alone.graph, {operator.number: stand_in(graph.shape(one), place, whole)})
     boxes = {rank: parts.part(operator, rank).inputs for rank in parts.places[operator.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for at, entry in enumerate(operator.inputs):

@@ -3,6 +3,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import time
 
 import mxnet as mx
 import numpy as np
@@ -307,20 +308,20 @@ def test_what_cannot_be_cut_has_no_piece(words):
     assert [high - low for low, high in rows.place.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
 
 
-def test_of_many_other_parts_few_are_made():
-    """Parts for very many ranks would take seconds to be made."""
+def test_what_others_exchange_is_left_out():
+    """Of 512 ranks it takes many seconds to find that out."""
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
     network = graph_of(net, (512, 512))
     graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
     (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
-    program = keys.program(dense, PartPlace(place(graph, dense, d0=(0, 1)).box, 0, 512))
+    begun = time.process_time()
+    program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
     assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
     program = keys.program(norm, place(graph, norm, d0=(0, 1)))
+    assert time.process_time() - begun < 5
     told = [value.shape[0] for name, value in program.inputs.items() if 'mxhybrid_still' in name]
-    assert told and max(told) == 64
-    few = keys.program(norm, place(graph, norm, d0=(0, 64)))
-    assert max(value.shape[0] for name, value in few.inputs.items() if 'mxhybrid_still' in name) == 8
+    assert told and max(told) == 512
 
 
 def test_estimates_are_scaled_to_their_neighbours():
