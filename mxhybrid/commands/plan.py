@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='of the joint batch, in the order in which the network takes them')
     parser.add_argument('--batch-axis', type=int, default=0, metavar='N', help='which dimension has the samples')
     parser.add_argument('--cluster', metavar='FILE', help='the cluster file')
-    parser.add_argument('--budget', type=float, default=10.0, metavar='SECONDS', help='of the search (default 10)')
+    parser.add_argument('--budget', type=float, metavar='SECONDS', help='of the search (default 4.5)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after so many')
     parser.add_argument('--stale', type=int, metavar='N',
                         help='end the walk from each plan that the search begins with after so many without gain')
@@ -90,10 +90,13 @@ def _run(given: argparse.Namespace) -> int:
     from ..planner.cluster import load as load_cluster
     from ..planner.models import inputs_of, network_at
     from ..planner.plan_picture import check_picture
+    from ..planner.planning import SEARCH_SECONDS
 
     if given.cluster is None and not given.formula:
         raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
     _check_together(given)
+    if given.budget is None:
+        given.budget = SEARCH_SECONDS
     for name in ('budget', 'proposals', 'memory', 'stale'):
         value = getattr(given, name)
         if value is not None and not value > 0:
@@ -194,6 +197,8 @@ class _Planning:
         proposals = sum(walk.proposals for walk in found.discovery.walks)
         console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as data parallelism; %d '
                       'proposals in %.1f s' % (found.name, ratio, proposals, found.discovery.elapsed))
+        if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.walks):
+            console.write('the plans that a search begins with took all its time: give it more, with --budget')
         self._front(found.front)
         return 0
 

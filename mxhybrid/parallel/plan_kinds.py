@@ -167,7 +167,7 @@ class Explicit(Plan):
         for one in graph.computing:
             split = self.splits.get(graph.label(one))
             if split is None:
-                raise InputError('plan: it says nothing of %s' % graph.label(one))
+                raise InputError('plan: it says nothing of %s: add that, or make another one' % graph.label(one))
             self._check(graph, one, split, ranks)
             found[one.number] = split
         unknown = sorted(set(self.splits) - {graph.label(one) for one in graph.computing})

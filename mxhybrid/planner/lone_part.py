@@ -4,7 +4,7 @@ What operators compute from weights only, as the joined weights of a recurrent l
 it.
 """
 import itertools
-from typing import Any, Dict, Set, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 import mxnet as mx
 
@@ -42,9 +42,9 @@ def degrees_of(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
     return tuple(max(1 + (extent < count), round(count / extent)) for count, extent in zip(shape, shape_of(place.box)))
 
 
-def stand_in(shape: Tuple[int, ...], place: PartPlace) -> Split:
-    """A split that has a place."""
-    return _Around(place, degrees_of(shape, place))
+def stand_in(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
+    """A split that has a place, in the degrees of one that has the `whole` of which that is a piece."""
+    return _Around(place, degrees_of(shape, whole or place))
 
 
 class _Lone:
@@ -86,7 +86,7 @@ class _Lone:
 
 
 def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int], blocked: Set[int],
-              composed: Dict[str, Any]) -> StillProgram:
+              composed: Dict[str, Any], whole: Optional[PartPlace] = None) -> StillProgram:
     """The program of a part.
 
     Parameters
@@ -98,10 +98,12 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
         Where in `graph` gradients go back to, and what comes in a layout of oneDNN's.
     composed : dict
         As for :class:`mxhybrid.parallel.program.Program`.
+    whole : PartPlace, optional
+        The part, where `place` is a piece of it: then it is composed as that is.
     """
     alone = _Lone(graph, one)
     operator = alone.graph.computing[0]
-    parts = Parts(alone.graph, {operator.number: stand_in(graph.shape(one), place)})
+    parts = Parts(alone.graph, {operator.number: stand_in(graph.shape(one), place, whole)})
     boxes = {rank: parts.part(operator, rank).inputs for rank in parts.places[operator.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for at, entry in enumerate(operator.inputs):

@@ -75,8 +75,8 @@ class Tasks:
         self.work: List[float] = []
         self.latency: List[float] = []
         self.express: List[bool] = []
-        self.kinds: List[str] = []
-        self.ranks: List[int] = []
+        self._kinds: List[str] = []
+        self._ranks: List[int] = []
         self.inner: List[Tuple[int, int]] = []
 
     def records(self) -> Tuple[np.ndarray, np.ndarray]:
@@ -94,6 +94,14 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.work)
 
+    def kind(self, at: int) -> str:
+        """What a task is for."""
+        return self._kinds[at]
+
+    def rank(self, at: int) -> int:
+        """Whose it is; -1 for nobody's."""
+        return self._ranks[at]
+
     def add(self, kind: str, rank: int, resource: int, work: float, second: int = -1, latency: float = 0.0,
             express: bool = False, after: Sequence[int] = ()) -> int:
         """A task behind others of these; its index."""
@@ -102,8 +110,8 @@ class Tasks:
         self.work.append(work)
         self.latency.append(latency)
         self.express.append(express)
-        self.kinds.append(kind)
-        self.ranks.append(rank)
+        self._kinds.append(kind)
+        self._ranks.append(rank)
         self.inner += [(one, len(self.work) - 1) for one in after]
         return len(self.work) - 1
 
@@ -273,15 +281,13 @@ class Records:
         """As :meth:`Tasks.records`."""
         return self._tasks, self._targets
 
-    @property
-    def kinds(self) -> List[str]:
-        """What each task is for."""
-        return [KINDS[kind] for kind in (self._tasks['about'] % _MOST_KINDS).tolist()]
+    def kind(self, at: int) -> str:
+        """What a task is for."""
+        return KINDS[self._tasks['about'].item(at) % _MOST_KINDS]
 
-    @property
-    def ranks(self) -> List[int]:
+    def rank(self, at: int) -> int:
         """Whose it is; -1 for nobody's."""
-        return (self._tasks['about'] // _MOST_KINDS - 1).tolist()
+        return self._tasks['about'].item(at) // _MOST_KINDS - 1
 
     @property
     def resource(self) -> np.ndarray:

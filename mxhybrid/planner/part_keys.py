@@ -3,7 +3,7 @@ import collections
 import functools
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -68,9 +68,9 @@ class PartKeys:
             told.append(degrees_of(graph.shape(one), place))
         return '%s %s' % (one.op, hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20])
 
-    def program(self, one: Operator, place: PartPlace) -> StillProgram:
-        """The program of a part."""
-        return lone_part(self._graph, one, place, self._learning, self._blocked, self._composed)
+    def program(self, one: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> StillProgram:
+        """The program of a part, or of a piece of the `whole` one."""
+        return lone_part(self._graph, one, place, self._learning, self._blocked, self._composed, whole)
 
     def sums(self, one: Operator, place: PartPlace) -> List[StillProgram]:
         """What sums the gradients of a part's outputs, where several operators read one."""

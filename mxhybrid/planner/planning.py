@@ -35,7 +35,7 @@ _FINALISTS = 3
 
 #: Seconds of walking where nothing is said: with what comes before and behind it, and a command's imports, less than 10
 #: for Inception-v3 on 16 ranks, once operators were timed.
-SEARCH_SECONDS = 6.0
+SEARCH_SECONDS = 4.5
 
 
 class FoundPlan(NamedTuple):
@@ -120,18 +120,24 @@ class Planner:
         """Time parts of operators that are cut in one dimension, in as many parts as there are ranks, and of those that
         follow them: the others are estimated from these.  How many were not known yet.
         """
-        wanted: Dict[Tuple[int, PartPlace], Operator] = {}
+        needed = self._first_parts(self._base)
+        wanted = dict(needed)
         for number in self._choices.deciding:
             for split in self._choices.of(number):
                 cut = sum(degree > 1 for degree in split.degrees + (split.addends,))
                 if cut == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
-                    for other, follows in self._choices.follow(self._base, {number: split}).items():
-                        places = follows.places(self.graph.shape(self.graph.operators[other]),
-                                                rule_of(self.graph.operators[other]).grains(
-                                                    self.graph, self.graph.operators[other]))
-                        wanted[other, next(iter(places.values()))] = self.graph.operators[other]
+                    wanted.update(self._first_parts(self._choices.follow(self._base, {number: split})))
         return self._profiles.measure(self.graph, [(one, place) for (_, place), one in wanted.items()],
-                                      frozen=self._frozen)
+                                      frozen=self._frozen, needed=needed)
+
+    def _first_parts(self, splits: Mapping[int, Split]) -> Dict[Tuple[int, PartPlace], Operator]:
+        """Of each operator that is split, the part of the first rank."""
+        found = {}
+        for number, split in splits.items():
+            one = self.graph.operators[number]
+            places = split.places(self.graph.shape(one), rule_of(one).grains(self.graph, one))
+            found[number, next(iter(places.values()))] = one
+        return found
 
     def splits(self, plan: Plan) -> Dict[int, Split]:
         """How a plan splits the network; InputError where it cannot."""

@@ -60,13 +60,13 @@ class Prediction:
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
         tasks = self._blocks.tasks(key)
         kind, which = self._names[key % len(self._names)]
-        shown = tasks.kinds[index]
+        shown = tasks.kind(index)
         if kind == 'back' or kind == 'backward' and shown == 'exchange':
             shown = 'exchange_back'
         elif shown == 'sum' and not self._blocks.is_bundled(which):
             shown = 'group_sum'
         resource = tasks.resource[index]
-        machine, where = self._model.machine, tasks.ranks[index]
+        machine, where = self._model.machine, tasks.rank(index)
         link: Where = where if resource >= 0 and resource == machine.core_of(where) else (
             machine.names[resource] if resource >= 0 else 'memory')
         size = int(tasks.work[index]) if isinstance(link, str) and resource >= 0 else 0

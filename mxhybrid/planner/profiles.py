@@ -3,7 +3,7 @@ import hashlib
 import json
 import time
 import weakref
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 from tqdm import tqdm
@@ -18,17 +18,18 @@ from ..parallel.program import Parts
 from ..parallel.rule_table import rule_of
 from ..parallel.split import PartPlace
 from .part_keys import PartKeys
+from .pieces import Piece, piece_of
 from .profile_file import default_path, merge_profiles, read_profiles
 from .reference import Reference, reference_seconds
-from .roofline import Timed, TimedParts, Work, estimate_part, work_of
+from .roofline import Timed, TimedParts, Work, estimate_part, roof_seconds, work_of
 from .still import StillProgram, still
 from .stopwatch import PartSeconds, ProgramWatch, part_seconds
 
 logger = get_logger(__name__)
 
-#: Bytes that a part may read and write: larger ones, as plans for many more machines than one have them, would take its
-#: memory, and are estimated by smaller ones.
-MOST_BYTES = 1 << 29
+#: Bytes that what is timed may read and write: with gradients and what MXNet computes them in, it takes some six times
+#: as much memory, of which some stays.  Of larger ones a piece is timed, if they are those of data parallelism.
+MOST_BYTES = 1 << 28
 
 #: Seconds after which new times are written, so that little is lost with a process.
 _SAVE_S = 10.0
@@ -74,7 +75,7 @@ class Profiles:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def part(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
-             measure: bool = True) -> PartSeconds:
+             measure: bool = True, needed: bool = False) -> PartSeconds:
         """What a part of an operator takes.
 
         Parameters
@@ -88,6 +89,8 @@ class Profiles:
             Inputs of the graph through which gradients go back, and parameters that have none.
         measure : bool, optional
             Whether it is measured if it is not known, unless this object only estimates, or it is too large.
+        needed : bool, optional
+            Whether a piece of it is measured where it is too large.
 
         Returns
         -------
@@ -103,33 +106,40 @@ class Profiles:
         if estimates and key in self._estimates:
             return self._estimates[key]
         work = work_of(graph, one, rule_of(one).part(graph, one, place))
-        if estimates or work.bytes > MOST_BYTES:
+        piece = None if estimates else _timed_piece(graph, one, place, needed)
+        if piece is None:
             self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
             return self._estimates[key]
         try:
-            forward, backward = part_seconds(keys.program(one, place))
-            found = PartSeconds(forward, backward + sum(part_seconds(each).forward for each in keys.sums(one, place)))
+            forward, backward = part_seconds(keys.program(one, piece.place, place))
+            backward += sum(part_seconds(each).forward for each in keys.sums(one, piece.place))
         except mx.base.MXNetError as error:
             raise InputError('profiles: %s (%s of shape %s, %s) cannot be timed on this machine: %s: change it, or its '
                              'type' % (graph.label(one), one.op, graph.shape(one), graph.dtypes[one.number, 0],
                                        str(error).strip().split('\n')[-1])) from error
+        times = roof_seconds(work) / roof_seconds(piece.work) if piece.place != place else 1.0
+        found = PartSeconds(forward * times, backward * times)
         self._keep('parts', key, [*found, *work])
         return found
 
-    def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = ()
-                ) -> int:
-        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it; how many."""
+    def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = (),
+                needed: Container[Tuple[int, PartPlace]] = ()) -> int:
+        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it; how many.
+
+        Parts that are too large are left to estimates, but for those `needed`, by their operators' numbers.
+        """
         keys = self.keys(graph, flows, frozen)
-        missing = {key: pair for pair in wanted for key in [keys.of(*pair)] if key not in self._kept['parts']}
-        large = [key for key, (one, place) in missing.items() if self._measures
-                 and work_of(graph, one, rule_of(one).part(graph, one, place)).bytes > MOST_BYTES]
+        missing = {key: (one, place, (one.number, place) in needed) for one, place in wanted
+                   for key in [keys.of(one, place)] if key not in self._kept['parts']}
+        large = [key for key, pair in missing.items() if self._measures and _timed_piece(graph, *pair) is None]
         for key in large:
             del missing[key]
         if large:
             logger.warning('profiles: %d parts of operators read and write more than %s: they are not timed, but '
                            'estimated by smaller ones', len(large), size_text(MOST_BYTES))
-        for one, place in tqdm(missing.values(), desc='operators', unit=' parts', disable=None if missing else True):
-            self.part(graph, one, place, flows, frozen)
+        for one, place, is_needed in tqdm(missing.values(), desc='operators', unit=' parts',
+                                          disable=None if missing else True):
+            self.part(graph, one, place, flows, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
@@ -200,6 +210,12 @@ class Profiles:
             self._told = True
             return
         self._new = {section: {} for section in self._kept}
+
+
+def _timed_piece(graph: Graph, one: Operator, place: PartPlace, needed: bool) -> Optional[Piece]:
+    """What of a part is timed: all of it, a piece where that is too large and needed, or nothing."""
+    found = piece_of(graph, one, place, MOST_BYTES)
+    return found if found is None or needed or found.place == place else None
 
 
 def _digest(program: StillProgram) -> str:

@@ -302,13 +302,18 @@ class _Path:
             ends = np.where(events['end'][users] <= events['start'][task], events['end'][users], -1.0)
             # Express tasks put off what had not begun: then nothing ends just when this starts.
             return self._first(users[ends == ends.max()]), RESOURCE
-        start, stop = np.searchsorted(self._after, [task, task + 1])
+        start, stop = _range_of(self._after, task)
         before = self._before[start:stop]
         last = before[events['end'][before] + self._tasks['latency'][before] == events['ready'][task]]
         return (self._first(last), AFTER) if len(last) else (None, START)
 
     def _earlier(self, resource: int, task: int) -> np.ndarray:
         """Tasks that were taken before on a resource."""
-        start, stop = np.searchsorted(self._held, [resource, resource + 1])
+        start, stop = _range_of(self._held, resource)
         users = self._users[start:stop]
         return users[:np.searchsorted(self._events['place'][users], self._events['place'][task])]
+
+
+def _range_of(numbers: np.ndarray, wanted: int) -> np.ndarray:
+    """Where a number is in others, which are in order; of their type, or NumPy makes a copy of them all."""
+    return np.searchsorted(numbers, np.array([wanted, wanted + 1], numbers.dtype))

@@ -9,6 +9,7 @@ import numpy as np
 from ..parallel.boxes import Box, shape_of
 from ..parallel.exchange import Exchange
 from ..parallel.graph import Entry, Graph
+from ..parallel.layout import Layout
 from ..parallel.program import Parts, Program
 from ..parallel.rule_table import indices
 
@@ -87,6 +88,17 @@ class _StillNode:
         """Nothing is kept anywhere."""
 
 
+class _Alone(Program):
+    """A program whose exchanges are those of its own rank: what others get of each other, where they are many, takes
+    seconds to find out, and nothing of it is computed here.
+    """
+
+    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
+        """As :meth:`mxhybrid.parallel.program.Program.exchange`."""
+        return super().exchange(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank}, *more,
+                                **others)
+
+
 def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, Dict[int, Box]],
           composed: Dict[str, Any], flows: Any = (), frozen: Any = ()) -> StillProgram:
     """A rank's program without its exchanges; the parameters are those of
@@ -99,7 +111,7 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
         node = _StillNode(exchange, differentiable, 'mxhybrid_still%d' % len(nodes))
         nodes[node.name] = node
         return node
-    program = Program(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
+    program = _Alone(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
     made = list(program.symbol)
     # The token, and what an exchange brings for the network's outputs, are just inputs.
     kept = [at for at, one in enumerate(made) if one.list_outputs() != one.list_inputs()]

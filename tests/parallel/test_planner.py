@@ -175,6 +175,17 @@ def test_ends_when_nothing_is_gained(place):
     assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
 
 
+def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(place):
+    found = plan(place, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
+    assert ' 0 proposals in ' in found and 'give it more, with --budget' in found
+    kept = json.loads((place / 'plan.json').read_text())
+    label = next(iter(kept['operators']))
+    del kept['operators'][label]
+    (place / 'plan.json').write_text(json.dumps(kept))
+    wrong = plan(place, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
+    assert 'it says nothing of %s: add that, or make another one' % label in wrong
+
+
 def test_tables_are_timed_and_modules_beside_the_model_are_found(place):
     (place / 'words.py').write_text('rows = 1000')
     command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '

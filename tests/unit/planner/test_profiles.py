@@ -3,6 +3,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import time
 
 import mxnet as mx
 import numpy as np
@@ -19,6 +20,7 @@ from mxhybrid.parallel.split import PartPlace
 from mxhybrid.parallel.traced import traced
 from mxhybrid.planner import profile_file
 from mxhybrid.planner.part_keys import PartKeys
+from mxhybrid.planner.pieces import piece_of
 from mxhybrid.planner.profile_file import merge_profiles, read_profiles
 from mxhybrid.planner.profiles import Profiles
 from mxhybrid.planner.roofline import Timed, Work, estimate_part, roof_seconds, work_of
@@ -265,6 +267,61 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
     for one, of in pairs:
         assert min(profiles.part(graph, one, of)) > 0
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
+
+
+def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
+    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    one = operators(images, 'Convolution')[1]
+    whole = place(graph, one)
+    work = work_of(graph, one, rule_of(one).part(graph, one, whole))
+    monkeypatch.setattr('mxhybrid.planner.profiles.MOST_BYTES', work.bytes / 2)
+    assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
+    assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
+    assert min(profiles.part(graph, one, whole, measure=False)) > 0
+    (kept,) = read_profiles(profiles.path)['parts'].values()
+    assert kept[2:] == list(work)
+
+
+@pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
+def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
+    """Halves of a batch whose statistics are its own have no joint ones."""
+    graph, keys, (one,) = images.graph, PartKeys(images.graph, COMPOSED[True]), operators(images, 'BatchNorm')
+    whole = place(graph, one, **cut)
+    size = work_of(graph, one, rule_of(one).part(graph, one, whole)).bytes
+    for share in (1, 2, 4):
+        piece = piece_of(graph, one, whole, 1.1 * size / share)
+        samples, *rest = (high - low for low, high in piece.place.box)
+        assert (samples * share, rest) == (whole.box[0][1] - whole.box[0][0], [8, 8, 8])
+        inputs = keys.program(one, piece.place, whole).inputs
+        assert (samples, 8, 8, 8) in [value.shape for value in inputs.values()]
+        assert any('mxhybrid_still' in name for name in inputs) == is_joint
+
+
+def test_what_cannot_be_cut_has_no_piece(words):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    whole = place(graph, layer)
+    assert piece_of(graph, layer, whole, 1e9).place == whole
+    assert piece_of(graph, layer, whole, 10.0) is None
+    convolution = graph_of(nn.Conv2D(64, 3, in_channels=64), (1, 64, 64, 64)).graph
+    (one,) = convolution.computing
+    rows = piece_of(convolution, one, place(convolution, one, d1=(0, 1)), 3e5)
+    assert [high - low for low, high in rows.place.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
+
+
+def test_what_others_exchange_is_left_out():
+    """Of 512 ranks it takes many seconds to find that out."""
+    net = nn.HybridSequential(prefix='net_')
+    net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
+    network = graph_of(net, (512, 512))
+    graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+    (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
+    begun = time.process_time()
+    program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
+    assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
+    program = keys.program(norm, place(graph, norm, d0=(0, 1)))
+    assert time.process_time() - begun < 5
+    told = [value.shape[0] for name, value in program.inputs.items() if 'mxhybrid_still' in name]
+    assert told and max(told) == 512
 
 
 def test_estimates_are_scaled_to_their_neighbours():
