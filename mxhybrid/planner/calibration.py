@@ -7,7 +7,6 @@ seconds of cores, and what is left of the clock's seconds is latency.
 import dataclasses
 import functools
 import statistics
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -20,7 +19,8 @@ from ..parallel.team import team_of
 from .cluster import Bucket, Cluster, Host, TransferCost
 from .core_time import CoreWatch, Taken
 from .cores import facts, hosts_of
-from .exchange_probe import ExchangeChain, GroupSums, Step, all_to_all, shifted
+from .exchange_probe import GroupSums, all_to_all, shifted
+from .exchange_times import ExchangeTimes
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
 from .horovod_probe import HorovodSums
 from .profiles import Profiles
@@ -31,15 +31,11 @@ from .time_budget import TimeBudget
 
 logger = get_logger(__name__)
 
-#: Bytes of transfers after idleness, and seconds of idleness before each; no larger ones when one has taken so long.
+#: Bytes of transfers after idleness; no larger ones when one has taken so many seconds.
 WAY_BYTES = tuple(1 << at for at in range(12, 24))
-IDLE_S, LONG_ENOUGH_S = 0.03, 0.15
-#: Transfers of each size, and fewer where the fastest ones differ by less than a share.
-WAY_ROUNDS, STEADY_ROUNDS, STEADY = 9, 3, 0.02
+LONG_ENOUGH_S = 0.15
 #: Bytes that a rank gives in an exchange, or has in a sum over a group.
 EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
-#: Exchanges of the longer chain; the shorter one has one.
-CHAIN = 5
 #: Passes over memory that a network makes before a step.
 PASSES = 6
 #: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
@@ -85,6 +81,7 @@ class Calibration:
             logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
                            'lane')
         places = job.topology.places
+        self._exchanges = ExchangeTimes(job, self._team, self._watch)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
@@ -182,12 +179,8 @@ class Calibration:
         sizes: List[int] = []
         seconds: List[float] = []
         for size in WAY_BYTES:
-            chain = self._chain(lambda columns: shifted(groups, 1, columns), size, 1)
-            chain.there()
             sizes.append(size)
-            # Programs that compute beside it make it longer, nothing makes it shorter.
-            seconds.append(self._fastest(chain))
-            self._forget(chain)
+            seconds.append(self._exchanges.after_idleness(lambda columns: shifted(groups, 1, columns), size))
             if seconds[-1] > LONG_ENOUGH_S:
                 break
         bucket, _, left = fit_bucket(sizes, seconds)
@@ -197,27 +190,9 @@ class Calibration:
                       bucket.burst > 0), 1e6 * latency, _left(left))
         return bucket, latency
 
-    def _fastest(self, chain: ExchangeChain) -> float:
-        """Seconds of the fastest of some transfers."""
-        found: List[float] = []
-        rounds = STEADY_ROUNDS if self._watch.is_late() else WAY_ROUNDS
-        while len(found) < rounds:
-            found = sorted(found + [self._after_idleness(chain)])
-            if len(found) >= STEADY_ROUNDS and found[STEADY_ROUNDS - 1] <= (1 + STEADY) * found[0]:
-                break
-        return found[0]
-
-    def _after_idleness(self, chain: ExchangeChain) -> float:
-        """Seconds of a transfer on the slowest worker that takes part."""
-        self._watch.meet()
-        time.sleep(IDLE_S)
-        began = time.perf_counter()
-        chain.there()
-        return max(self._watch.exchange(time.perf_counter() - began))
-
     def _latency(self, groups: List[List[int]]) -> float:
         """Seconds of a small exchange, in a graph, in which nobody computes."""
-        taken = self._each(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
+        taken = self._exchanges.each(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
         # Who has no part in it computes nothing.
         part = self._job.num_workers / sum(map(len, groups))
         return max(0.0, (taken.seconds - taken.core_s) * part)
@@ -228,7 +203,7 @@ class Calibration:
             return Bucket(copied), 0.0
         sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
         part = self._job.num_workers / sum(map(len, pairs))
-        taken = [self._each(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
+        taken = [self._exchanges.each(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
         left = [max(0.0, one.seconds - one.core_s) * part for one in taken]
         _, slope = least_squares([(1.0, float(size)) for size in sizes], left)
         # No faster than a core copies: what is left beside the seconds of cores may be next to nothing.
@@ -238,25 +213,6 @@ class Calibration:
         return Bucket(rate), latency
 
     # -- exchanges -------------------------------------------------------------------------------------------------
-
-    def _chain(self, step: Callable[[int], Callable[[int], Step]], size: int, length: int, passes: int = 0
-               ) -> ExchangeChain:
-        columns = size // 4
-        return ExchangeChain(self._team, self._job.num_workers, columns, step(columns), length, passes)
-
-    def _forget(self, chain: ExchangeChain) -> None:
-        self._watch.meet()
-        chain.forget()
-
-    def _each(self, step: Callable[[int], Callable[[int], Step]], size: int, passes: int = 0) -> Taken:
-        """What one direction of one exchange takes: a long chain without a short one."""
-        taken = []
-        for length in (1, CHAIN):
-            chain = self._chain(step, size, length, passes)
-            taken.append(self._watch.take(chain.there_and_back))
-            self._forget(chain)
-        ways = 2 * (CHAIN - 1)
-        return Taken(*((long - short) / ways for short, long in zip(*taken)))
 
     def _groups(self) -> List[List[List[int]]]:
         """Ways to put ranks into groups: neighbours in pairs, and all together."""
@@ -282,15 +238,15 @@ class Calibration:
         sizes = self._sizes(self._limit * EXCHANGE_S)
         self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
-            taken = self._each(lambda columns: shifted([self._everyone], shift, columns), size)
+            taken = self._exchanges.each(lambda columns: shifted([self._everyone], shift, columns), size)
             samples.append(Sample(2, 2 * size, taken.core_s))
             if count > 2:
-                taken = self._each(lambda columns: all_to_all([self._everyone], columns), size)
+                taken = self._exchanges.each(lambda columns: all_to_all([self._everyone], columns), size)
                 samples.append(_among(count, size, taken.core_s))
                 self._together = size, taken
         cost = self._fitted('exchange', samples)
         # One right behind the other they take less than in a network.
-        apart = self._each(lambda columns: shifted([self._everyone], shift, columns), sizes[0], CHAIN)
+        apart = self._exchanges.each(lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
         more = max(0.0, apart.core_s - samples[0].seconds)
         latency = self._beyond(apart.seconds - apart.core_s / self._core, 1)
         self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more, 1e3 * latency)
@@ -425,7 +381,7 @@ class Calibration:
         count = len(self._everyone)
         if self._together is None:
             size = self._sizes(self._limit * EXCHANGE_S)[-1]
-            self._together = size, self._each(lambda columns: all_to_all([self._everyone], columns), size)
+            self._together = size, self._exchanges.each(lambda columns: all_to_all([self._everyone], columns), size)
         size, taken = self._together
         most = max(len(local) * (count - len(local)) for local in self._local)
         leaving = most * size / count

@@ -48,12 +48,12 @@ def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
 
 
 class ExchangeChain:
-    """A graph of some exchanges, one after the other (collective).  With `passes` there are so many dense layers, too,
-    the first of them behind the first exchange, as in a network: what exchanges need is in no cache then, and threads
-    sleep.
+    """A graph of some exchanges, one after the other (collective).  With `layers` there are so many dense ones, too,
+    each behind an exchange as long as there are some, as in a network: what exchanges need is in no cache then, and
+    threads sleep.
     """
 
-    def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int, passes: int = 0):
+    def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int, layers: int = 0):
         first = team.reserve(_NUMBERS)
         token, given = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
         self._nodes: List[ExchangeNode] = []
@@ -62,7 +62,7 @@ class ExchangeChain:
         assert transport is not None and length <= _NUMBERS
         weight = mx.sym.var('weight', shape=_LAYER, dtype='float32')
         shape = None
-        for at in range(max(length, passes)):
+        for at in range(max(length, layers)):
             if at >= length:
                 given = _behind_a_layer(given, weight)
                 continue
@@ -74,7 +74,7 @@ class ExchangeChain:
             shape = shape or shape_of(exchange.source)
             self._nodes.append(team.node(exchange, True))
             token, given = self._nodes[-1].symbol(token, given, plain=True)
-            if at < passes:
+            if at < layers:
                 given = _behind_a_layer(given, weight)
         symbol = mx.sym.Group([self._nodes[-1].ending(one) for one in (given, token)])
         self._order = symbol.list_inputs()
@@ -83,7 +83,8 @@ class ExchangeChain:
         self._arrays = {'token': mx.nd.zeros(1, ctx=mx.cpu()), 'given': mx.nd.ones(shape, ctx=mx.cpu())}
         for array in self._arrays.values():
             array.attach_grad()
-        self._arrays['weight'] = mx.nd.zeros(_LAYER, ctx=mx.cpu())
+        if layers:
+            self._arrays['weight'] = mx.nd.zeros(_LAYER, ctx=mx.cpu())
 
     def there(self) -> None:
         """Make them, and wait."""
