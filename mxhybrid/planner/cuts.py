@@ -94,8 +94,7 @@ class Cut:
             numbers = []
             for place, part in zip(self.places, self.parts):
                 shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
-                key = place if part.build is not None else (
-                    shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items())))
+                key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
                 if key not in known:
                     known[key] = len(places)
                     places.append(place)

@@ -63,7 +63,7 @@ class PartKeys:
         told = [one.op, sorted(attrs.items()), inputs, one.outputs, self._summed(one)]
         composed = self._composed.get(one.op)
         if part.build is not None:
-            told.append([graph.inputs(one), place])
+            told.append([graph.inputs(one), shape_of(place.box), place.addends])
         elif composed is not None and composed.applies(graph, one, stand_in(graph.shape(one), place)):
             told.append(degrees_of(graph.shape(one), place))
         return '%s %s' % (one.op, hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20])

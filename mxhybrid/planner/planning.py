@@ -1,4 +1,5 @@
 """Plans of a network on a cluster: what they take, and which takes least."""
+import gc
 import math
 import os
 import sys
@@ -98,9 +99,10 @@ class Planner:
         step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         machine = Machine(cluster)
-        self.model = StepModel(step_graph, machine, self._part_times(True), states)
+        self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states)
+        self.model = self._new_model(True)
         #: Of what was not measured it has estimates.
-        self._rough = StepModel(step_graph, machine, self._part_times(False), states)
+        self._rough = self._new_model(False)
         self._sums = sums
         self._choices = Choices(step_graph, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
@@ -223,6 +225,11 @@ class Planner:
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
         found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, stale, memory_bytes), seed, progress)
+        if model is self.model:
+            # What models remember of very many ranks are gigabytes, in cycles, and this is the other one.
+            self._rough = self._new_model(False)
+            problem = PlanProblem(self._rough, self._choices)
+            gc.collect()
         splits = problem.splits(found.assignment)
         # What has come back to where it began is no other plan.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),

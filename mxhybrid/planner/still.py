@@ -88,7 +88,7 @@ class _StillNode:
         """Nothing is kept anywhere."""
 
 
-class _Alone(Program):
+class _OneRank(Program):
     """A program whose exchanges are those of its own rank: what others get of each other, where they are many, takes
     seconds to find out, and nothing of it is computed here.
     """
@@ -111,7 +111,7 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
         node = _StillNode(exchange, differentiable, 'mxhybrid_still%d' % len(nodes))
         nodes[node.name] = node
         return node
-    program = _Alone(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
+    program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
     made = list(program.symbol)
     # The token, and what an exchange brings for the network's outputs, are just inputs.
     kept = [at for at, one in enumerate(made) if one.list_outputs() != one.list_inputs()]

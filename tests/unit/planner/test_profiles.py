@@ -100,6 +100,8 @@ def test_parts_that_differ_in_their_position_are_one(images):
     whole = [place(graph, one) for one in (first, second)]
     assert keys.of(first, whole[0]) != keys.of(second, whole[1])
     assert keys.of(second, PartPlace(whole[1].box, 0, 2)) != keys.of(second, PartPlace(whole[1].box, 1, 2))  # a bias
+    (pick,) = operators(images, 'pick')
+    assert keys.of(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.of(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
     with_gradient = PartKeys(graph, COMPOSED[True], flows={'data0'})
     assert keys.of(first, whole[0]) != with_gradient.of(first, whole[0])
     assert keys.of(second, whole[1]) == with_gradient.of(second, whole[1])
