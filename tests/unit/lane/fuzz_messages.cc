@@ -464,7 +464,7 @@ class Hosts {
     }
   }
   void changed(Way& way, uint32_t ring) {
-    way.mark(ring);
+    way.mark(ring, worker_.block().at<WorkerBlock>(0)->moved.load());
     worker_.block().at<WorkerBlock>(0)->moved.fetch_add(1);
   }
   void reopen(OpenSum& sum) {
