@@ -67,7 +67,6 @@ bool Moves::has_work(const std::vector<Memory>& workers) const {
 
 void Moves::progress(const std::vector<Memory>& workers) {
   if (!has_work(workers)) return;
-  const std::vector<uint32_t> before = seen_;
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
     if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->moved.load();
   }
@@ -84,8 +83,8 @@ void Moves::progress(const std::vector<Memory>& workers) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
         if (number >= rings) throw std::runtime_error("a worker of this host changed a ring that is not there");
         if (end.outgoing) {
-          const uint32_t turn = end.way.ring(number).turn.load() - before[end.worker];
-          waiting_.push_back({static_cast<int32_t>(turn), &end, number});
+          const uint32_t turn = end.way.ring(number).turn.load() - seen_[end.worker];
+          waiting_.push_back({static_cast<int32_t>(turn), &end, number});  // counts begin anew after 2^32
         } else {
           tell(end, number);
         }

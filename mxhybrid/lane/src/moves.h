@@ -44,7 +44,7 @@ class Moves {
  private:
   struct Ring;
   struct End;
-  /// A ring with something to send, and the changes that its worker had made since `progress` looked last.
+  /// A ring with something to send, and its place among its worker's changes, relative to the last one seen.
   struct Waiting {
     int32_t turn;
     End* end;
