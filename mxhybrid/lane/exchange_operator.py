@@ -2,7 +2,7 @@
 ``src/exchange_operator.h``.
 """
 import weakref
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from ..native.engine import function_address
 from ..native.symbols import symbol_function
@@ -32,8 +32,9 @@ class ExchangeOperator:
         self._info = self._library.exchange_operator_info(pointer)
         weakref.finalize(self, self._library.exchange_operator_close, pointer).atexit = False
 
-    def symbol(self, name: str, token: Any, given: Any) -> Any:
-        """The operator in a graph: the token, and what is taken if that is anything."""
+    def symbol(self, name: str, inputs: List[Any]) -> Any:
+        """The operator in a graph, of the token and what is given if that is anything: the token, and what is taken if
+        that is anything.
+        """
         # As NDArrayOp of MXNet, which warns that it is old, makes it.
-        return symbol_function('_NDArray')(*([token] if given is None else [token, given]), info='%x' % self._info,
-                                           name=name)
+        return symbol_function('_NDArray')(*inputs, info='%x' % self._info, name=name)

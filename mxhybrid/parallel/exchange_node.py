@@ -106,21 +106,25 @@ class ExchangeNode:
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
         """The operator in a graph: the token after it, and what the rank gets, None if that is nothing.
 
-        `plain`: the gradient of what is given is wanted, and never added up in place.
+        `plain`: the gradient of what is given is wanted, and never added up in place, or none goes back.
         """
         name = 'exchange%d' % self.number
-        if plain and self._differentiable and self._notifier is None:
+        if plain and self._notifier is None:
             self._operator = self._transport.operator(self.exchange)
+        inputs = [token] if given is None else [token, given]
+        if not self._differentiable:
+            inputs = [mx.sym.BlockGrad(one) for one in inputs]
         if self._operator is not None:
             # It may read no input of the graph.
-            both = self._operator.symbol(name, *(mx.sym.identity(one) if one is not None and _is_input(one) else one
-                                                 for one in (token, given)))
-            return (both, None) if self.exchange.target is None else (both[0], both[1])
-        inputs = [token] + ([] if given is None else [mx.sym.stack(given, axis=0)])
-        both = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
-        if self.exchange.target is None:
-            return both, None
-        return both[0], mx.sym.SliceChannel(both[1], num_outputs=1, axis=0, squeeze_axis=True)
+            made = self._operator.symbol(name, [mx.sym.identity(one) if _is_input(one) else one for one in inputs])
+        else:
+            inputs[1:] = [mx.sym.stack(one, axis=0) for one in inputs[1:]]
+            made = mx.sym.Custom(*inputs, op_type=OPERATOR, number=str(self.number), name=name)
+        after, taken = (made, None) if self.exchange.target is None else (made[0], made[1])
+        if taken is not None and self._operator is None:
+            taken = mx.sym.SliceChannel(taken, num_outputs=1, axis=0, squeeze_axis=True)
+        # Backward goes past an exchange of which nothing goes back: that would wait in the engine's queue for its turn.
+        return after if self._differentiable else token + mx.sym.BlockGrad(after), taken
 
     def ending(self, made: Any) -> Any:
         """What a graph may have as an output, of what the operator makes."""
@@ -138,11 +142,6 @@ class ExchangeNode:
     def backward(self, gradient: Any, token: Any, target: Any, request: str) -> None:
         """Begin its reverse."""
         try:
-            if not self._differentiable:
-                token[:] = 0
-                if target is not None and request != 'add':
-                    target[:] = 0
-                return
             if target is not None and request == 'null':
                 target = mx.nd.empty(target.shape, dtype=target.dtype, ctx=mx.cpu())
             ends = self._begins(self.exchange.backward)

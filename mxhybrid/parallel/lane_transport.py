@@ -1,4 +1,5 @@
 """Moves by the lane: compiled, without Python on their way."""
+import threading
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -17,6 +18,9 @@ class LaneTransport:
     def __init__(self, ways: Ways):
         self._ways = ways
         self._passages: Dict[int, Passage] = {}
+        # Where backward passes of two calls meet, threads of MXNet come with one move at the same time: of a second
+        # passage with its tag nobody would find what it sends.
+        self._lock = threading.Lock()
 
     def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
         """Have the engine make a move; `source` is there already, `others` are held back, too, until it is made.
@@ -48,9 +52,10 @@ class LaneTransport:
 
     def _passage(self, move: Move, source: Any, target: Any) -> Passage:
         some = target if source is None else source
-        return self._passages.get(move.tag) or self._new_passage(
-            move, np.float32 if some is None else some.dtype, None if source is None else source.shape,
-            None if target is None else target.shape)
+        with self._lock:
+            return self._passages.get(move.tag) or self._new_passage(
+                move, np.float32 if some is None else some.dtype, None if source is None else source.shape,
+                None if target is None else target.shape)
 
     def _new_passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
                      target: Optional[Tuple[int, ...]]) -> Passage:

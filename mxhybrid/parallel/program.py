@@ -22,7 +22,7 @@ class AnyNode(Protocol):
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
         """The token after it, and what the rank gets, None if that is nothing; `plain`: the gradient of what is given
-        is wanted, and never added up in place.
+        is wanted, and never added up in place, or none goes back.
         """
 
     def ending(self, made: Any) -> Any:
@@ -279,8 +279,9 @@ class Program:
 
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
+        differentiable = entry[0] in self._flowing and not as_index
         return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one.name, fill,
-                              entry[0] in self._flowing and not as_index, plain=self._is_plain(entry))]
+                              differentiable, plain=self._is_plain(entry) or not differentiable)]
 
     def _is_plain(self, entry: Entry) -> bool:
         """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place

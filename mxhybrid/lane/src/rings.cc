@@ -17,6 +17,7 @@ char* Way::data(uint32_t number) const {
 }
 
 uint32_t Way::open(uint64_t tag, uint64_t bytes) {
+  if (find(tag) != kMostRings) throw std::runtime_error("another move has the tag " + std::to_string(tag));
   uint32_t size = kSmallestRing;
   while (size < kLargestRing && (uint64_t(1) << size) < 2 * bytes) ++size;
   const uint32_t capacity = 1U << size;

@@ -70,7 +70,8 @@ class Way {
   const Memory& memory() const { return memory_; }
   Memory& memory() { return memory_; }
 
-  /// For the writer, one thread at a time: a ring for moves of so many bytes, at best twice as large.
+  /// For the writer, one thread at a time: a ring for moves of so many bytes, at best twice as large.  Throws
+  /// std::runtime_error where there is no room, or a ring with that tag, which is all that the reader would find.
   uint32_t open(uint64_t tag, uint64_t bytes);
   /// It is used no more.
   void close(uint32_t number) { closed_.push_back(number); }

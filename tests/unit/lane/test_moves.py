@@ -1,7 +1,9 @@
 """Moves between workers by the compiled part: bit for bit what the carrier of Python gives, in jobs of any shape."""
 import socket
 import threading
+import time
 
+import mxnet as mx
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -10,7 +12,7 @@ from mxhybrid.base.errors import JobError
 from mxhybrid.lane.moves import Passage
 from mxhybrid.parallel.boxes import cuts, full
 from mxhybrid.parallel.exchange import Exchange
-from mxhybrid.parallel.lane_transport import passage_of
+from mxhybrid.parallel.lane_transport import LaneTransport, passage_of
 from mxhybrid.parallel.layout import Layout
 from mxhybrid.parallel.mail import Mail
 
@@ -254,6 +256,41 @@ def test_a_way_without_room_says_so():
         with pytest.raises(JobError, match='no room for another ring'):
             one_way(made, 0, 1, 500)
         assert kept
+
+
+def test_a_tag_is_one_move_s(job):
+    """The reader finds the first ring with a tag: what went by another one would never come."""
+    move = Exchange(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
+    kept = passage_of(Ways(job, 0), move, 'f4', (5,), None)
+    with pytest.raises(JobError, match='another move has the tag %d' % move.tag):
+        passage_of(Ways(job, 0), move, 'f4', (5,), None)
+    assert kept
+
+
+def test_threads_that_come_with_a_move_at_the_same_time(job):
+    """As of backward passes of two calls of a network whose order is not the calls': they share a passage."""
+    class SlowWays(Ways):
+        def passage(self, *args):
+            time.sleep(0.2)
+            return super().passage(*args)
+
+    number, count, whole = next(_tags), 1000, ((0, 1000),)
+    give, take = [Exchange(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
+                  for rank in (0, 1)]
+    giver, taker = LaneTransport(SlowWays(job, 0)), LaneTransport(SlowWays(job, 1))
+    after = [mx.nd.zeros(1) for _ in range(4)]
+    source, targets = np.full(count, 7, 'f4'), [np.zeros(count, 'f4') for _ in range(2)]
+    threads = [threading.Thread(target=giver.push_views, args=(give, source, None, [one], 0))
+               for one in after[:2]]
+    threads += [threading.Thread(target=taker.push_views, args=(take, None, target, [one], 0))
+                for one, target in zip(after[2:], targets)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in after:
+        one.wait_to_read()
+    assert all((target == 7).all() for target in targets)
 
 
 def test_workers_that_are_not_linked():
