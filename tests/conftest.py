@@ -5,10 +5,12 @@ Where several processes of pytest share the tests (pytest-xdist, which scripts/t
 with ``--slow`` only: what is rare and takes long, of which others have one case of each kind.
 """
 import contextlib
+import faulthandler
 import fcntl
 import logging
 import os
 import sys
+import time
 
 import hypothesis
 import pytest
@@ -23,6 +25,9 @@ from lab import processes  # noqa: E402  (found by the lines above)
 
 # Directory of tests: seconds that one test may take, in the order in which they run.
 TIME_LIMITS = {'unit': 60, 'parallel': 300, 'multihost': 300}
+
+#: Standard error as it is while no test's output is captured.
+STDERR = pytest.StashKey()
 
 #: How many tests are left out, by process of pytest.
 LEFT_OUT = {}
@@ -53,6 +58,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if not config.pluginmanager.hasplugin('timeout'):
         raise pytest.UsageError('the tests need pytest-timeout: without it a hanging job would hang for ever')
+    config.stash[STDERR] = open(os.dup(2), 'w')
     # Further processes of pytest inherit it: their jobs are found, too.
     os.environ[processes.MARKER] = processes.SESSION
 
@@ -73,32 +79,63 @@ def pytest_collection_modifyitems(config, items):
 
 # ------------------------------------------------------------------------------------------ beside each other
 
-@contextlib.contextmanager
-def locked(path, how):
-    """Hold a lock on a file while a block runs."""
-    with open(path) as file:
-        fcntl.flock(file, how)
+class Place:
+    """A byte of a file, in which processes of pytest are one at a time, or several that share it.
+
+    A record lock, which no process has that a test has forked, and which ends with its own. Closing any handle of the
+    file would end it, too: that is open once, and nothing reads it.
+    """
+
+    file = None
+
+    def __init__(self, at):
+        self._at = at
+
+    @contextlib.contextmanager
+    def held(self, how):
+        """Wait until there is room, `LOCK_EX` or `LOCK_SH`, and keep it while a block runs."""
+        Place.file = Place.file or open(TESTS + '/__init__.py', 'r+')
+        deadline = time.monotonic() + ROOM_S
+        while not self._take(how):
+            if time.monotonic() > deadline:
+                raise RuntimeError('other tests left no room for %g s' % ROOM_S)
+            time.sleep(0.02)
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # by name: a process that a test has forked may have the file, too
+            fcntl.lockf(Place.file, fcntl.LOCK_UN, 1, self._at)
+
+    def _take(self, how):
+        try:
+            fcntl.lockf(Place.file, how | fcntl.LOCK_NB, 1, self._at)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+#: Who waits for the room waits in its door, and nobody overtakes.
+DOOR, ROOM = Place(0), Place(1)
+#: No test takes that many seconds, nor two that one waits for.
+ROOM_S = 1200 * processes.PATIENCE
 
 
 @contextlib.contextmanager
 def room_for(item):
     """A block in which a test runs: beside those of other processes of pytest, or alone."""
-    how = fcntl.LOCK_EX if item.get_closest_marker('alone') else fcntl.LOCK_SH
     with contextlib.ExitStack() as inside:
-        # Who waits for the room waits in its door, and nobody overtakes.
-        with locked(TESTS + '/__init__.py', fcntl.LOCK_EX):
-            inside.enter_context(locked(__file__, how))
+        with DOOR.held(fcntl.LOCK_EX):
+            inside.enter_context(ROOM.held(fcntl.LOCK_EX if item.get_closest_marker('alone') else fcntl.LOCK_SH))
         yield
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the test's time begins to run
 def pytest_runtest_protocol(item):
     with room_for(item):
+        # Where a test hangs and keeps the GIL, no timer of Python's ends it; fixtures and other tests' ends take time.
+        limit = item.get_closest_marker('timeout').args[0] + 60
+        faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
         yield
+        faulthandler.cancel_dump_traceback_later()
 
 
 # ----------------------------------------------------------------------------------------------- in the end
