@@ -18,7 +18,7 @@ from ..kvstore import hooks
 from ..parallel.team import team_of
 from .cluster import Bucket, Cluster, Host, TransferCost
 from .core_time import CoreWatch, Taken
-from .cores import facts, hosts_of
+from .cores import facts, hosts_of, share_of_core
 from .exchange_probe import GroupSums, all_to_all, shifted
 from .exchange_times import ExchangeTimes
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
@@ -146,8 +146,10 @@ class Calibration:
         self._watch.meet()
         mine = reference_seconds(SPEED_RUNS)
         everyone = self._watch.exchange([facts(), mine.speed_beside(first), mine.memory])
-        hosts = hosts_of(topology.places, topology.hosts, [one[0] for one in everyone],
-                         [one[1] for one in everyone])
+        found = [one[0] for one in everyone]
+        hidden = any(one['hidden'] for one in found)
+        shares = self._watch.exchange(share_of_core()) if hidden else [1.0] * len(found)
+        hosts = hosts_of(topology.places, topology.hosts, found, [one[1] for one in everyone], shares)
         for host in hosts:
             self._log('%s: %d ranks on %.3g cores, %.2f times as fast as the core alone that is the measure',
                       host.name, host.ranks, host.cores, host.speed)

@@ -1,5 +1,6 @@
 """What cores and memory hosts have for their ranks: affinity, quotas of cgroups, hosts that share one machine."""
 import os
+import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..base.errors import InputError
@@ -8,16 +9,30 @@ from .cluster import Host
 
 #: Where controllers of version 1 may be mounted.
 _VERSION_1 = ('cpu', 'cpu,cpuacct', 'cpuacct,cpu')
+#: How long a thread computes to see what it gets, in seconds.
+_SPIN_S = 0.5
+#: What is less than this share of what files tell is a quota, and not something else that runs.
+_LESS = 0.9
 
 
 def facts(root: str = '/') -> Dict[str, Any]:
     """What a rank's process sees, as JSON; `root` has /proc and /sys.
 
-    ``quota``, if there is any: the group that has it, cores, and seconds of a core that may be used at once.
+    ``quota``, if there is any: the group that has it, cores, and seconds of a core that may be used at once; ``hidden``
+    where groups cannot be seen, as in a namespace that has no mount of them.
     """
     with open(os.path.join(root, 'proc/sys/kernel/random/boot_id')) as file:
         boot = file.read().strip()
-    return {'boot': boot, 'cpus': sorted(os.sched_getaffinity(0)), 'quota': quota(root), 'memory': total_bytes(root)}
+    return {'boot': boot, 'cpus': sorted(os.sched_getaffinity(0)), 'quota': quota(root), 'memory': total_bytes(root),
+            'hidden': not any(os.path.exists(os.path.join(folder, 'cgroup.procs')) for folder, _ in _groups(root))}
+
+
+def share_of_core() -> float:
+    """What a thread that never waits gets of a core, while as many compute as do now; it takes half a second."""
+    clock, cpu = time.monotonic(), time.thread_time()
+    while time.monotonic() < clock + _SPIN_S:
+        pass
+    return (time.thread_time() - cpu) / (time.monotonic() - clock)
 
 
 def quota(root: str = '/') -> Optional[List[Any]]:
@@ -70,9 +85,10 @@ def _words(folder: str, name: str) -> List[str]:
         return []
 
 
-def hosts_of(places: Sequence[str], names: Sequence[str], found: Sequence[Dict[str, Any]], speeds: Sequence[float]
-             ) -> List[Host]:
-    """The hosts of a job, by what its ranks have found; the sequences are by rank.
+def hosts_of(places: Sequence[str], names: Sequence[str], found: Sequence[Dict[str, Any]], speeds: Sequence[float],
+             shares: Sequence[float]) -> List[Host]:
+    """The hosts of a job, by what its ranks have found; the sequences are by rank.  `shares` are what each gets of a
+    core while all compute, which counts where quotas are hidden.
 
     Hosts of one machine, as emulated ones are, get each processor that several of them may use in equal shares, and so
     a quota that they have together, and the memory.
@@ -92,11 +108,14 @@ def hosts_of(places: Sequence[str], names: Sequence[str], found: Sequence[Dict[s
         cores = sum(1 / sum(cpu in others for others in cpus.values()) for cpu in cpus[place])
         burst = 0.0
         if all(found[rank]['quota'] for rank in those):
-            shares = [[value / sum(group in others for others in quotas.values()) for value in values]
-                      for group, values in quotas[place].items()]
-            allowed = sum(share[0] for share in shares)
+            parts = [[value / sum(group in others for others in quotas.values()) for value in values]
+                     for group, values in quotas[place].items()]
+            allowed = sum(part[0] for part in parts)
             if allowed < cores:
-                cores, burst = allowed, sum(share[1] for share in shares)
+                cores, burst = allowed, sum(part[1] for part in parts)
+        got = sum(shares[rank] for rank in those)
+        if any(found[rank]['hidden'] for rank in those) and got < _LESS * min(cores, len(those)):
+            cores, burst = got, 0.0
         memory = min(found[rank]['memory'] for rank in those) // list(boots.values()).count(boots[place])
         speed = sum(speeds[rank] for rank in those) / len(those)
         hosts.append(Host(names[those[0]], len(those), cores, burst, speed, memory))

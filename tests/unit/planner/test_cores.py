@@ -2,7 +2,8 @@
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.planner.cores import facts, hosts_of, quota
+from mxhybrid.planner import cores
+from mxhybrid.planner.cores import facts, quota, share_of_core
 
 
 def machine(root, groups, files):
@@ -46,8 +47,12 @@ def test_a_container_sees_its_own_group_as_the_outermost(tmp_path):
     assert quota(root) == [':/', 0.5, pytest.approx(0.05)]
 
 
-def rank(boot='one', cpus=(0, 1), limit=None, memory=1000):
-    return {'boot': boot, 'cpus': list(cpus), 'quota': limit, 'memory': memory}
+def rank(boot='one', cpus=(0, 1), limit=None, memory=1000, hidden=False):
+    return {'boot': boot, 'cpus': list(cpus), 'quota': limit, 'memory': memory, 'hidden': hidden}
+
+
+def hosts_of(places, names, found, speeds, shares=None):
+    return cores.hosts_of(places, names, found, speeds, shares or [1.0] * len(found))
 
 
 def test_hosts_of_their_own():
@@ -84,6 +89,28 @@ def test_hosts_in_one_container_share_its_quota():
 def test_a_quota_above_the_processors_says_nothing():
     host, = hosts_of(['a'], ['a'], [rank(cpus=[0], limit=['cpu:/', 3.0, 0.3])], [1.0])
     assert (host.cores, host.burst_s) == (1, 0)
+
+
+def test_groups_that_cannot_be_seen(tmp_path):
+    """A namespace of the network has a /sys of its own."""
+    assert facts(machine(tmp_path / 'one', V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/tasks': ''}))['hidden']
+    assert not facts(machine(tmp_path / 'two', V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/cgroup.procs': ''}))['hidden']
+    assert not facts(machine(tmp_path / 'three', '0::/\n', {'sys/fs/cgroup/cgroup.procs': ''}))['hidden']
+
+
+def test_a_quota_that_cannot_be_seen_is_what_ranks_get():
+    four = [rank(cpus=[at // 2], hidden=True) for at in range(4)]
+    hosts = hosts_of(list('abcd'), list('abcd'), four, [1.0] * 4, [0.4, 0.41, 0.48, 0.1])
+    assert [(host.cores, host.burst_s) for host in hosts] == [(0.4, 0), (0.41, 0), (0.5, 0), (0.1, 0)]
+    seen = rank(cpus=[0], limit=['cpu:/', 0.5, 0.01])
+    host, = hosts_of(['a'], ['a'], [seen], [1.0], [0.3])  # something else runs
+    assert (host.cores, host.burst_s) == (0.5, 0.01)
+    host, = hosts_of(['a', 'a'], ['a', 'a'], [rank(hidden=True)] * 2, [1.0] * 2, [0.3, 0.4])
+    assert host.cores == pytest.approx(0.7)
+
+
+def test_what_a_thread_gets_of_a_core():
+    assert 0.01 < share_of_core() <= 1.001
 
 
 def test_ranks_have_to_be_numbered_host_by_host():
