@@ -187,6 +187,20 @@ struct Waiting {
 class Queue {
  public:
   bool empty() const { return all_.empty(); }
+  const Waiting& front() const { return all_.front(); }
+
+  // The one in front comes later.
+  void put_off(const Waiting& front) {
+    size_t hole = 0, child = 1;
+    while (child < all_.size()) {
+      if (child + 1 < all_.size()) child += all_[child + 1].rank < all_[child].rank;
+      if (front.rank <= all_[child].rank) break;
+      all_[hole] = all_[child];
+      hole = child;
+      child = 2 * hole + 1;
+    }
+    all_[hole] = front;
+  }
 
   void push(const Waiting& added) {
     all_.push_back(added);
@@ -332,15 +346,15 @@ class Simulation {
         break;
       }
       if (taken > first && taken % made_.stride == 0) save(buckets, taken, moment);
-      Waiting chosen = waiting_.pop();
-      while (slots_.tasks[chosen.task].second >= 0) {
+      while (slots_.tasks[waiting_.front().task].second >= 0) {
         // Who waits for one of two resources does not hold the other one meanwhile.
-        const Task& task = slots_.tasks[chosen.task];
-        const double now = chosen.ready(), later = buckets.start(task, now);
+        const Waiting& front = waiting_.front();
+        const Task& task = slots_.tasks[front.task];
+        const double now = front.ready(), later = buckets.start(task, now);
         if (later == now) break;
-        waiting_.push(Waiting::make(later, task, chosen.task));
-        chosen = waiting_.pop();
+        waiting_.put_off(Waiting::make(later, task, front.task));
       }
+      const Waiting chosen = waiting_.pop();
       const Task& task = slots_.tasks[chosen.task];
       Event& event = events_[chosen.task];
       moment = chosen.ready();
