@@ -19,7 +19,7 @@ from .timeline import Timeline
 _log = get_logger(__name__)
 
 #: What ``planner_version()`` has to return.
-_VERSION = 4
+_VERSION = 5
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 Loop = Callable[[Slots, Rates, Optional[Timeline], Timeline, np.ndarray, float, float], int]

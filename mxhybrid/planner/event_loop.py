@@ -60,16 +60,16 @@ class Buckets:
         return max(((self.free[one] + (self.left[one] - self.level[one]) / self._rate[one]) * _ROUNDED
                     for one in held if self.left[one] > self.level[one]), default=0.0)
 
-    def start(self, one: int, second: int, express: bool, ready: float) -> float:
-        """When a task could start."""
-        free = self.express_free if express else self.free
-        return max([ready] + [free[held] for held in _held(one, second)])
+    def free_at(self, gate: int) -> float:
+        """When a resource is free for tasks at a gate of it, see :class:`_ReadyTasks`."""
+        return (self.express_free if gate % 2 else self.free)[gate // 2]
 
     def take(self, one: int, second: int, work: float, express: bool, ready: float) -> Tuple[float, float]:
         """Start and end of a task, both resources busy until then."""
         if one < 0:
             return ready, ready
-        start = self.start(one, second, express, ready)
+        free = self.express_free if express else self.free
+        start = max([ready] + [free[held] for held in _held(one, second)])
         levels = [(held, self._level_at(held, start)) for held in ((one, second) if second >= 0 else (one,))]
         seconds = max(self._seconds(held, level, work) for held, level in levels)
         end = start + seconds
@@ -83,6 +83,98 @@ class Buckets:
             else:
                 self.free[held] = end
         return start, end
+
+
+class _ReadyTasks:
+    """Tasks that are ready.
+
+    Those with two resources that wait for one of them do not hold the other one meanwhile, but stand at a gate: each
+    resource has one for express tasks, which is the odd one, and one for others.  Of a gate only the first task stands
+    in the queue, under a number below zero, until the resource is free.
+
+    Parameters
+    ----------
+    order, gates : lists
+        By task: its order, and the gates of both resources; None of those with less than two.
+    buckets : Buckets
+    """
+
+    def __init__(self, order: List[int], gates: List[Optional[Tuple[int, int]]], buckets: Buckets):
+        self._order, self._gates, self._buckets = order, gates, buckets
+        #: When something is ready, its order, and the task's or the gate's number.
+        self._queue: List[Tuple[float, int, int]] = []
+        #: Of gates, orders and numbers of tasks; and as each gate stands in the queue.
+        self._tasks: List[List[Tuple[int, int]]] = [[] for _ in range(2 * len(buckets.free))]
+        self._places: List[Optional[Tuple[float, int, int]]] = [None] * len(self._tasks)
+
+    def push(self, task: int, ready: float) -> None:
+        """A task is ready."""
+        heapq.heappush(self._queue, (ready, self._order[task], task))
+
+    def find_next(self) -> Optional[int]:
+        """The task to take now, in front or the first of the gate that is; None where there is none."""
+        while self._queue:
+            front = self._queue[0]
+            now, _, number = front
+            if number >= 0:
+                gate = self._closed_gate(number, now)
+                if gate is None:
+                    return number
+                heapq.heappop(self._queue)
+                self._add(number, gate)
+            elif self._places[~number] != front:  # it stands elsewhere by now
+                heapq.heappop(self._queue)
+            elif self._buckets.free_at(~number) > now:
+                self._put_off_front()
+            else:
+                first = self._tasks[~number][0][1]
+                gate = self._closed_gate(first, now)
+                if gate is None:
+                    return first
+                self.remove_front()
+                self._add(first, gate)
+        return None
+
+    @property
+    def moment(self) -> float:
+        """When what :meth:`find_next` has found is taken."""
+        return self._queue[0][0]
+
+    def remove_front(self) -> None:
+        """What :meth:`find_next` has found goes."""
+        number = self._queue[0][2]
+        if number >= 0:
+            heapq.heappop(self._queue)
+            return
+        heapq.heappop(self._tasks[~number])
+        self._put_off_front()
+
+    def _closed_gate(self, task: int, now: float) -> Optional[int]:
+        """Of the resource that a task has to wait for longest, if it has two and has to wait."""
+        gates = self._gates[task]
+        gate = max(gates, key=self._buckets.free_at) if gates else None
+        return gate if gate is not None and self._buckets.free_at(gate) > now else None
+
+    def _add(self, task: int, gate: int) -> None:
+        """A task comes to a gate."""
+        heapq.heappush(self._tasks[gate], (self._order[task], task))
+        place, known = self._placed(gate), self._places[gate]
+        if known is None or place < known:  # else it is looked at before that
+            self._places[gate] = place
+            heapq.heappush(self._queue, place)
+
+    def _put_off_front(self) -> None:
+        """The gate in front comes to where its resource is free."""
+        gate = ~self._queue[0][2]
+        if self._tasks[gate]:
+            place = self._places[gate] = self._placed(gate)
+            heapq.heapreplace(self._queue, place)
+        else:
+            self._places[gate] = None
+            heapq.heappop(self._queue)
+
+    def _placed(self, gate: int) -> Tuple[float, int, int]:
+        return self._buckets.free_at(gate), self._tasks[gate][0][0], ~gate
 
 
 def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
@@ -162,8 +254,11 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
     inner, inner_end, targets = record['inner'].tolist(), record['inner_end'].tolist(), slots.targets.tolist()
     outer, outer_end = record['outer'].tolist(), record['outer_end'].tolist()
     outer_targets = slots.outer_targets[:slots.used_outer].tolist()
-    waiting = [(ready[task], order[task], task) for task in tasks.tolist() if not needs[task]]
-    heapq.heapify(waiting)
+    queue = _ReadyTasks(order, [(2 * one + kind, 2 * other + kind) if other >= 0 else None
+                                for one, other, kind in zip(resource, second, express)], buckets)
+    for task in tasks.tolist():
+        if not needs[task]:
+            queue.push(task, ready[task])
     numbers: List[int] = []
     starts: List[float] = []
     ends: List[float] = []
@@ -175,7 +270,10 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
                 for held in _held(resource[task], second[task]):
                     buckets.left[held] += work[task]
         least = buckets.least_end(range(len(buckets.left)))
-    while waiting:
+    while True:
+        task = queue.find_next()
+        if task is None:
+            break
         if finish > limit or least > limit:
             made.finish[0] = max(finish, least)
             return taken
@@ -183,14 +281,9 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
             number = int(made.snapshots[0])
             made.taken[number], made.last[number], made.states[number] = taken, moment, buckets.state()
             made.snapshots[0] = number + 1
-        moment, _, task = heapq.heappop(waiting)
-        while second[task] >= 0:
-            # Who waits for one of two resources does not hold the other one meanwhile.
-            later = buckets.start(resource[task], second[task], bool(express[task]), moment)
-            if later == moment:
-                break
-            moment, _, task = heapq.heappushpop(waiting, (later, order[task], task))
+        moment = queue.moment
         start, end = buckets.take(resource[task], second[task], work[task], bool(express[task]), moment)
+        queue.remove_front()
         taken += 1
         numbers.append(task)
         starts.append(start)
@@ -207,7 +300,7 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
                 ready[one] = max(ready[one], after)
                 needs[one] -= 1
                 if not needs[one]:
-                    heapq.heappush(waiting, (ready[one], order[one], one))
+                    queue.push(one, ready[one])
     events = made.events
     events['ready'][numbers] = np.array(ready)[numbers] if numbers else 0.0
     events['start'][numbers], events['end'][numbers] = starts, ends

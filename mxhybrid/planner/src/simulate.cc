@@ -98,9 +98,13 @@ class Buckets {
     return std::max(found, all_[task.second].least_end());
   }
 
-  // When a task with two resources could start.
-  double start(const Task& task, double ready) const {
-    return std::max({ready, all_[task.resource].free(task.express), all_[task.second].free(task.express)});
+  // When a resource is free for tasks at a gate of it; see ReadyTasks.
+  double free(int64_t gate) const { return all_[gate / 2].free(gate % 2); }
+
+  // Of the resources of a task with two, the gate of the one that is free later.
+  int64_t later_gate(const Task& task) const {
+    const int64_t one = 2 * task.resource + task.express, second = 2 * task.second + task.express;
+    return free(second) > free(one) ? second : one;
   }
 
   // Fills in the start and the end of a task that is ready.
@@ -163,15 +167,17 @@ class Buckets {
   std::vector<Bucket> all_;
 };
 
+// When something is ready, then its order, as one number: doubles of at least 0 are in the order of their bits.
+using Rank = unsigned __int128;
+
 struct Waiting {
-  // When it is ready, then its order, as one number: doubles of at least 0 are in the order of their bits.
-  unsigned __int128 rank;
+  Rank rank;
   int64_t task;
 
-  static Waiting make(double ready, const Task& task, int64_t number) {
+  static Waiting make(double ready, int64_t order, int64_t number) {
     uint64_t bits;
     std::memcpy(&bits, &ready, sizeof(bits));
-    return {static_cast<unsigned __int128>(bits) << 64 | static_cast<uint64_t>(task.order), number};
+    return {static_cast<Rank>(bits) << 64 | static_cast<uint64_t>(order), number};
   }
 
   double ready() const {
@@ -189,8 +195,8 @@ class Queue {
   bool empty() const { return all_.empty(); }
   const Waiting& front() const { return all_.front(); }
 
-  // The one in front comes later.
-  void put_off(const Waiting& front) {
+  // Another one in the place of the first, or that one later.
+  void replace_front(const Waiting& front) {
     size_t hole = 0, child = 1;
     while (child < all_.size()) {
       if (child + 1 < all_.size()) child += all_[child + 1].rank < all_[child].rank;
@@ -243,10 +249,106 @@ class Queue {
   std::vector<Waiting> all_;
 };
 
+// Tasks that are ready. Those with two resources that wait for one of them do not hold the other one meanwhile, but
+// stand at a gate: each resource has one for express tasks, which is the odd one, and one for others. Of a gate only the
+// first task stands in the queue, under a number below zero, until the resource is free.
+class ReadyTasks {
+ public:
+  ReadyTasks(const Task* tasks, int64_t resources) : tasks_(tasks), gates_(2 * resources) {}
+
+  void push(int64_t number, double ready) { queue_.push(Waiting::make(ready, tasks_[number].order, number)); }
+
+  // The task to take now, in front or the first of the gate that is; -1 where there is none.
+  int64_t find_next(const Buckets& buckets) {
+    while (!queue_.empty()) {
+      const Waiting front = queue_.front();
+      const double now = front.ready();
+      if (front.task >= 0) {
+        if (tasks_[front.task].second < 0) return front.task;
+        const int64_t gate = buckets.later_gate(tasks_[front.task]);
+        if (buckets.free(gate) <= now) return front.task;
+        queue_.pop();
+        add(front.task, gate, buckets.free(gate));
+        continue;
+      }
+      const Gate& own = gates_[~front.task];
+      if (own.rank != front.rank) {  // it stands elsewhere by now
+        queue_.pop();
+        continue;
+      }
+      const double free = buckets.free(~front.task);
+      if (free > now) {
+        put_off_front(free);
+        continue;
+      }
+      const int64_t first = own.tasks.front().task, gate = buckets.later_gate(tasks_[first]);
+      if (buckets.free(gate) <= now) return first;
+      remove_front(buckets);
+      add(first, gate, buckets.free(gate));
+    }
+    return -1;
+  }
+
+  // When what find_next() has found is taken.
+  double moment() const { return queue_.front().ready(); }
+
+  // What find_next() has found goes.
+  void remove_front(const Buckets& buckets) {
+    const int64_t number = queue_.front().task;
+    if (number >= 0) {
+      queue_.pop();
+      return;
+    }
+    gates_[~number].tasks.pop();
+    put_off_front(buckets.free(~number));
+  }
+
+ private:
+  static constexpr Rank kNowhere = ~Rank{0};
+
+  struct Gate {
+    Queue tasks;
+    // As it stands in the queue.
+    Rank rank = kNowhere;
+  };
+
+  // A task comes to a gate.
+  void add(int64_t number, int64_t gate, double free) {
+    Gate& one = gates_[gate];
+    one.tasks.push(Waiting::make(0.0, tasks_[number].order, number));
+    const Waiting placed = placed_gate(gate, free);
+    if (placed.rank >= one.rank) return;  // it is looked at before that
+    one.rank = placed.rank;
+    queue_.push(placed);
+  }
+
+  // The gate in front comes to where its resource is free.
+  void put_off_front(double free) {
+    const int64_t gate = ~queue_.front().task;
+    Gate& one = gates_[gate];
+    if (one.tasks.empty()) {
+      one.rank = kNowhere;
+      queue_.pop();
+      return;
+    }
+    const Waiting placed = placed_gate(gate, free);
+    one.rank = placed.rank;
+    queue_.replace_front(placed);
+  }
+
+  Waiting placed_gate(int64_t gate, double free) const {
+    return Waiting::make(free, tasks_[gates_[gate].tasks.front().task].order, ~gate);
+  }
+
+  const Task* const tasks_;
+  Queue queue_;
+  std::vector<Gate> gates_;
+};
+
 class Simulation {
  public:
   Simulation(const PlannerSlots& slots, const PlannerRates& rates, const PlannerTimeline& made)
-      : slots_(slots), rates_(rates), made_(made), events_(made.events) {}
+      : slots_(slots), rates_(rates), made_(made), events_(made.events), ready_(slots.tasks, rates.resources) {}
 
   int64_t run(const PlannerTimeline* before, const int64_t* changed, int64_t count, double bound, double limit) {
     const int64_t kept = before ? snapshots_kept(*before, changed, count, bound) : 0;
@@ -324,9 +426,7 @@ class Simulation {
       each_successor(task, [&](int32_t one) { events_[one].ready = std::max(events_[one].ready, after); });
     });
     each_task([&](int64_t number) {
-      if (events_[number].place < 0 && events_[number].needs == 0) {
-        waiting_.push(Waiting::make(events_[number].ready, slots_.tasks[number], number));
-      }
+      if (events_[number].place < 0 && events_[number].needs == 0) ready_.push(number, events_[number].ready);
     });
   }
 
@@ -340,33 +440,25 @@ class Simulation {
       });
       least = buckets.least_end();
     }
-    while (!waiting_.empty()) {
+    for (int64_t number; (number = ready_.find_next(buckets)) >= 0;) {
       if (finish > limit || least > limit) {
         finish = std::max(finish, least);
         break;
       }
       if (taken > first && taken % made_.stride == 0) save(buckets, taken, moment);
-      while (slots_.tasks[waiting_.front().task].second >= 0) {
-        // Who waits for one of two resources does not hold the other one meanwhile.
-        const Waiting& front = waiting_.front();
-        const Task& task = slots_.tasks[front.task];
-        const double now = front.ready(), later = buckets.start(task, now);
-        if (later == now) break;
-        waiting_.put_off(Waiting::make(later, task, front.task));
-      }
-      const Waiting chosen = waiting_.pop();
-      const Task& task = slots_.tasks[chosen.task];
-      Event& event = events_[chosen.task];
-      moment = chosen.ready();
+      const Task& task = slots_.tasks[number];
+      Event& event = events_[number];
+      moment = ready_.moment();
       event.place = static_cast<int32_t>(taken++);
       buckets.take(task, event);
+      ready_.remove_front(buckets);
       finish = std::max(finish, event.end);
       if (limited) least = std::max(least, buckets.least_end_after(task));
       const double after = event.end + task.latency;
       each_successor(task, [&](int32_t one) {
         Event& next = events_[one];
         next.ready = std::max(next.ready, after);
-        if (--next.needs == 0) waiting_.push(Waiting::make(next.ready, slots_.tasks[one], one));
+        if (--next.needs == 0) ready_.push(one, next.ready);
       });
     }
     *made_.finish = finish;
@@ -386,14 +478,14 @@ class Simulation {
   const PlannerRates& rates_;
   const PlannerTimeline& made_;
   Event* const events_;
-  Queue waiting_;
+  ReadyTasks ready_;
 };
 
 }  // namespace
 
 extern "C" {
 
-int planner_version() { return 4; }
+int planner_version() { return 5; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,
