@@ -26,6 +26,10 @@ MOST_COPIES, MOST_CALL_S = 16, 0.1
 #: Seconds after which no more calls are made, and how many of them are made at least and at most.
 LIMIT_S, LEAST_CALLS, MOST_CALLS = 0.15, 3, 20
 
+#: Share of a call's operators that a part takes at the least: whatever else happened while the call without them was
+#: timed, they took something.
+LEAST_SHARE = 0.1
+
 #: Of the times of several calls, the one with so many below it counts: other processes make some longer.
 QUANTILE = 0.25
 
@@ -123,12 +127,15 @@ class ProgramWatch:
 def part_seconds(program: StillProgram) -> PartSeconds:
     """What a part takes within a program, without the call."""
     watch = ProgramWatch(program)
-    alone = watch.call().both  # with what happens once, which is little
+    # What happens once is little, but for what else happened meanwhile, and of a long call it does not count.
+    alone = watch.call().both
+    if alone > CALL_S:
+        alone = min(alone, watch.call().both)
     copies = _copies(program, alone)
     if copies > 1:
         watch = ProgramWatch(program, copies)
     found, empty = watch.seconds(warm=copies == 1), call_seconds()
-    return PartSeconds(*(max(one - other, 0.0) / copies for one, other in zip(found, empty)))
+    return PartSeconds(*(max(one - other, LEAST_SHARE * one) / copies for one, other in zip(found, empty)))
 
 
 def _copies(program: StillProgram, alone: float) -> int:
@@ -142,15 +149,15 @@ def _copies(program: StillProgram, alone: float) -> int:
 @functools.lru_cache(None)
 def call_seconds() -> PartSeconds:
     """What a call takes beside the operators in it, at the least."""
-    found: List[PartSeconds] = []
-    for count in (1, 2):
-        made = mx.sym.var('data')
-        for at in range(count):
-            made = mx.sym.Activation(made, act_type='relu', name='relu%d' % at)
-        watch = ProgramWatch(StillProgram(made, {'data': Input((1,), np.dtype('float32'), True)}, []))
-        calls = [watch.call() for _ in range(60)]
-        found.append(PartSeconds(*(min(times) for times in zip(*calls))))
-    return PartSeconds(*(max(0.0, 2 * one - two) for one, two in zip(*found)))
+    made, watches = mx.sym.var('data'), []
+    for at in range(2):
+        made = mx.sym.Activation(made, act_type='relu', name='relu%d' % at)
+        watches.append(ProgramWatch(StillProgram(made, {'data': Input((1,), np.dtype('float32'), True)}, [])))
+    # In turn, so that whatever else happens meanwhile happens to both.
+    calls = [[watch.call() for watch in watches] for _ in range(60)]
+    least = [PartSeconds(*(min(times) for times in zip(*of))) for of in zip(*calls)]
+    # No more than with one operator, which two cannot be faster than.
+    return PartSeconds(*(max(0.0, min(one, 2 * one - two)) for one, two in zip(*least)))
 
 
 def _values(one: Input) -> Any:
