@@ -10,8 +10,10 @@ import numpy as np
 
 from ..parallel.boxes import shape_of
 from ..parallel.graph import Graph, Operator
+from ..parallel.rule import OperatorPart
 from ..parallel.rule_table import indices, rule_of
 from ..parallel.split import PartPlace
+from .cuts import geometry_of
 from .lone_part import blocked_in, can_be_blocked, degrees_of, lone_part, stand_in
 from .still import Input, StillProgram, learning
 
@@ -45,9 +47,16 @@ class PartKeys:
             if one.number in self._learning:
                 self._gradients.update(entry for at, entry in enumerate(one.inputs) if at != indices(one))
 
-    def of(self, one: Operator, place: PartPlace) -> str:
-        """The key of a part."""
-        graph, part = self._graph, rule_of(one).part(self._graph, one, place)
+    def alike(self, one: Operator) -> Any:
+        """What operators have in common of which parts at the same place have the same key."""
+        graph = self._graph
+        inputs = [self._source(source) if source in graph.fixed and not graph.is_parameter(source)
+                  else [source in self._learning, source in self._blocked] for source, _ in one.inputs]
+        return geometry_of(graph, one), json.dumps([inputs, self._summed(one), self.goes_back(one)])
+
+    def of(self, one: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
+        """The key of a part, of which the rule says `part`, if that is known."""
+        graph, part = self._graph, part or rule_of(one).part(self._graph, one, place)
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in part.attrs.items()})
         inputs: List[Any] = []

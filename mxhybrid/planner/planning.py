@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
+from ..parallel.composed import COMPOSED
 from ..parallel.graph import Operator
 from ..parallel.plan import Plan
 from ..parallel.plan_files import as_plan
@@ -25,6 +26,7 @@ from .layer_sizes import sizes_of
 from .machine import Machine
 from .mcmc import Discovery, SearchLimits, Watcher, walk_randomly
 from .pareto import Point
+from .part_keys import PartKeys
 from .plan_problem import PlanProblem, random_decisions
 from .prediction import Prediction
 from .profiles import Profiles
@@ -98,8 +100,9 @@ class Planner:
         frozen = {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
         step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
         self._profiles, self._frozen = profiles, frozen
-        machine = Machine(cluster)
-        self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states)
+        machine, keys = Machine(cluster), PartKeys(self.graph, COMPOSED[True], frozen=frozen)
+        self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states,
+                                                    alike=keys.alike)
         self.model = self._new_model(True)
         #: Of what was not measured it has estimates.
         self._rough = self._new_model(False)

@@ -97,15 +97,15 @@ class Profiles:
         PartSeconds
             Forward and backward, in seconds of a core.
         """
-        keys = self.keys(graph, flows, frozen)
-        key = keys.of(one, place)
+        keys, part = self.keys(graph, flows, frozen), rule_of(one).part(graph, one, place)
+        key = keys.of(one, place, part)
         kept = self._kept['parts'].get(key)
         if kept is not None:
             return PartSeconds(kept[0], kept[1])
         estimates = not (self._measures and measure)
         if estimates and key in self._estimates:
             return self._estimates[key]
-        work = work_of(graph, one, rule_of(one).part(graph, one, place))
+        work = work_of(graph, one, part)
         piece = None if estimates else _timed_piece(graph, one, place, needed)
         if piece is None:
             self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))

@@ -278,7 +278,7 @@ class StepBlocks:
         return core, waits, [self._flows[entry].unit_of[reader] for entry, reader in self._heads]
 
     def _there(self, entry: Entry, step: int) -> 'Made':
-        core = self._model.transfers(entry, self._of(entry), False)
+        core = self._model.transfers(entry, self._flows[entry], False)
         return core, lambda: [(core.first, self._maker(entry, step), 0)], None
 
     def _forward(self, number: int, step: int) -> 'Made':
@@ -289,7 +289,7 @@ class StepBlocks:
             [self._flows[entry].unit_of[reader] for entry, reader in inputs], holders)
 
     def _back(self, entry: Entry, step: int) -> 'Made':
-        core = self._model.transfers(entry, self._of(entry), True)
+        core = self._model.transfers(entry, self._flows[entry], True)
         unit_of = self._flows[entry].unit_of
 
         def waits() -> List[Wait]:

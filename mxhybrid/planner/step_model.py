@@ -56,18 +56,23 @@ class Flow:
     units : list of Unit
     unit_of : dict of (int, int) to int or None
         By reader, and which of its inputs: the exchange that it reads; None where it reads what its rank has.
+    exchanges : dict of bool to Core
+        What was made of it: tasks of the exchanges there, under False, and back.
     """
 
     def __init__(self) -> None:
         self.units: List[Unit] = []
         self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
+        self.exchanges: Dict[bool, Core] = {}
 
 
 class StepModel:
-    """Of a network on a machine; `part_time` says what parts of operators take."""
+    """Of a network on a machine; `part_time` says what parts of operators take, and `alike` what operators have in
+    common of which all parts take as long; without it, none are alike.
+    """
 
     def __init__(self, step_graph: StepGraph, machine: Machine, part_time: PartTime, states: int = 0,
-                 transfers: Optional[Transfers] = None):
+                 transfers: Optional[Transfers] = None, alike: Optional[Callable[[Operator], Any]] = None):
         self.step_graph, self.machine, self._part_time = step_graph, machine, part_time
         self.graph = step_graph.graph
         #: Arrays of an optimizer beside each weight.
@@ -86,6 +91,11 @@ class StepModel:
         #: A number for each of those of which parts are the same.
         self._geometry = {one.number: numbers.setdefault(geometry_of(self.graph, one), len(numbers))
                           for one in self.graph.computing}
+        numbers = {}
+        #: And for those that also take as long.
+        self._alike = {one.number: numbers.setdefault(
+            (one.number in step_graph.learning, alike(one)) if alike else one.number, len(numbers))
+                       for one in self.graph.computing}
         shares = step_graph.shares
         self._given = {entry: Placed.of(boxes) for entry, boxes in shares.inputs.items()}
         self._taken = {entry: Placed.of(boxes) for entry, boxes in shares.outputs.items()}
@@ -122,8 +132,8 @@ class StepModel:
 
     def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
         """Of each part, in the order of the split's ranks."""
-        return self._once(('seconds', number, split.degrees, split.addends, split.copies), self._part_seconds, number,
-                          split)[int(backward)]
+        return self._once(('seconds', self._alike[number], split.degrees, split.addends, split.copies),
+                          self._part_seconds, number, split)[int(backward)]
 
     def _part_seconds(self, number: int, split: Split) -> np.ndarray:
         places, which = self._cut(number, split).alike
@@ -131,7 +141,7 @@ class StepModel:
 
     def computing(self, number: int, split: Split) -> np.ndarray:
         """What cores have to do for an operator, forward and backward, by resource."""
-        return self._once(('computing', number, split), self._computing, number, split)
+        return self._once(('computing', self._alike[number], split), self._computing, number, split)
 
     def _computing(self, number: int, split: Split) -> np.ndarray:
         ranks = np.array(split.ranks)
@@ -142,7 +152,7 @@ class StepModel:
 
     def operator(self, number: int, split: Split, backward: bool) -> Core:
         """Forward or backward of an operator."""
-        return self._once(('operator', number, split, backward), self._operator, number, split, backward)
+        return self._once(('operator', self._alike[number], split, backward), self._operator, number, split, backward)
 
     def _operator(self, number: int, split: Split, backward: bool) -> Core:
         parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
@@ -206,13 +216,15 @@ class StepModel:
     def _moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
         return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
 
-    def transfers(self, entry: Entry, splits: Tuple[Optional[Split], ...], back: bool) -> Core:
-        """The exchanges of a flow, there or back."""
-        units = [(number, unit) for number, unit in enumerate(self.flow(entry, splits).units)
-                 if unit.answers or not back]
-        itemsize = self.graph.dtypes[entry].itemsize
-        return self._once(('transfers', itemsize, back) + tuple((number, unit.key) for number, unit in units),
-                          self._exchanges, units, itemsize, back)
+    def transfers(self, entry: Entry, flow: Flow, back: bool) -> Core:
+        """The exchanges of a flow of an output, there or back."""
+        if back not in flow.exchanges:
+            units = [(number, unit) for number, unit in enumerate(flow.units) if unit.answers or not back]
+            itemsize = self.graph.dtypes[entry].itemsize
+            flow.exchanges[back] = self._once(
+                ('transfers', itemsize, back) + tuple((number, unit.key) for number, unit in units),
+                self._exchanges, units, itemsize, back)
+        return flow.exchanges[back]
 
     def _exchanges(self, units: List[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
         found = []
@@ -220,7 +232,9 @@ class StepModel:
             if not back:
                 found.append(Exchanged(unit.moved, unit.have.ranks, unit.wanted.ranks))
             else:
-                found.append(Exchanged(unit.moved.reversed(unit.answers), np.array(unit.answers, np.int32),
+                everyone = len(unit.answers) == len(unit.wanted.ranks)
+                found.append(Exchanged(unit.moved.reversed(None if everyone else unit.answers),
+                                       np.array(unit.answers, np.int32),
                                        unit.have.ranks))
         return self._transfers.exchanges(found, [number for number, _ in units], itemsize)
 
@@ -228,6 +242,9 @@ class StepModel:
 
     def held(self, name: str, splits: Tuple[Split, ...]) -> Placed:
         """What each rank holds of a weight, of the splits of those who read it."""
+        return self._once(('holding', name, splits), self._holding, name, splits)
+
+    def _holding(self, name: str, splits: Tuple[Split, ...]) -> Placed:
         shape = self.step_graph.parameters[name]
         needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
                   for reader, split in zip(self.step_graph.readers[name], splits)]

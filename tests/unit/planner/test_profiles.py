@@ -18,14 +18,14 @@ from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.parallel.split import PartPlace
 from mxhybrid.parallel.traced import traced
-from mxhybrid.planner import profile_file
+from mxhybrid.planner import profile_file, stopwatch
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.pieces import piece_of
 from mxhybrid.planner.profile_file import merge_profiles, read_profiles
 from mxhybrid.planner.profiles import Profiles
 from mxhybrid.planner.roofline import Timed, Work, estimate_part, roof_seconds, work_of
 from mxhybrid.planner.still import index_limits, still
-from mxhybrid.planner.stopwatch import ProgramWatch, call_seconds, part_seconds
+from mxhybrid.planner.stopwatch import PartSeconds, ProgramWatch, call_seconds, part_seconds
 
 
 class Images(mx.gluon.HybridBlock):
@@ -269,6 +269,29 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
     for one, of in pairs:
         assert min(profiles.part(graph, one, of)) > 0
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
+
+
+def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
+    found = {}
+    for network in (images, words):
+        graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+        for one in graph.computing:
+            places = [place(graph, one, **cut) for cut in ({}, {'d0': (0, 2)}, {'d0': (2, 4)})]
+            found.setdefault(keys.alike(one), set()).add(tuple(keys.of(one, of) for of in places))
+    assert all(len(every) == 1 for every in found.values())
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    convolutions = operators(images, 'Convolution')
+    first, second, third = map(keys.alike, convolutions)
+    assert first != second == third
+    frozen = [graph.operators[convolutions[1].inputs[1][0]].name]
+    assert PartKeys(graph, COMPOSED[True], frozen=frozen).alike(convolutions[1]) != second
+
+
+def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
+    monkeypatch.setattr(stopwatch, 'call_seconds', lambda: PartSeconds(1e9, 1e9))
+    (one,) = operators(images, 'BatchNorm')
+    keys = PartKeys(images.graph, COMPOSED[True])
+    assert 0 < min(part_seconds(keys.program(one, place(images.graph, one))))
 
 
 def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
