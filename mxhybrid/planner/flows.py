@@ -1,7 +1,7 @@
 """What an exchange moves between ranks: the bytes of :func:`mxhybrid.parallel.layout.messages`, for many ranks at once.
 """
 import itertools
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -68,10 +68,8 @@ class Moved:
         self.sources, self.targets = np.asarray(sources, np.int32), np.asarray(targets, np.int32)
         self.elements = np.asarray(elements, np.int64)
 
-    def reversed(self, targets: Optional[Sequence[int]] = None) -> 'Moved':
-        """What goes back as gradients, from those of the targets that answer; None for all."""
-        if targets is None:
-            return Moved(self.targets, self.sources, self.elements)
+    def reversed(self, targets: Sequence[int]) -> 'Moved':
+        """What goes back as gradients, from those of the targets that answer."""
         answers = np.isin(self.targets, np.asarray(targets, int))
         return Moved(self.targets[answers], self.sources[answers], self.elements[answers])
 

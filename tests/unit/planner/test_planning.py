@@ -1,8 +1,13 @@
 """What a search asks of profiles."""
 import pytest
+from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.planning import Planner, search
+from mxhybrid.planner.prediction import Prediction
+from mxhybrid.planner.step_model import StepModel
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner
 
 pytestmark = pytest.mark.any_python
@@ -61,3 +66,23 @@ def test_what_is_no_cluster_and_no_count_is_refused():
         search(network(), (BATCH, 3, 8, 8), 5)
     with pytest.raises(InputError, match='states=-1: give a whole number of at least 0'):
         planner(cluster(2), states=-1)
+
+
+def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(*[nn.Dense(16, in_units=16) for _ in range(4)])
+    net.initialize()
+    made = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
+    asked, seconds = {}, {}
+    for name, alike in (('each', None), ('alike', PartKeys(made.graph, COMPOSED[True]).alike)):
+        asked[name] = []
+
+        def part_time(one, place, name=name):
+            asked[name].append((one.number, place))
+            return Times().part(made.graph, one, place)
+        model = StepModel(made.model.step_graph, made.model.machine, part_time, alike=alike)
+        seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
+    assert seconds['alike'] == seconds['each']
+    # Through the first layer no gradient goes back.
+    assert len({one for one, _ in asked['each']}) == 4 and len({one for one, _ in asked['alike']}) == 2

@@ -114,6 +114,20 @@ def test_what_is_left_to_do_tells_before_it_is_done():
     assert simulation.change({1: many}, 147.0) == pytest.approx(147.0)
 
 
+@pytest.mark.parametrize('loop', [event_loop.simulate, compiled_loop.load()], ids=['Python', 'compiled'])
+def test_who_waits_for_a_resource_goes_by_order_however_late_it_came(loop):
+    """Of those that wait for the first resource, the last one comes last, and is before who is ready just then."""
+    simulation = Simulation([Bucket(1.0)] * 4, loop=loop)
+    simulation.run([
+        Block(0, [2, 3], [0.5, 1.0], ports={0: 0, 1: 1}),
+        Block(1, [0], [1.0], second=[1], waits=[(0, 0, 0)]),
+        Block(2, [1], [1.0], waits=[(0, 0, 1)]),
+        Block(3, [0], [1.0]),
+        Block(4, [0], [1.0], second=[1])])
+    assert {key: times.starts.tolist() for key, times in simulation.timeline().items()} == {
+        0: [0.0, 0.0], 1: [1.0], 2: [2.0], 3: [0.0], 4: [3.0]}
+
+
 def by_the_rules(found):
     """Starts and ends of all tasks, by looking through all of them for the next one, again and again."""
     all_blocks = {block.key: block for block in found}
