@@ -232,9 +232,7 @@ class StepModel:
             if not back:
                 found.append(Exchanged(unit.moved, unit.have.ranks, unit.wanted.ranks))
             else:
-                everyone = len(unit.answers) == len(unit.wanted.ranks)
-                found.append(Exchanged(unit.moved.reversed(None if everyone else unit.answers),
-                                       np.array(unit.answers, np.int32),
+                found.append(Exchanged(unit.moved.reversed(unit.answers), np.array(unit.answers, np.int32),
                                        unit.have.ranks))
         return self._transfers.exchanges(found, [number for number, _ in units], itemsize)
 
