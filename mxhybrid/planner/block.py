@@ -1,5 +1,5 @@
 """Blocks of tasks: what a simulated step is put together from."""
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,10 +16,49 @@ _MOST_TASKS = 1 << _INDEX_BITS
 _MOST_KEYS = 1 << 40
 _MOST_PORTS = 1 << 20
 
-#: By key of another block: tasks that wait for it, and the ports that they wait for.
-Reads = Dict[int, Tuple[np.ndarray, np.ndarray]]
-
 Numbers = Union[float, Sequence[Any], np.ndarray]
+
+
+class Waits:
+    """Tasks of a block that wait, and the ports of another one that they wait for, in arrays of equal length.
+
+    Attributes
+    ----------
+    tasks, ports : numpy.ndarray of int32
+    """
+
+    __slots__ = ('tasks', 'ports', '_addresses')
+
+    def __init__(self, tasks: np.ndarray, ports: np.ndarray):
+        self.tasks, self.ports = np.ascontiguousarray(tasks, np.int32), np.ascontiguousarray(ports, np.int32)
+        self._addresses: Tuple[int, ...] = ()
+
+    @property
+    def addresses(self) -> Tuple[int, ...]:
+        """As compiled code takes them."""
+        if not self._addresses:
+            self._addresses = self.tasks.ctypes.data, self.ports.ctypes.data, len(self.tasks)
+        return self._addresses
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+
+class Read(NamedTuple):
+    """That tasks of a block wait for those of another one.
+
+    Attributes
+    ----------
+    key : int
+        The other block's.
+    waits : Waits
+    shift : int
+        What is added to all ports.
+    """
+
+    key: int
+    waits: Waits
+    shift: int = 0
 
 
 class Block:
@@ -54,14 +93,12 @@ class Block:
         For numbers out of range.
     """
 
-    __slots__ = ('key', 'size', 'tasks', 'targets', 'table', 'reads', 'top')
+    __slots__ = ('key', 'content', 'reads')
 
-    #: Numbers of tasks that wait, and the ports they wait for, by key of the other block.
-    reads: Reads
-    #: Successors in the block, those of its first task first.
-    targets: np.ndarray
-    #: The task of each port, -1 for none; the last one is what larger numbers stand for.
-    table: np.ndarray
+    #: Tasks, successors in the block, and ports.
+    content: 'Content'
+    #: What its tasks wait for in other blocks.
+    reads: List[Read]
 
     def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
                  express: Any = False, inner: Any = (), ports: Union[Mapping[int, int], Any] = (), waits: Any = ()):
@@ -71,8 +108,8 @@ class Block:
         resources = np.asarray(resource, np.int32)
         if resources.ndim != 1 or len(resources) >= _MOST_TASKS:
             raise self._wrong('give fewer than %d tasks, in one dimension' % _MOST_TASKS)
-        self.size = size = len(resources)
-        self.tasks = tasks = np.zeros(size, TASK)
+        size = len(resources)
+        tasks = np.zeros(size, TASK)
         tasks['resource'] = resources
         try:
             for name, values in (('work', work), ('second', second), ('latency', latency), ('express', express)):
@@ -80,24 +117,29 @@ class Block:
         except ValueError as error:
             raise self._wrong('%s: give a number, or one for each of %d tasks' % (name, size)) from error
         tasks['order'] = np.arange(size)
-        self._check_tasks()
-        self._set_inner(self._rows('inner', inner, 2))
-        self._set_ports(self._rows('ports', list(ports.items()) if isinstance(ports, Mapping) else ports, 2))
-        self._set_waits(self._rows('waits', waits, 3))
+        self._check_tasks(tasks)
+        targets = self._set_inner(tasks, self._rows('inner', inner, 2, size))
+        rows = list(ports.items()) if isinstance(ports, Mapping) else ports
+        self.content = Content(tasks, targets, self._table(self._rows('ports', rows, 2, size, 1)))
+        self.reads = self._reads(self._rows('waits', waits, 3, size))
 
     @classmethod
-    def of(cls, key: int, content: 'Content', reads: Reads) -> 'Block':
+    def of(cls, key: int, content: 'Content', reads: List[Read]) -> 'Block':
         """A block whose tasks were made before, perhaps for another one; nothing is checked."""
         made = cls.__new__(cls)
-        made.key, made.reads = key, reads
-        made.tasks, made.targets, made.table = content.tasks, content.targets, content.table
-        made.size, made.top = content.size, content.top
+        made.key, made.content, made.reads = key, content, reads
         return made
+
+    @property
+    def size(self) -> int:
+        """How many tasks it has."""
+        return self.content.size
 
     def _wrong(self, what: str) -> InputError:
         return InputError('block %d: %s' % (self.key, what))
 
-    def _rows(self, name: str, values: Any, width: int) -> np.ndarray:
+    def _rows(self, name: str, values: Any, width: int, size: int, own: int = 0) -> np.ndarray:
+        """Rows of numbers; those of the column `own`, and of all where there are two of tasks, are tasks of it."""
         rows = np.asarray(values, np.int64)
         if not rows.size:
             return rows.reshape(0, width)
@@ -105,87 +147,90 @@ class Block:
             raise self._wrong('%s: give rows of %d numbers' % (name, width))
         if rows.min() < 0:
             raise self._wrong('%s: give numbers of at least 0, not %d' % (name, rows.min()))
+        tasks = rows if name == 'inner' else rows[:, own]
+        if tasks.max() >= size:
+            raise self._wrong('%s: it has %d tasks, and none of index %d' % (name, size, tasks.max()))
         return rows
 
-    def _own(self, name: str, indices: np.ndarray) -> None:
-        if indices.size and indices.max() >= self.size:
-            raise self._wrong('%s: it has %d tasks, and none of index %d' % (name, self.size, indices.max()))
-
-    def _check_tasks(self) -> None:
-        tasks, size = self.tasks, self.size
+    def _check_tasks(self, tasks: np.ndarray) -> None:
         resource, second = tasks['resource'], tasks['second']
-        self.top = int(max(resource.max(), second.max())) if size else -1
         for name in ('work', 'latency'):
             # min and max are NaN where any is.
-            if size and not (tasks[name].min() >= 0 and tasks[name].max() < np.inf):
+            if len(tasks) and not (tasks[name].min() >= 0 and tasks[name].max() < np.inf):
                 raise self._wrong('%s: give numbers of at least 0' % name)
-        if size and (resource.min() < -1 or second.min() < -1):
+        if len(tasks) and (resource.min() < -1 or second.min() < -1):
             raise self._wrong('resource, second: give numbers of resources, or -1')
         if ((second >= 0) & ((resource < 0) | (resource == second))).any():
             raise self._wrong('second: give it only with another resource beside it')
         if (tasks['work'][resource < 0] > 0).any():
             raise self._wrong('work: a task without resource does none')
 
-    def _set_inner(self, inner: np.ndarray) -> None:
-        self._own('inner', inner)
-        ends = np.bincount(inner[:, 0], minlength=self.size).cumsum()
-        self.tasks['inner_end'] = ends
-        self.tasks['inner'][1:] = ends[:-1]
-        self.targets = inner[inner[:, 0].argsort(kind='stable'), 1].astype(np.int32)
+    def _set_inner(self, tasks: np.ndarray, inner: np.ndarray) -> np.ndarray:
+        """Successors, those of the first task first."""
+        ends = np.bincount(inner[:, 0], minlength=len(tasks)).cumsum()
+        tasks['inner_end'] = ends
+        tasks['inner'][1:] = ends[:-1]
+        return inner[inner[:, 0].argsort(kind='stable'), 1].astype(np.int32)
 
-    def _set_ports(self, ports: np.ndarray) -> None:
-        self._own('ports', ports[:, 1])
+    def _table(self, ports: np.ndarray) -> np.ndarray:
         top = int(ports[:, 0].max()) if len(ports) else -1
         if top >= _MOST_PORTS:
             raise self._wrong('ports: give numbers less than %d, not %d' % (_MOST_PORTS, top))
-        self.table = table_of(ports[:, 0], ports[:, 1])
+        return table_of(ports[:, 0], ports[:, 1])
 
-    def _set_waits(self, waits: np.ndarray) -> None:
-        self._own('waits', waits[:, 0])
+    def _reads(self, waits: np.ndarray) -> List[Read]:
         own, others, ports = waits.T
         if (others == self.key).any():
             raise self._wrong('waits: its tasks wait for each other by `inner`')
-        order = others.argsort(kind='stable')
-        others = others[order]
-        own, ports = own[order].astype(np.int32), ports[order].astype(np.int32)
-        cuts = np.flatnonzero(others[1:] != others[:-1]) + 1
-        starts = [0] + cuts.tolist() if len(others) else []
-        ends = starts[1:] + [len(others)]
-        self.reads = {int(others[start]): (own[start:end], ports[start:end]) for start, end in zip(starts, ends)}
+        return [Read(other, Waits(own[others == other], ports[others == other]))
+                for other in np.unique(others).tolist()]
 
     def __repr__(self) -> str:
         return 'Block(%d, %d tasks)' % (self.key, self.size)
 
 
 class Content:
-    """What blocks of different keys can have in common: tasks, their successors among them, and ports.
+    """What blocks of different keys can have in common.
 
-    Parameters
+    Attributes
     ----------
     tasks : numpy.ndarray of TASK
         With `inner` and `inner_end`; `order` is the index.
     targets : numpy.ndarray of int32
+        Successors in the block, those of its first task first.
     table : numpy.ndarray of int32
-        As :attr:`Block.table`.
+        The task of each port, -1 for none; the last one is what larger numbers stand for.
+    size : int
+        How many tasks there are.
+    top : int
+        The largest number of a resource; -1 for none.
     """
 
-    __slots__ = ('tasks', 'targets', 'table', 'size', 'top')
+    __slots__ = ('tasks', 'targets', 'table', 'size', 'top', '_addresses')
 
     def __init__(self, tasks: np.ndarray, targets: np.ndarray, table: np.ndarray):
         self.tasks, self.targets, self.table, self.size = tasks, targets, table, len(tasks)
         self.top = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
-
+        self._addresses: Tuple[int, ...] = ()
 
     def working(self, work: np.ndarray) -> 'Content':
         """The same with other work."""
         made = Content.__new__(Content)
         made.tasks, made.targets, made.table = self.tasks.copy(), self.targets, self.table
-        made.size, made.top = self.size, self.top
+        made.size, made.top, made._addresses = self.size, self.top, ()
         made.tasks['work'] = work
         return made
 
+    @property
+    def addresses(self) -> Tuple[int, ...]:
+        """As compiled code takes it: tasks, successors and ports, and how many."""
+        if not self._addresses:
+            arrays = self.tasks, self.targets, self.table
+            self._addresses = tuple(one.ctypes.data for one in arrays) + tuple(map(len, arrays))
+        return self._addresses
 
-def joined_tasks(parts: Sequence[Union[Block, 'Content']], out: Optional[np.ndarray] = None) -> np.ndarray:
+
+def joined_tasks(parts: Sequence[Content], out: Optional[np.ndarray] = None) -> np.ndarray:
     """Tasks of several, one behind the other; where it is given, in `out`."""
     found = np.empty(sum(part.size for part in parts), TASK) if out is None else out
     if parts:
@@ -195,7 +240,7 @@ def joined_tasks(parts: Sequence[Union[Block, 'Content']], out: Optional[np.ndar
 
 
 def table_of(ports: np.ndarray, tasks: np.ndarray) -> np.ndarray:
-    """The task of each port; see :attr:`Block.table`."""
+    """The task of each port; see :attr:`Content.table`."""
     found = np.full(int(ports.max()) + 2 if len(ports) else 1, -1, np.int32)
     found[ports] = tasks
     return found

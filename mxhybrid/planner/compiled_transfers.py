@@ -1,19 +1,17 @@
 """``src/transfers.cc`` as Python calls it: what :mod:`~.transfers` does, faster."""
+import array
 import ctypes
 import functools
 from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-from ..base.log import get_logger
-from .block import TASK
+from .block import TASK, Content
 from .cluster import TransferCost
-from .compiled_loop import planner_library
 from .flows import Moved, Placed
 from .machine import Core, Ends, Machine, Records, about
+from .planner_library import planner_library
 from .transfers import Exchanged, Transfers
-
-_log = get_logger(__name__)
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -126,6 +124,13 @@ class CompiledTransfers(Transfers):
         units = np.zeros(count, np.int32)
         return Core(records, Ends(units, held.ranks, first), Ends(units, held.ranks, last))
 
+    def work_of(self, contents: Sequence[Content]) -> np.ndarray:
+        """As :meth:`.Transfers.work_of`."""
+        found = np.zeros(len(self._machine.resources))
+        given = array.array('q', [number for one in contents for number in (one.addresses[0], one.size)])
+        self._library.planner_work_of(given.buffer_info()[0], len(contents), found.ctypes.data)
+        return found
+
     def _make_room(self, ends: int, messages: Sequence[int]) -> _PlannerTasks:
         """For so many first and last tasks of ranks, and what moves between."""
         hosts = 1 + 3 * self._machine.hosts
@@ -180,6 +185,7 @@ def load_transfers(path: str = '') -> Any:
         ('has', [_POINTER] * 2), ('moved', [_POINTER, _I64, _POINTER, _POINTER]),
         ('transfers', [_POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER]),
         ('composed', [_POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER, _POINTER, _POINTER]),
+        ('work_of', [_POINTER, _I64, _POINTER]),
         ('group_sums', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER, _POINTER, _POINTER]))
     for name, arguments in takes:
         function = getattr(library, 'planner_' + name)
@@ -188,7 +194,7 @@ def load_transfers(path: str = '') -> Any:
 
 
 def fastest_transfers(machine: Machine) -> Transfers:
-    """By the library, or by Python; :func:`.compiled_loop.fastest_loop` says so."""
+    """By the library, or by Python; :func:`.engine.fastest_engine` says so."""
     try:
         return CompiledTransfers(machine, load_transfers())
     except OSError:

@@ -253,7 +253,7 @@ def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray,
     resource, second, express = record['resource'].tolist(), record['second'].tolist(), record['express'].tolist()
     inner, inner_end, targets = record['inner'].tolist(), record['inner_end'].tolist(), slots.targets.tolist()
     outer, outer_end = record['outer'].tolist(), record['outer_end'].tolist()
-    outer_targets = slots.outer_targets[:slots.used_outer].tolist()
+    outer_targets = slots.outer_targets[:slots.counts[2]].tolist()
     queue = _ReadyTasks(order, [(2 * one + kind, 2 * other + kind) if other >= 0 else None
                                 for one, other, kind in zip(resource, second, express)], buckets)
     for task in tasks.tolist():

@@ -3,7 +3,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Content, joined_tasks, table_of
+from .block import TASK, Content, Waits, table_of
 from .cluster import Bucket, Cluster
 from .flows import Moved
 
@@ -200,10 +200,18 @@ class Ends:
     units, ranks, tasks : numpy.ndarray of int32
     """
 
-    __slots__ = ('units', 'ranks', 'tasks')
+    __slots__ = ('units', 'ranks', 'tasks', '_waits')
 
     def __init__(self, units: np.ndarray, ranks: np.ndarray, tasks: np.ndarray):
         self.units, self.ranks, self.tasks = units, ranks, tasks
+        self._waits: Optional[Waits] = None
+
+    @property
+    def waits(self) -> Waits:
+        """Each for what a rank does in another block."""
+        if self._waits is None:
+            self._waits = Waits(self.tasks, self.ranks)
+        return self._waits
 
     @classmethod
     def by_rank(cls, found: Dict[int, int]) -> 'Ends':
@@ -250,19 +258,9 @@ class Load:
         self._machine = machine
         self.work = np.zeros(len(machine.resources)) if work is None else work
 
-    def plus(self, works: Sequence[np.ndarray], times: int) -> 'Load':
+    def plus(self, works: Sequence[np.ndarray], times: int = 1) -> 'Load':
         """With more, or with a number of `times` below zero with less, by resource."""
         return Load(self._machine, self.work + times * np.sum(works, axis=0)) if works else self
-
-    def changed(self, less: Sequence[Core], more: Sequence[Core]) -> 'Load':
-        """Without some tasks and with others."""
-        return Load(self._machine, self.work - self._of(less) + self._of(more))
-
-    def _of(self, cores: Sequence[Core]) -> np.ndarray:
-        tasks = joined_tasks([core.content for core in cores])
-        tasks = tasks[tasks['express'] == 0]
-        held, work = np.concatenate([tasks['resource'], tasks['second']]) + 1, np.tile(tasks['work'], 2)
-        return np.bincount(held, work, len(self.work) + 1)[1:]
 
     def least_seconds(self) -> float:
         """What it takes at least: what buckets hold goes at once, the rest as they fill up."""

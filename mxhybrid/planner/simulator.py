@@ -18,16 +18,16 @@ resource, or will do after they were ready before, ends as if it were not there,
 
 After a change only what comes later than the first task that it can touch is simulated again.
 """
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..base.errors import InputError
 from .block import Block, key_and_index, keys_in_words
 from .cluster import Bucket
-from .compiled_loop import Loop, fastest_loop
+from .engine import Engine, fastest_engine
 from .event_loop import Rates
-from .slots import Slots, Undo
+from .slots import Slots
 from .timeline import Timeline, default_stride
 
 #: Why a task started when it did, see :class:`PathTask`.
@@ -71,8 +71,8 @@ class Simulation:
         Tasks have their numbers.
     stride : int, optional
         Of how many tasks there is a point from which a change may go on; the default suits any step.
-    loop : callable, optional
-        What takes the tasks; the default is the fastest there is.
+    engine : Engine, optional
+        What keeps and takes the tasks; the default is the fastest there is.
 
     Raises
     ------
@@ -80,8 +80,7 @@ class Simulation:
         For resources that never end what they do.
     """
 
-    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None,
-                 loop: Optional[Loop] = None):
+    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None, engine: Optional[Engine] = None):
         for number, one in enumerate(resources):
             if not one.rate > 0 or (one.burst > 0 and not one.peak > one.rate):
                 raise InputError('resource %d: %r: give a rate above 0, and a peak above that with a burst'
@@ -89,11 +88,11 @@ class Simulation:
         self._rates = Rates(*(np.array([getattr(one, name) for one in resources], np.float64)
                               for name in Rates._fields))
         self._stride = stride
-        self._simulate = loop or fastest_loop()
+        self._engine = engine or fastest_engine()
         self._slots: Optional[Slots] = None
         self._now: Timeline
         self._spare: Timeline
-        self._undo: Optional[Undo] = None
+        self._can_undo = False
 
     @property
     def tasks(self) -> int:
@@ -123,12 +122,12 @@ class Simulation:
         self._check(all_blocks)
         if len({block.key for block in all_blocks}) < len(all_blocks):
             raise InputError('blocks: two have the same key')
-        slots = _laid_out(all_blocks, [])
+        slots = self._engine.slots(all_blocks)
         now, spare = self._timelines(slots, self._stride or default_stride(slots.live_tasks))
-        taken = self._simulate(slots, self._rates, None, now, np.empty(0, np.int64), np.inf, np.inf)
+        taken = self._engine.simulate(slots, self._rates, None, now, np.empty(0, np.int64), np.inf, np.inf)
         if taken < slots.live_tasks:
             raise _cycle(slots, now)
-        self._slots, self._now, self._spare, self._undo = slots, now, spare, None
+        self._slots, self._now, self._spare, self._can_undo = slots, now, spare, False
         return float(now.finish[0])
 
     def change(self, blocks: Mapping[int, Optional[Block]], limit: float = np.inf) -> float:
@@ -159,32 +158,21 @@ class Simulation:
         for key, block in blocks.items():
             if block is not None and block.key != key:
                 raise InputError('block %d: it is given as block %d' % (block.key, key))
-        old = [slots.places[key] for key in blocks if key in slots.places]
-        touched: Set[int] = set(blocks)
-        touched.update(*(place.block.reads for place in old), *(block.reads for block in new))
-        if not slots.has_room(new, touched):
+        replaced = slots.replace(blocks)
+        if replaced is None:
             slots = self._lay_out_anew(new)
-            old = [slots.places[key] for key in blocks if key in slots.places]
-        undo = slots.mark(blocks, touched)
-        after_old = [slots.outer_of(place) for place in old]
-        first = slots.used
-        for place in old:
-            slots.take_out(place.block.key)
-        slots.put(new)
-        slots.connect(touched)
-        self._now.events['place'][first:slots.used] = -1
-        changed = np.concatenate([np.arange(first, slots.used)] + after_old
-                                 + [slots.outer_of(slots.places[block.key]) for block in new])
-        ready = self._now.events['ready']
-        bound = min((float(ready[place.span].min()) for place in old if place.block.size), default=np.inf)
-        taken = self._simulate(slots, self._rates, self._now, self._spare, self._living(changed, slots), bound,
-                               limit)
+            replaced = slots.replace(blocks)
+            assert replaced is not None
+        events = self._now.events
+        events['place'][replaced.first:slots.used] = -1
+        bound = float(events['ready'][replaced.gone].min()) if len(replaced.gone) else np.inf
+        taken = self._engine.simulate(slots, self._rates, self._now, self._spare, replaced.changed, bound, limit)
         if taken < slots.live_tasks and not self._spare.finish[0] > limit:
             error = _cycle(slots, self._spare)
-            slots.undo(undo)
-            self._undo = None
+            slots.undo()
+            self._can_undo = False
             raise error
-        self._now, self._spare, self._undo = self._spare, self._now, undo
+        self._now, self._spare, self._can_undo = self._spare, self._now, True
         return float(self._now.finish[0])
 
     def undo(self) -> None:
@@ -196,20 +184,20 @@ class Simulation:
             Where there is no change to take back.
         """
         slots = self._get_slots()
-        if self._undo is None:
+        if not self._can_undo:
             raise InputError('undo: the last change is taken back already, or there is none')
-        slots.undo(self._undo)
-        self._now, self._spare, self._undo = self._spare, self._now, None
+        slots.undo()
+        self._now, self._spare, self._can_undo = self._spare, self._now, False
 
     def blocks(self) -> List[Block]:
         """Those that there are now."""
-        return [place.block for place in self._get_slots().places.values()]
+        slots = self._get_slots()
+        return [slots.blocks[key] for key in slots.spans()]
 
     def timeline(self) -> Dict[int, Times]:
         """When the tasks of each block start and end, by key."""
-        places, events = self._get_slots().places, self._now.events
-        return {key: Times(events['start'][place.span].copy(), events['end'][place.span].copy())
-                for key, place in places.items()}
+        spans, events = self._get_slots().spans(), self._now.events
+        return {key: Times(events['start'][span].copy(), events['end'][span].copy()) for key, span in spans.items()}
 
     def critical_path(self) -> List[PathTask]:
         """What the last end waits for, from the start on; where tasks are equal, the one that was taken first."""
@@ -223,37 +211,25 @@ class Simulation:
 
     def _check(self, blocks: Sequence[Block]) -> None:
         for block in blocks:
-            if block.top >= len(self._rates.rate):
+            if block.content.top >= len(self._rates.rate):
                 raise InputError('block %d: there are %d resources, and none of number %d'
-                                 % (block.key, len(self._rates.rate), block.top))
+                                 % (block.key, len(self._rates.rate), block.content.top))
 
     def _timelines(self, slots: Slots, stride: int) -> Tuple[Timeline, Timeline]:
         room, resources = len(slots.tasks), len(self._rates.rate)
         return Timeline(room, resources, stride), Timeline(room, resources, stride)
 
-    def _living(self, tasks: np.ndarray, slots: Slots) -> np.ndarray:
-        """Those whose blocks are there."""
-        owners = np.searchsorted(slots.bases[:slots.used_slots], tasks, side='right') - 1
-        return tasks[slots.alive[owners] > 0]
-
     def _lay_out_anew(self, more: Sequence[Block]) -> Slots:
         """The same blocks without what lies between them, and with room for more."""
         old = self._get_slots()
         tasks = old.live()
-        slots = _laid_out([place.block for place in sorted(old.places.values(), key=lambda place: place.slot)], more)
+        slots = self._engine.slots(self.blocks(), more)
         now, spare = self._timelines(slots, self._now.stride)
         now.events[:slots.used] = self._now.events[tasks]
         for name in ('taken', 'last', 'states', 'snapshots', 'finish'):
             getattr(now, name)[...] = getattr(self._now, name)
-        self._slots, self._now, self._spare, self._undo = slots, now, spare, None
+        self._slots, self._now, self._spare, self._can_undo = slots, now, spare, False
         return slots
-
-
-def _laid_out(blocks: Sequence[Block], more: Sequence[Block]) -> Slots:
-    slots = Slots([*blocks, *more])
-    slots.put(blocks)
-    slots.connect([block.key for block in blocks])
-    return slots
 
 
 def _cycle(slots: Slots, made: Timeline) -> InputError:

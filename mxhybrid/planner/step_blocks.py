@@ -6,9 +6,8 @@ import numpy as np
 from ..base.settings import TablePlan
 from ..parallel.graph import Entry
 from ..parallel.split import Split
-from .block import Reads
+from .block import Block, Read
 from .machine import Core, Ends, Load
-from .simulator import Block
 from .step_graph import SCRIPT
 from .step_model import BUNDLE_BYTES, Flow, StepModel
 
@@ -129,8 +128,8 @@ class StepBlocks:
             what[('step', None)] = None
             what.update({('weight', name): None for name in self._graph.trained})
         others = [other for step in range(self._steps) for other in self._others(what, step)]
-        self._load = self._load.changed([before[1] for _, before, _ in others if before],
-                                        [now[0] for _, _, now in others if now])
+        self._load = self._load.plus([self._model.work_of([now[0] for _, _, now in others if now])
+                                      - self._model.work_of([before[1] for _, before, _ in others if before])])
         self.least_seconds = self._load.least_seconds()
         return None if self.least_seconds > most else dict(self._exchange(others, undo))
 
@@ -240,16 +239,9 @@ class StepBlocks:
         return (self.splits.get(entry[0]),) + tuple(self.splits.get(number)
                                                     for number, _ in self._graph.consumers[entry])
 
-    def _reads(self, waits: List[Wait]) -> Reads:
-        found: Reads = {}
-        for ends, key, unit in waits:
-            if not len(ends.tasks):
-                continue
-            more = ends.tasks, ends.ranks + unit * self._ranks if unit else ends.ranks
-            if key in found:
-                more = np.concatenate([found[key][0], more[0]]), np.concatenate([found[key][1], more[1]])
-            found[key] = more
-        return found
+    def _reads(self, waits: List[Wait]) -> List[Read]:
+        ranks = self._ranks
+        return [Read(key, ends.waits, unit * ranks) for ends, key, unit in waits if len(ends.tasks)]
 
     def _given(self, ends: Ends, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Tasks that wait for an output that they read."""

@@ -400,6 +400,10 @@ class StepModel:
         first = Ends(ranks // self.machine.ranks, ranks % self.machine.ranks, np.array(called + begun, np.int32))
         return Core(tasks, first, _by_rank(dict(enumerate(begun))))
 
+    def work_of(self, cores: Sequence[Core]) -> np.ndarray:
+        """What resources have to do, in their units, but for express tasks, which are done beside others."""
+        return self._transfers.work_of([core.content for core in cores])
+
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def activations(self, number: int, split: Split) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Tasks of exchanges and of sums among some ranks: what ``src/transfers.cc`` makes, to the last bit, and slower.
+"""Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what ``src/transfers.cc`` makes, to
+the last bit, and slower.
 
 This is the reference, and what runs where that could not be compiled.
 """
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..parallel.boxes import Box, size_of
 from . import flows
+from .block import Content, joined_tasks
 from .flows import Moved, Placed
 from .machine import Core, Ends, Machine, Tasks
 
@@ -43,6 +45,14 @@ class Transfers:
             first += [(number, rank, at) for rank, at in give.items()]
             last += [(number, rank, at) for rank, at in take.items()]
         return Core(tasks, *(Ends(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+
+    def work_of(self, contents: Sequence[Content]) -> np.ndarray:
+        """What resources have to do for tasks that are not express."""
+        count = len(self._machine.resources)
+        tasks = joined_tasks(contents)
+        tasks = tasks[tasks['express'] == 0]
+        held = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
+        return np.bincount(held.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]
 
     def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
                  itemsize: int) -> Core:

@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "task.h"
+#include "slots.h"
 
 namespace {
 
@@ -29,16 +29,6 @@ struct State {
 
 // As compiled_loop.py's structures of the same names.
 extern "C" {
-
-struct PlannerSlots {
-  const Task* tasks;
-  const int32_t* targets;
-  const int32_t* outer_targets;
-  const int32_t* bases;
-  const int32_t* sizes;
-  const uint8_t* alive;
-  int64_t slots, used;
-};
 
 struct PlannerRates {
   const double* rate;
@@ -360,7 +350,7 @@ class Simulation {
  private:
   template <typename Function>
   void each_task(Function function) const {
-    for (int64_t slot = 0; slot < slots_.slots; ++slot) {
+    for (int64_t slot = 0; slot < slots_.slots(); ++slot) {
       if (!slots_.alive[slot]) continue;
       const int64_t base = slots_.bases[slot], end = base + slots_.sizes[slot];
       for (int64_t task = base; task < end; ++task) function(task);
@@ -378,7 +368,7 @@ class Simulation {
     const Event* old = before.events;
     // Of a changed task: a task that waits for none is ready at once, and one that waits for new ones only cannot be
     // before those.
-    std::vector<uint8_t> touched(slots_.used, 0);
+    std::vector<uint8_t> touched(slots_.used(), 0);
     for (int64_t at = 0; at < count; ++at) {
       const int64_t task = changed[at];
       touched[task] = 1;
@@ -412,7 +402,7 @@ class Simulation {
       std::copy_n(before->last, kept, made_.last);
       std::copy_n(before->states, kept * rates_.resources, made_.states);
     }
-    std::fill_n(events_, slots_.used, Event{0.0, 0.0, 0.0, -1, 0});
+    std::fill_n(events_, slots_.used(), Event{0.0, 0.0, 0.0, -1, 0});
     each_task([&](int64_t number) {
       const Task& task = slots_.tasks[number];
       const bool done = taken && before->events[number].place >= 0 && before->events[number].place < taken;
@@ -485,7 +475,7 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 5; }
+int planner_version() { return 6; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,

@@ -1,4 +1,5 @@
-// Tasks of exchanges and of sums among some ranks: what transfers.py makes, to the last bit, and faster.
+// Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what transfers.py makes, to the last
+// bit, and faster.
 
 #include <algorithm>
 #include <cstdint>
@@ -321,6 +322,20 @@ int64_t planner_transfers(const PlannerMachine* machine, const PlannerCost* cost
   } catch (const std::bad_alloc&) {
     return -1;
   }
+}
+
+// Adds what resources have to do for tasks that are not express, of contents given by where their tasks are, and how
+// many.
+int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
+  for (int64_t at = 0; at < count; ++at) {
+    const auto* task = reinterpret_cast<const Task*>(static_cast<intptr_t>(given[2 * at]));
+    for (const Task* end = task + given[2 * at + 1]; task < end; ++task) {
+      if (task->express || task->resource < 0) continue;
+      work[task->resource] += task->work;
+      if (task->second >= 0) work[task->second] += task->work;
+    }
+  }
+  return count;
 }
 
 // An operator whose parts, all of which give and take, exchange something in between.

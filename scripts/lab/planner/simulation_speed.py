@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from mxhybrid.planner import compiled_loop, event_loop
+from mxhybrid.planner.engine import PYTHON, compiled_engine
 from mxhybrid.planner.simulator import Simulation
 
 from .steps import MadeUpStep
@@ -28,10 +28,10 @@ def seconds_of(call, times):
     return statistics.median(found)
 
 
-def measure(step, loop, times, proposals):
-    """Seconds to make all blocks, to run them, of the loop alone, of a change and of its undo."""
+def measure(step, engine, times, proposals):
+    """Seconds to make all blocks, to run them, of a change of nothing, of a change and of its undo."""
     blocks = step.blocks()
-    simulation = Simulation(step.resources, loop=loop)
+    simulation = Simulation(step.resources, engine=engine)
     made = seconds_of(step.blocks, 1)
     run = seconds_of(lambda: simulation.run(blocks), times)
     empty = seconds_of(lambda: simulation.change({}), times)
@@ -51,15 +51,15 @@ def measure(step, loop, times, proposals):
 def main():
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--python', action='store_true', help='the loop in Python, not the compiled one')
+    parser.add_argument('--python', action='store_true', help='what is in Python, not what is compiled')
     parser.add_argument('--sizes', type=int, default=len(SIZES), help='only so many of the sizes')
     given = parser.parse_args()
-    loop = event_loop.simulate if given.python else compiled_loop.load()
+    engine = PYTHON if given.python else compiled_engine()
     print('%-36s %8s %9s %9s %9s %9s %9s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'none ms', 'change ms',
                                                  'undo ms', 'ratio'))
     for name, sizes in list(SIZES.items())[:given.sizes]:
         large = sizes['ranks'] > 100
-        tasks, *found = measure(MadeUpStep(**sizes), loop, 3 if given.python or large else 15,
+        tasks, *found = measure(MadeUpStep(**sizes), engine, 3 if given.python or large else 15,
                                 5 if given.python else 20 if large else 200)
         print('%-36s %8d' % (name, tasks), *('%9.2f' % (1e3 * one) for one in found), '%6.1f' % (found[1] / found[3]))
 

@@ -1,4 +1,4 @@
-"""The compiled loop under the compiler's sanitizers, without a warning, and beside the one in Python."""
+"""The compiled planner under the compiler's sanitizers, without a warning, and beside that in Python."""
 import os
 import pathlib
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from lab.planner.steps import MadeUpStep
 
 import mxhybrid
-from mxhybrid.planner import event_loop
+from mxhybrid.planner.engine import PYTHON
 from mxhybrid.planner.simulator import Simulation
 
 pytestmark = pytest.mark.any_python
@@ -20,7 +20,7 @@ import sys
 import numpy as np
 from lab.planner.steps import MadeUpStep
 from mxhybrid.parallel.boxes import parts
-from mxhybrid.planner import compiled_loop
+from mxhybrid.planner.engine import compiled_engine
 from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
 from mxhybrid.planner.flows import Placed
 from mxhybrid.planner.machine import Machine
@@ -42,7 +42,7 @@ for hosts, ranks in ((2, 2), (8, 4)):
     made.group_sums(Placed.of(dict.fromkeys(range(count), ((0, 64), (0, 64)))), 4)
 
 step = MadeUpStep(24, 4, halos=6, all_to_alls=6)
-simulation = Simulation(step.resources, 16, compiled_loop.load(sys.argv[1]))
+simulation = Simulation(step.resources, 16, compiled_engine(sys.argv[1]))
 simulation.run(step.blocks())
 for number in np.random.RandomState(0).randint(0, step.operators, 60):
     limit = simulation.seconds * (0.9 + 0.1 * (number % 3))
@@ -75,7 +75,7 @@ def step():
 
 
 def test_large_steps_are_the_same_bits_in_both_languages(step):
-    compiled, plain = Simulation(step.resources), Simulation(step.resources, loop=event_loop.simulate)
+    compiled, plain = Simulation(step.resources), Simulation(step.resources, engine=PYTHON)
     blocks = step.blocks()
     assert compiled.run(blocks) == plain.run(blocks)
     for number in (3, 160, 310):

@@ -113,19 +113,22 @@ def test_tasks_are_the_same_bits_in_both_languages(choices, data):
     found, expected = (StepBlocks(one.model, splits, 2) for one in (compiled, plain))
     assert set(found.blocks) == set(expected.blocks)
     for key, block in found.blocks.items():
-        other = expected.blocks[key]
+        content, other = block.content, expected.blocks[key].content
         for name in ('work', 'latency', 'order', 'resource', 'second', 'express', 'inner_end'):
-            np.testing.assert_array_equal(block.tasks[name], other.tasks[name])
-        np.testing.assert_array_equal(block.table, other.table)
-        assert successors(block) == successors(other)
+            np.testing.assert_array_equal(content.tasks[name], other.tasks[name])
+        np.testing.assert_array_equal(content.table, other.table)
+        assert successors(content) == successors(other)
+        work = [of.model.work_of([made._made[key][1]]) for of, made in ((compiled, found), (plain, expected))]
+        np.testing.assert_array_equal(*work)
         one, two = found.tasks(key), expected.tasks(key)
         assert [(one.kind(at), one.rank(at)) for at in range(block.size)] == [
             (two.kind(at), two.rank(at)) for at in range(block.size)]
 
 
-def successors(block):
+def successors(content):
     """By task, in order."""
-    return [sorted(block.targets[start:end].tolist()) for start, end in block.tasks[['inner', 'inner_end']].tolist()]
+    return [sorted(content.targets[start:end].tolist())
+            for start, end in content.tasks[['inner', 'inner_end']].tolist()]
 
 
 @settings(max_examples=40, deadline=None)

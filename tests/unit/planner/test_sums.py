@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plan_files import from_json
 from mxhybrid.parallel.plan_kinds import data_parallel
-from mxhybrid.planner import compiled_loop, event_loop
 from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import BY_HOROVOD, TransferCost, cluster_from_json
+from mxhybrid.planner.engine import PYTHON, compiled_engine
 from mxhybrid.planner.mcmc import SearchLimits, try_all, walk_randomly
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from mxhybrid.planner.prediction_table import store_lines
@@ -77,13 +77,12 @@ def test_proposals_are_what_is_begun_anew(planned, choices, data):
     assert problem.begin(back) == begun
 
 
-def test_both_loops_have_the_same_bits(planned):
+def test_both_languages_have_the_same_bits(planned):
     splits, resources = planned.splits(data_parallel()), planned.model.machine.resources
     found = []
     for dense in (None, 'lane', 'horovod'):
         blocks = list(StepBlocks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
-        one, other = (Simulation(resources, loop=loop).run(blocks) for loop in (
-            compiled_loop.load(), event_loop.simulate))
+        one, other = (Simulation(resources, engine=engine).run(blocks) for engine in (compiled_engine(), PYTHON))
         assert one == other
         found.append(one)
     assert found[0] == found[1] != found[2]
