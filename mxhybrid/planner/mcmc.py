@@ -6,6 +6,8 @@ so far, in which beta grows.  The first ones begin with a large beta and only go
 one each, so that they leave the valley.  What is large is measured by how much worse proposals are.
 
 Chance is asked first: most proposals are known to be refused long before it is known what they take.
+
+Several walks share a budget: all of them a part of it, and then those the rest that are not far behind the best.
 """
 import contextlib
 import dataclasses
@@ -20,13 +22,16 @@ from .pareto import ParetoFront, Point
 from .problem import Assignment, Problem
 
 #: 1 / beta at the begin of each wave, and its share of that at the end; in units of what worse proposals cost.
-_HEATS, _COOLED = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1.0), 0.01
+_HEATS, _COOLED = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 0.01
 #: What they cost before any was seen, as a share of what the start takes.
 _FIRST_GUESS = 0.01
 #: Proposals of a wave, for each operator, and at least.
-_WAVE, _SHORTEST_WAVE = 4, 100
+_WAVE, _SHORTEST_WAVE = 4, 50
 #: How often proposals are a single operator's, or a neighbour's choice; the others are of several neighbours.
 _SINGLE, _COPY = 0.3, 0.1
+#: Share of a budget that is for all walks, and how many times as long a step may take as that of the best plan so far
+#: where a walk goes on after that.
+_TRIAL, _BEHIND = 0.25, 1.5
 #: Operators that a proposal changes at most: what changes is what takes time to simulate.
 _LONGEST_RUN = 8
 _MOST_COMBINATIONS = 1_000_000
@@ -69,7 +74,8 @@ class Walk(NamedTuple):
     best: float
     proposals: int
     accepted: int
-    #: 'seconds', 'proposals', 'stale', 'stopped' by who watches, or 'no choice' where there is none.
+    #: 'seconds', 'proposals', 'stale', 'stopped' by who watches, 'no choice' where there is none, 'behind' others, or
+    #: 'same' as the start of another walk.
     ended: str
 
 
@@ -102,14 +108,14 @@ Watcher = Callable[[Progress], Optional[bool]]
 
 def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
                   watcher: Optional[Watcher] = None) -> Discovery:
-    """Search from several plans, and share the time and the proposals allowed among them.
+    """Search from several plans, and share the time and the proposals allowed among them, but for those far behind.
 
     Parameters
     ----------
     problem : Problem
     starts : mapping of str to tuple
         Plans by name.  All are evaluated, whatever the limits, so that the outcome is none that is worse; walks begin
-        at the fastest.  What a walk leaves over goes to those after it.
+        at the fastest.  What a walk leaves over goes to those after it.  Of those that are equal the first one walks.
     limits : SearchLimits
         At least one of `seconds`, `proposals` and `stale`.
     seed : int
@@ -128,16 +134,30 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
         raise InputError('starts: give at least one plan')
     record = _Record(problem, limits)
     with _no_collections():
-        walkers = []
+        walkers: Dict[Assignment, _Walker] = {}
+        same = []
         for number, (name, assignment) in enumerate(starts.items()):
-            walker = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
-            walkers.append(walker)
-        walkers.sort(key=lambda walker: walker.seconds)
-        walks = []
-        for number, walker in enumerate(walkers):
-            left = len(walkers) - number
-            walks.append(walker.walk(record.share_of_seconds(left), record.share_of_proposals(left)))
-    return record.discovery(walks)
+            if assignment in walkers:
+                one = walkers[assignment]
+                same.append(Walk(name, one.seconds, one.best, 0, 0, 'same'))
+                continue
+            walkers[assignment] = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
+        _walk_all(record, sorted(walkers.values(), key=lambda walker: walker.seconds))
+    walks = [walker.outcome() for walker in walkers.values()] + same
+    return record.discovery(sorted(walks, key=lambda walk: walk.seconds))
+
+
+def _walk_all(record: '_Record', walkers: List['_Walker']) -> None:
+    """Share what is allowed among them: first a part of it, and then what is left among those not far behind."""
+    for share in (_TRIAL, 1.0):
+        going = [one for one in walkers if not one.ended]
+        until, most = record.share_of_seconds(share), record.share_of_proposals(share)
+        for place, walker in enumerate(going):
+            left = len(going) - place
+            walker.walk(record.elapsed + (until - record.elapsed) / left, (most - record.proposals) / left)
+        for walker in going:
+            if not walker.ended:
+                walker.ended = record.over() or ('behind' if walker.best > _BEHIND * record.best else '')
 
 
 @contextlib.contextmanager
@@ -219,15 +239,24 @@ class _Record:
         """Beyond so many seconds a plan of this size is no discovery."""
         return math.inf if self._found is None and self.fits(size) else self._front.least_seconds(size)
 
-    def share_of_seconds(self, walks: int) -> float:
-        """When the next of so many walks has to end."""
+    def share_of_seconds(self, share: float) -> float:
+        """When such a share of what is left is over."""
         if self.limits.seconds is None:
             return math.inf
-        return self.elapsed + max(0.0, self.limits.seconds - self.elapsed) / walks
+        return self.elapsed + share * max(0.0, self.limits.seconds - self.elapsed)
 
-    def share_of_proposals(self, walks: int) -> float:
-        """How many the next of so many walks has."""
-        return math.inf if self.limits.proposals is None else (self.limits.proposals - self.proposals) // walks
+    def share_of_proposals(self, share: float) -> float:
+        """After how many proposals."""
+        if self.limits.proposals is None:
+            return math.inf
+        return self.proposals + share * (self.limits.proposals - self.proposals)
+
+    def over(self) -> str:
+        """Why a search is over; empty where it may go on."""
+        seconds, proposals = self.limits.seconds, self.limits.proposals
+        reasons = (('stopped', self.is_stopped), ('proposals', proposals is not None and self.proposals >= proposals),
+                   ('seconds', seconds is not None and self.elapsed >= seconds))
+        return next((reason for reason, holds in reasons if holds), '')
 
     def fits(self, size: float) -> bool:
         return self.limits.memory is None or size <= self.limits.memory
@@ -251,7 +280,15 @@ class _Record:
 
 
 class _Walker:
-    """A walk from one start."""
+    """A walk from one start, which goes on where it was.
+
+    Attributes
+    ----------
+    seconds, best : float
+        Of a step of the start, and of the best plan on the way, infinite where none fits in memory.
+    ended : str
+        Why it does not go on; empty where it may.
+    """
 
     def __init__(self, record: _Record, name: str, start: Assignment, source: random.Random,
                  watcher: Optional[Watcher]):
@@ -268,50 +305,55 @@ class _Walker:
         self.seconds = self._seconds = self._problem.begin(start)
         self._size = self._problem.memory()
         record.see(self.seconds, self._size, self._now, {})
-        self._best = self.seconds if record.fits(self._size) else math.inf
+        self.best = self.seconds if record.fits(self._size) else math.inf
         self._best_assignment = start
+        self._proposals = self._accepted = 0
+        #: After how many of them the best plan was found.
+        self._best_at = 0
+        self.ended = ''
         #: How many proposals were slower, and the sum of the logarithms of by how much.
         self._worse, self._log_worse = 1, math.log(_FIRST_GUESS * self.seconds)
 
-    def walk(self, until: float, most: float) -> Walk:
-        """For as long as `until`, of the search's seconds, or for so many proposals."""
+    def outcome(self) -> Walk:
+        """As it is now."""
+        return Walk(self._name, self.seconds, self.best, self._proposals, self._accepted, self.ended)
+
+    def walk(self, until: float, most: float) -> None:
+        """Until the search is as many seconds old, or for so many proposals."""
         wave = max(_SHORTEST_WAVE, _WAVE * len(self._free))
-        proposals = accepted = 0
-        best_at = 0
-        ended = self._end(0, 0, until, most)
-        while not ended:
-            if proposals % wave == 0:
-                self._return_to_best()
-            heat = _HEATS[proposals // wave % len(_HEATS)] * _COOLED ** (proposals % wave / wave)
-            proposals += 1
+        last = self._proposals + most
+        is_back = False
+        self.ended = self._end()
+        while not self.ended and self._proposals + 1 <= last and self._record.elapsed < until:
+            if self._proposals % wave == 0:
+                self._now = list(self._best_assignment)
+            if self._proposals % wave == 0 or not is_back:
+                self._begin()
+                is_back = True
+            heat = _HEATS[self._proposals // wave % len(_HEATS)] * _COOLED ** (self._proposals % wave / wave)
+            self._proposals += 1
             self._record.proposals += 1
-            best = self._best
-            accepted += self._try(self._draw(), heat)
-            if self._best < best:
-                best_at = proposals
+            best = self.best
+            self._accepted += self._try(self._draw(), heat)
+            if self.best < best:
+                self._best_at = self._proposals
             if self._watcher is not None:
                 self._record.is_stopped |= bool(self._watcher(Progress(
                     self._name, self._record.proposals, self._record.elapsed, self._record.best)))
-            ended = self._end(proposals, proposals - best_at, until, most)
-        return Walk(self._name, self.seconds, self._best, proposals, accepted, ended)
+            self.ended = self._end()
 
-    def _end(self, proposals: int, stale: int, until: float, most: float) -> str:
+    def _end(self) -> str:
         """Why to end now; empty to go on."""
         limit = self._record.limits.stale
-        reasons = (('no choice', not self._free), ('stopped', self._record.is_stopped),
-                   ('proposals', proposals >= most), ('stale', limit is not None and stale >= limit),
-                   ('seconds', self._record.elapsed >= until))
-        return next((reason for reason, holds in reasons if holds), '')
+        is_stale = limit is not None and self._proposals - self._best_at >= limit
+        return 'no choice' if not self._free else 'stopped' if self._record.is_stopped else 'stale' if is_stale else ''
 
-    def _return_to_best(self) -> None:
-        self._now = list(self._best_assignment)
-        self._seconds = self._problem.begin(self._best_assignment)
+    def _begin(self) -> None:
+        self._seconds = self._problem.begin(tuple(self._now))
         self._size = self._problem.memory()
 
     def _try(self, changes: Dict[int, Hashable], heat: float) -> bool:
         """Whether a proposal was taken."""
-        if not changes:
-            return False
         chance = -math.log(1 - self._random.random())
         most = self._seconds + chance * heat * math.exp(self._log_worse / self._worse)
         seconds = self._problem.propose(changes, lambda size: max(self._record.limit(size), self._takes(size, most)))
@@ -329,9 +371,9 @@ class _Walker:
         for operator, choice in changes.items():
             self._now[operator] = choice
         fits = self._record.fits(size)
-        if seconds < self._best if fits else math.isinf(self._best):
+        if seconds < self.best if fits else math.isinf(self.best):
             self._best_assignment = tuple(self._now)
-            self._best = seconds if fits else math.inf
+            self.best = seconds if fits else math.inf
         return True
 
     def _takes(self, size: float, most: float) -> float:
@@ -344,18 +386,19 @@ class _Walker:
         return most if self._record.fits(size) else -math.inf
 
     def _draw(self) -> Dict[int, Hashable]:
-        """A proposal; nothing where it would change nothing."""
-        operator = self._random.choice(self._free)
-        kind = self._random.random()
-        if kind < _SINGLE:
-            other = self._now[operator]
-            while other == self._now[operator]:
-                other = self._random.choice(self._choices[operator])
-            return {operator: other}
-        neighbours = self._problem.neighbours(operator)
-        if kind < _SINGLE + _COPY and neighbours:
-            return self._set([operator], self._now[self._random.choice(neighbours)])
-        return self._set(self._run_from(operator), self._random.choice(self._choices[operator]))
+        """A proposal, which changes something."""
+        found: Dict[int, Hashable] = {}
+        while not found:
+            operator = self._random.choice(self._free)
+            kind = self._random.random()
+            neighbours = self._problem.neighbours(operator)
+            if kind < _SINGLE:
+                found = self._set([operator], self._random.choice(self._choices[operator]))
+            elif kind < _SINGLE + _COPY and neighbours:
+                found = self._set([operator], self._now[self._random.choice(neighbours)])
+            else:
+                found = self._set(self._run_from(operator), self._random.choice(self._choices[operator]))
+        return found
 
     def _set(self, operators: Sequence[int], choice: Hashable) -> Dict[int, Hashable]:
         return {one: choice for one in operators if self._now[one] != choice and choice in self._allowed[one]}

@@ -175,6 +175,19 @@ def test_it_ends_by_proposals_and_shares_them():
     assert [one.best for one in seen] == sorted((one.best for one in seen), reverse=True)
 
 
+def test_who_is_far_behind_does_not_go_on_and_equal_starts_walk_once():
+    """Two valleys, between which no proposal leads: it changes eight operators at most."""
+    table = Table({plan: (sum(plan) + 1.0 if sum(plan) < 2 else 40.0 if all(plan) else 1e9, 1)
+                   for plan in itertools.product(range(2), repeat=12)})
+    starts = {'here': (1,) + (0,) * 11, 'again': (1,) + (0,) * 11, 'far': (1,) * 12}
+    found = walk_randomly(table, starts, SearchLimits(proposals=400))
+    assert [(walk.start, walk.ended) for walk in found.walks] == [
+        ('here', 'proposals'), ('again', 'same'), ('far', 'behind')]
+    here, again, far = found.walks
+    assert (here.proposals, again.proposals, far.proposals) == (350, 0, 50)
+    assert (again.seconds, again.best) == (2.0, 2.0) and found.seconds == here.best == 1.0 and far.best == 40.0
+
+
 def test_it_ends_when_nothing_is_gained_and_leaves_the_rest_to_others():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
     found = walk_randomly(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, stale=60))
