@@ -213,13 +213,19 @@ class Content:
         self.top = max(int(tasks['resource'].max()), int(tasks['second'].max())) if self.size else -1
         self._addresses: Tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, tasks: np.ndarray, targets: np.ndarray, table: np.ndarray, top: int) -> 'Content':
+        """Of compiled code's making."""
+        made = cls.__new__(cls)
+        made.tasks, made.targets, made.table, made.size, made.top = tasks, targets, table, len(tasks), top
+        made._addresses = ()
+        return made
+
     def working(self, work: np.ndarray) -> 'Content':
         """The same with other work."""
-        made = Content.__new__(Content)
-        made.tasks, made.targets, made.table = self.tasks.copy(), self.targets, self.table
-        made.size, made.top, made._addresses = self.size, self.top, ()
-        made.tasks['work'] = work
-        return made
+        tasks = self.tasks.copy()
+        tasks['work'] = work
+        return Content.of(tasks, self.targets, self.table, self.top)
 
     @property
     def addresses(self) -> Tuple[int, ...]:

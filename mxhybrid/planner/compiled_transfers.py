@@ -2,16 +2,16 @@
 import array
 import ctypes
 import functools
-from typing import Any, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
 from .block import TASK, Content
 from .cluster import TransferCost
-from .flows import Moved, Placed
+from .flows import Moved, Placed, Unit
 from .machine import Core, Ends, Machine, Records, about
 from .planner_library import planner_library
-from .transfers import Exchanged, Transfers
+from .transfers import Transfers
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -34,13 +34,9 @@ class _PlannerMoved(ctypes.Structure):
     _fields_ = [('sources', _POINTER), ('targets', _POINTER), ('elements', _POINTER), ('count', _I64)]
 
 
-class _PlannerUnit(ctypes.Structure):
-    _fields_ = [('moved', _PlannerMoved), ('givers', _POINTER), ('takers', _POINTER), ('giving', _I64),
-                ('taking', _I64), ('itemsize', _I64)]
-
-
-class _PlannerTasks(ctypes.Structure):
-    _fields_ = [('tasks', _POINTER), ('targets', _POINTER)]
+class _PlannerCore(ctypes.Structure):
+    _fields_ = [('tasks', _POINTER), ('numbers', _POINTER)] + [
+        (name, _I64) for name in ('targets', 'ports', 'first', 'last', 'top')]
 
 
 class CompiledTransfers(Transfers):
@@ -57,9 +53,9 @@ class CompiledTransfers(Transfers):
                                        machine.cluster.memory.rate)
         self._exchange, self._sum = _cost(costs['exchange'], 'exchange'), _cost(costs['group_sum'], 'sum')
         self._update = _cost(costs['update'], 'update')
-        self._edges = _I64()
-        #: Tasks and successors are made here, and then copied.
-        self._room = np.empty(0, TASK), np.empty(0, np.int32)
+        #: Tasks and numbers are made here, and then copied.
+        self._tasks, self._numbers = np.empty(0, TASK), np.empty(0, np.int32)
+        self._made = _PlannerCore()
 
     def has(self, have: Placed, wanted: Placed) -> int:
         """See :func:`.flows.has`."""
@@ -73,56 +69,41 @@ class CompiledTransfers(Transfers):
         count = _checked(self._library.planner_moved(_boxes(have), partial, _boxes(wanted), ctypes.byref(made)))
         return Moved(*(one[:count].copy() for one in found))
 
-    def exchanges(self, units: Sequence[Exchanged], numbers: Sequence[int], itemsize: int) -> Core:
+    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
         """As :meth:`.Transfers.exchanges`."""
-        native = (_PlannerUnit * len(units))(*(_unit(one, itemsize) for one in units))
-        messages = [len(one.moved) for one in units]
-        room = self._make_room(sum(len(one.givers) + len(one.takers) for one in units), messages)
-        records = self._copied(room, self._library.planner_transfers(
-            ctypes.byref(self._native), ctypes.byref(self._exchange), native, len(units), ctypes.byref(room),
-            ctypes.byref(self._edges)))
-        # Behind each other: who gives, who takes, messages.
-        base, first, last = 0, [], []
-        for unit, count in zip(units, messages):
-            giving, taking = len(unit.givers), len(unit.takers)
-            first.append(np.arange(base, base + giving, dtype=np.int32))
-            last.append(np.arange(base + giving, base + giving + taking, dtype=np.int32))
-            base += giving + taking + self._tasks_of(count, unit)
-        return Core(records, _ends(numbers, [one.givers for one in units], first),
-                    _ends(numbers, [one.takers for one in units], last))
-
-    def _tasks_of(self, messages: int, unit: Exchanged) -> int:
-        """Of what moves."""
-        if messages <= 8 * self._machine.ranks:
-            return messages
-        here, there = self._machine.host[unit.moved.sources], self._machine.host[unit.moved.targets]
-        remote = here != there
-        return 1 + len(np.unique(here[remote])) + len(np.unique(there[remote])) + len(np.unique(here[~remote]))
+        given: List[int] = []
+        ends, messages = 0, 0
+        for number, unit in units:
+            moved, answers = unit.moved.addresses, unit.answers
+            ends += 2 * max(len(unit.have.ranks), len(unit.wanted.ranks))
+            messages += max(moved[3], 1 + 3 * self._machine.hosts)
+            given += moved
+            given += (unit.have.address, len(unit.have.ranks), unit.wanted.address, len(unit.wanted.ranks),
+                      answers.ctypes.data, len(answers), number)
+        self._make_room(ends, messages, units[-1][0] + 1 if units else 0)
+        numbers = array.array('q', given)
+        return self._core(self._library.planner_exchanges(
+            ctypes.byref(self._native), ctypes.byref(self._exchange), numbers.buffer_info()[0], len(units), itemsize,
+            back, ctypes.byref(self._made)))
 
     def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
                  itemsize: int) -> Core:
         """As :meth:`.Transfers.composed`."""
         speed = self._machine.speed[ranks]
         seconds = [np.ascontiguousarray(one / speed) for one in (before, after)]
-        unit = _unit(Exchanged(between, ranks, ranks), itemsize)
-        room = self._make_room(4 * len(ranks), [len(between)])
-        records = self._copied(room, self._library.planner_composed(
-            ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(unit), about(kind),
-            seconds[0].ctypes.data, seconds[1].ctypes.data, ctypes.byref(room), ctypes.byref(self._edges)))
-        units, count, size = np.zeros(len(ranks), np.int32), len(ranks), len(records.work)
-        return Core(records, Ends(units, ranks, np.arange(count, dtype=np.int32)),
-                    Ends(units, ranks, np.arange(size - count, size, dtype=np.int32)))
+        self._make_room(4 * len(ranks), max(len(between), 1 + 3 * self._machine.hosts), 1)
+        return self._core(self._library.planner_composed(
+            ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(_PlannerMoved(*between.addresses)),
+            ranks.ctypes.data, len(ranks), itemsize, about(kind), seconds[0].ctypes.data, seconds[1].ctypes.data,
+            ctypes.byref(self._made)))
 
     def group_sums(self, held: Placed, itemsize: int) -> Core:
         """As :meth:`.Transfers.group_sums`."""
         count = len(held.ranks)
-        first, last = np.empty(count, np.int32), np.empty(count, np.int32)
-        room = self._make_room(5 * count, [2 * count * count])
-        records = self._copied(room, self._library.planner_group_sums(
+        self._make_room(5 * count, 2 * count * max(count, 1 + 3 * self._machine.hosts), 1)
+        return self._core(self._library.planner_group_sums(
             ctypes.byref(self._native), ctypes.byref(self._sum), ctypes.byref(self._update), _boxes(held), itemsize,
-            ctypes.byref(room), first.ctypes.data, last.ctypes.data, ctypes.byref(self._edges)))
-        units = np.zeros(count, np.int32)
-        return Core(records, Ends(units, held.ranks, first), Ends(units, held.ranks, last))
+            ctypes.byref(self._made)))
 
     def work_of(self, contents: Sequence[Content]) -> np.ndarray:
         """As :meth:`.Transfers.work_of`."""
@@ -131,26 +112,25 @@ class CompiledTransfers(Transfers):
         self._library.planner_work_of(given.buffer_info()[0], len(contents), found.ctypes.data)
         return found
 
-    def _make_room(self, ends: int, messages: Sequence[int]) -> _PlannerTasks:
-        """For so many first and last tasks of ranks, and what moves between."""
-        hosts = 1 + 3 * self._machine.hosts
-        tasks = ends + sum(max(hosts, one) for one in messages)
-        targets = 4 * ends + sum(max(hosts, 2 * one) for one in messages)
-        if tasks > len(self._room[0]) or targets > len(self._room[1]):
-            self._room = np.empty(2 * tasks, TASK), np.empty(2 * targets, np.int32)
-        return _PlannerTasks(*(one.ctypes.data for one in self._room))
+    def _make_room(self, ends: int, messages: int, units: int) -> None:
+        """For so many first and last tasks of ranks, what moves between, and units."""
+        tasks = ends + messages
+        numbers = 4 * ends + 2 * messages + units * self._machine.ranks + 1 + 6 * ends
+        if tasks > len(self._tasks) or numbers > len(self._numbers):
+            self._tasks, self._numbers = np.empty(2 * tasks, TASK), np.empty(2 * numbers, np.int32)
+            self._made.tasks, self._made.numbers = self._tasks.ctypes.data, self._numbers.ctypes.data
 
-    def _copied(self, _room: _PlannerTasks, tasks: int) -> Records:
-        return Records(self._machine, self._room[0][:_checked(tasks)].copy(),
-                       self._room[1][:self._edges.value].copy())
-
-
-def _ends(numbers: Sequence[int], ranks: Sequence[np.ndarray], tasks: Sequence[np.ndarray]) -> Ends:
-    if len(ranks) == 1:
-        return Ends(np.full(len(ranks[0]), numbers[0], np.int32), ranks[0], tasks[0])
-    lengths = [len(one) for one in ranks]
-    return Ends(np.array(numbers, np.int32).repeat(lengths), *(
-        np.concatenate(one) if one else np.empty(0, np.int32) for one in (ranks, tasks)))
+    def _core(self, count: int) -> Core:
+        made = self._made
+        tasks, at = self._tasks[:_checked(count)].copy(), 0
+        sizes = [made.targets, made.ports, *[made.first] * 3, *[made.last] * 3]
+        numbers, parts = self._numbers[:sum(sizes)].copy(), []
+        for size in sizes:
+            parts.append(numbers[at:at + size])
+            at += size
+        targets, table, *ends = parts
+        return Core.of(Records(self._machine, tasks, targets), Content.of(tasks, targets, table, made.top),
+                       Ends(*ends[:3]), Ends(*ends[3:]))
 
 
 def _checked(count: int) -> int:
@@ -170,23 +150,16 @@ def _boxes(placed: Placed) -> Any:
     return placed.native
 
 
-def _unit(unit: Exchanged, itemsize: int) -> _PlannerUnit:
-    moved = unit.moved
-    return _PlannerUnit(_PlannerMoved(moved.sources.ctypes.data, moved.targets.ctypes.data, moved.elements.ctypes.data,
-                                      len(moved)), unit.givers.ctypes.data, unit.takers.ctypes.data, len(unit.givers),
-                        len(unit.takers), itemsize)
-
-
 @functools.lru_cache(maxsize=None)
 def load_transfers(path: str = '') -> Any:
     """The library, with what its functions take; OSError where there is none."""
     library = planner_library(path)
     takes: Tuple[Tuple[str, Sequence[Any]], ...] = (
         ('has', [_POINTER] * 2), ('moved', [_POINTER, _I64, _POINTER, _POINTER]),
-        ('transfers', [_POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER]),
-        ('composed', [_POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER, _POINTER, _POINTER]),
-        ('work_of', [_POINTER, _I64, _POINTER]),
-        ('group_sums', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER, _POINTER, _POINTER]))
+        ('exchanges', [_POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER]),
+        ('composed', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _POINTER, _POINTER]),
+        ('group_sums', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER]),
+        ('work_of', [_POINTER, _I64, _POINTER]))
     for name, arguments in takes:
         function = getattr(library, 'planner_' + name)
         function.restype, function.argtypes = _I64, arguments

@@ -1,7 +1,7 @@
 """What an exchange moves between ranks: the bytes of :func:`mxhybrid.parallel.layout.messages`, for many ranks at once.
 """
 import itertools
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -22,10 +22,12 @@ class Placed:
         Of this object, and of no other one that ever was.
     """
 
-    __slots__ = ('ranks', 'boxes', 'number', 'native', '_by_rank')
+    __slots__ = ('ranks', 'boxes', 'number', 'address', 'native', '_by_rank')
 
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.number = ranks, boxes, next(_NUMBERS)
+        #: Of the ranks, as compiled code takes it.
+        self.address = ranks.ctypes.data
         #: What :mod:`~.compiled_transfers` has made of it.
         self.native: Any = None
         self._by_rank: Dict[int, Box] = {}
@@ -67,14 +69,35 @@ class Moved:
     def __init__(self, sources: np.ndarray, targets: np.ndarray, elements: np.ndarray):
         self.sources, self.targets = np.asarray(sources, np.int32), np.asarray(targets, np.int32)
         self.elements = np.asarray(elements, np.int64)
+        self._addresses: Tuple[int, ...] = ()
 
-    def reversed(self, targets: Sequence[int]) -> 'Moved':
+    @property
+    def addresses(self) -> Tuple[int, ...]:
+        """As compiled code takes them, and how many."""
+        if not self._addresses:
+            self._addresses = (self.sources.ctypes.data, self.targets.ctypes.data, self.elements.ctypes.data,
+                               len(self.sources))
+        return self._addresses
+
+    def reversed(self, targets: Union[Sequence[int], np.ndarray]) -> 'Moved':
         """What goes back as gradients, from those of the targets that answer."""
         answers = np.isin(self.targets, np.asarray(targets, int))
         return Moved(self.targets[answers], self.sources[answers], self.elements[answers])
 
     def __len__(self) -> int:
         return len(self.sources)
+
+
+class Unit(NamedTuple):
+    """An exchange between an operator and some of those who read it."""
+
+    have: Placed
+    wanted: Placed
+    moved: Moved
+    #: Who gives gradients back, of int32; none where none flow.
+    answers: np.ndarray
+    #: Tells apart what moves.
+    key: Tuple[Any, ...] = ()
 
 
 def moved(have: Placed, partial: bool, wanted: Placed) -> Moved:

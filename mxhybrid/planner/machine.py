@@ -243,12 +243,17 @@ class Core:
         records, targets = tasks.records()
         self.content = Content(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
 
+    @classmethod
+    def of(cls, tasks: 'Records', content: Content, first: Ends, last: Ends) -> 'Core':
+        """Of compiled code's making."""
+        made = cls.__new__(cls)
+        made.tasks, made.content, made.first, made.last = tasks, content, first, last
+        return made
+
     def working(self, work: np.ndarray) -> 'Core':
         """The same tasks with other work, of compiled code's making."""
-        made = Core.__new__(Core)
-        made.first, made.last, made.content = self.first, self.last, self.content.working(work)
-        made.tasks = Records(self.tasks.machine, made.content.tasks, made.content.targets)
-        return made
+        content = self.content.working(work)
+        return Core.of(Records(self.tasks.machine, content.tasks, content.targets), content, self.first, self.last)
 
 
 class Load:

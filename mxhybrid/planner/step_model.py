@@ -2,7 +2,7 @@
 
 Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.step_blocks` puts it together.
 """
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from ..parallel.split import PartPlace, Split
 from ..parallel.weights import Weights
 from .compiled_transfers import fastest_transfers
 from .cuts import Cut, PlacedCut, all_of, geometry_of
-from .flows import Moved, Placed
+from .flows import Moved, Placed, Unit
 from .machine import ComputedParts, Core, Ends, Machine, Tasks
 from .step_graph import SCRIPT, StepGraph
-from .transfers import Exchanged, Transfers
+from .transfers import Transfers
 
 #: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
 #: and make boxes of the same shapes.
@@ -34,18 +34,6 @@ MOST_KNOWN = 4_000_000
 
 #: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_bundles` has it.
 BUNDLE_BYTES = 2 << 20
-
-
-class Unit(NamedTuple):
-    """An exchange between an operator and some of those who read it."""
-
-    have: Placed
-    wanted: Placed
-    moved: Moved
-    #: Who gives gradients back; none where none flow.
-    answers: Sequence[int]
-    #: Tells apart what moves.
-    key: Tuple[Any, ...]
 
 
 class Flow:
@@ -211,7 +199,7 @@ class StepModel:
         _, partial, _, flows, is_output = key
         answers: Iterable[int] = () if not flows else (
             owners(wanted.by_rank).values() if is_output else wanted.ranks.tolist())
-        return Unit(have, wanted, self._moved(have, partial, wanted), sorted(answers), key)
+        return Unit(have, wanted, self._moved(have, partial, wanted), np.array(sorted(answers), np.int32), key)
 
     def _moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
         return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
@@ -219,22 +207,12 @@ class StepModel:
     def transfers(self, entry: Entry, flow: Flow, back: bool) -> Core:
         """The exchanges of a flow of an output, there or back."""
         if back not in flow.exchanges:
-            units = [(number, unit) for number, unit in enumerate(flow.units) if unit.answers or not back]
+            units = [(number, unit) for number, unit in enumerate(flow.units) if len(unit.answers) or not back]
             itemsize = self.graph.dtypes[entry].itemsize
             flow.exchanges[back] = self._once(
                 ('transfers', itemsize, back) + tuple((number, unit.key) for number, unit in units),
-                self._exchanges, units, itemsize, back)
+                self._transfers.exchanges, units, itemsize, back)
         return flow.exchanges[back]
-
-    def _exchanges(self, units: List[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
-        found = []
-        for _, unit in units:
-            if not back:
-                found.append(Exchanged(unit.moved, unit.have.ranks, unit.wanted.ranks))
-            else:
-                found.append(Exchanged(unit.moved.reversed(unit.answers), np.array(unit.answers, np.int32),
-                                       unit.have.ranks))
-        return self._transfers.exchanges(found, [number for number, _ in units], itemsize)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 

@@ -3,23 +3,15 @@ the last bit, and slower.
 
 This is the reference, and what runs where that could not be compiled.
 """
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from ..parallel.boxes import Box, size_of
 from . import flows
 from .block import Content, joined_tasks
-from .flows import Moved, Placed
+from .flows import Moved, Placed, Unit
 from .machine import Core, Ends, Machine, Tasks
-
-
-class Exchanged(NamedTuple):
-    """What moves, and who has something to give or to take."""
-
-    moved: Moved
-    givers: np.ndarray
-    takers: np.ndarray
 
 
 class Transfers:
@@ -36,12 +28,15 @@ class Transfers:
         """See :func:`.flows.moved`."""
         return flows.moved(have, partial, wanted)
 
-    def exchanges(self, units: Sequence[Exchanged], numbers: Sequence[int], itemsize: int) -> Core:
-        """Exchanges beside each other, with the numbers of their units."""
+    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
+        """Exchanges beside each other, with their numbers, which go up; there, or back."""
         tasks, first, last = Tasks(self._machine), [], []
-        for number, unit in zip(numbers, units):
-            give, take = tasks.exchange(unit.moved, itemsize, dict.fromkeys(unit.givers.tolist()),
-                                        dict.fromkeys(unit.takers.tolist()))
+        for number, unit in units:
+            moved, givers, takers = unit.moved, unit.have.ranks, unit.wanted.ranks
+            if back:
+                moved, givers, takers = moved.reversed(unit.answers), unit.answers, unit.have.ranks
+            give, take = tasks.exchange(moved, itemsize, dict.fromkeys(givers.tolist()),
+                                        dict.fromkeys(takers.tolist()))
             first += [(number, rank, at) for rank, at in give.items()]
             last += [(number, rank, at) for rank, at in take.items()]
         return Core(tasks, *(Ends(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))

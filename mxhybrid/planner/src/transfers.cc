@@ -42,18 +42,12 @@ struct PlannerMoved {
   int64_t count;
 };
 
-// Who gives and takes, by rank.
-struct PlannerUnit {
-  PlannerMoved moved;
-  const int32_t* givers;
-  const int32_t* takers;
-  int64_t giving, taking, itemsize;
-};
-
-// Where tasks and their successors go; there is room for all.
-struct PlannerTasks {
+// Where tasks go, and numbers: successors, a table of ports, and units, ranks and tasks of the first and of the last ends;
+// there is room for all. How many there are of each, and the largest number of a resource.
+struct PlannerCore {
   Task* tasks;
-  int32_t* targets;
+  int32_t* numbers;
+  int64_t targets, ports, first, last, top;
 };
 }
 
@@ -67,9 +61,28 @@ int64_t volume(const int64_t* one, const int64_t* other, int64_t dimensions) {
   return found;
 }
 
+// Tasks by unit and rank.
+struct Ends {
+  std::vector<int32_t> units, ranks, tasks;
+
+  void add(int64_t unit, int32_t rank, int32_t task) {
+    units.push_back(static_cast<int32_t>(unit));
+    ranks.push_back(rank);
+    tasks.push_back(task);
+  }
+};
+
+// What moves, and who gives and takes.
+struct Exchanged {
+  PlannerMoved moved;
+  const int32_t* givers;
+  const int32_t* takers;
+  int64_t giving, taking, itemsize;
+};
+
 class Builder {
  public:
-  Builder(const PlannerMachine& machine, const PlannerTasks& made) : machine_(machine), made_(made) {}
+  Builder(const PlannerMachine& machine, PlannerCore& made) : machine_(machine), made_(made) {}
 
   int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
     return add(kind, rank, machine_.core[rank], seconds, -1, latency, false);
@@ -79,7 +92,7 @@ class Builder {
 
   // Ranks give, what they give moves, ranks take. `before` are tasks before each of them, or there are none. The first
   // task; those of givers, and behind them those of takers, follow each other.
-  int32_t exchange(const PlannerUnit& unit, const PlannerCost& cost, bool express, const int32_t* before_givers,
+  int32_t exchange(const Exchanged& unit, const PlannerCost& cost, bool express, const int32_t* before_givers,
                    const int32_t* before_takers) {
     const PlannerMoved& moved = unit.moved;
     const auto ranks = static_cast<size_t>(machine_.ranks);
@@ -111,17 +124,33 @@ class Builder {
     return first;
   }
 
-  // Puts successors into their ranges; how many tasks there are, and in `edges` how many of those.
-  int64_t finish(int64_t* edges) {
+  // Puts all but tasks where it goes; how many tasks there are.
+  int64_t finish(const Ends& first, const Ends& last) {
     std::vector<int32_t> ends(size_ + 1, 0);
     for (const Edge& one : edges_) ++ends[one.before + 1];
     std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    made_.top = -1;
     for (int32_t at = 0; at < size_; ++at) {
-      made_.tasks[at].inner = ends[at];
-      made_.tasks[at].inner_end = ends[at + 1];
+      Task& task = made_.tasks[at];
+      task.inner = ends[at];
+      task.inner_end = ends[at + 1];
+      made_.top = std::max<int64_t>(made_.top, std::max(task.resource, task.second));
     }
-    for (const Edge& one : edges_) made_.targets[ends[one.before]++] = one.after;
-    *edges = static_cast<int64_t>(edges_.size());
+    for (const Edge& one : edges_) made_.numbers[ends[one.before]++] = one.after;
+    made_.targets = static_cast<int64_t>(edges_.size());
+    int32_t* to = made_.numbers + made_.targets;
+    made_.ports = 1;
+    for (size_t at = 0; at < last.tasks.size(); ++at) made_.ports = std::max(made_.ports, port(last, at) + 2);
+    std::fill_n(to, made_.ports, -1);
+    for (size_t at = 0; at < last.tasks.size(); ++at) to[port(last, at)] = last.tasks[at];
+    to += made_.ports;
+    for (const Ends* one : {&first, &last}) {
+      for (const std::vector<int32_t>* numbers : {&one->units, &one->ranks, &one->tasks}) {
+        to = std::copy(numbers->begin(), numbers->end(), to);
+      }
+    }
+    made_.first = static_cast<int64_t>(first.tasks.size());
+    made_.last = static_cast<int64_t>(last.tasks.size());
     return size_;
   }
 
@@ -144,6 +173,8 @@ class Builder {
     }
   };
 
+  int64_t port(const Ends& ends, size_t at) const { return ends.units[at] * machine_.ranks + ends.ranks[at]; }
+
   int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, int32_t second, double latency,
               bool express) {
     const auto about = static_cast<int32_t>((rank + 1) * 16 + kind);
@@ -153,7 +184,7 @@ class Builder {
 
   double in_memory(double size) const { return machine_.memory_latency + size / machine_.memory_rate; }
 
-  void move(const PlannerUnit& unit, int64_t kind, bool express) {
+  void move(const Exchanged& unit, int64_t kind, bool express) {
     const PlannerMoved& moved = unit.moved;
     const auto ranks = static_cast<int32_t>(machine_.ranks);
     order_.resize(moved.count);
@@ -176,7 +207,7 @@ class Builder {
   }
 
   // Of very many messages, all that a host sends is one task, and all that it receives another.
-  void move_by_hosts(const PlannerUnit& unit, int64_t kind, bool express) {
+  void move_by_hosts(const Exchanged& unit, int64_t kind, bool express) {
     const PlannerMoved& moved = unit.moved;
     const auto hosts = static_cast<size_t>(machine_.hosts);
     std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), got(hosts, 0);
@@ -218,7 +249,7 @@ class Builder {
   }
 
   const PlannerMachine& machine_;
-  const PlannerTasks& made_;
+  PlannerCore& made_;
   int32_t size_ = 0;
   std::vector<Edge> edges_;
   // Of the exchange under way, by rank.
@@ -280,6 +311,36 @@ void fill_moved(const PlannerBoxes& have, bool partial, const PlannerBoxes& want
   }
 }
 
+// What comes back as gradients, from those who answer.
+class Reversed {
+ public:
+  explicit Reversed(int64_t ranks) : answers_(ranks) {}
+
+  // Good until it is called again.
+  PlannerMoved of(const PlannerMoved& there, const int32_t* answers, int64_t count) {
+    std::fill(answers_.begin(), answers_.end(), false);
+    for (int64_t at = 0; at < count; ++at) answers_[answers[at]] = true;
+    sources_.clear(), targets_.clear(), elements_.clear();
+    for (int64_t at = 0; at < there.count; ++at) {
+      if (!answers_[there.targets[at]]) continue;
+      sources_.push_back(there.targets[at]);
+      targets_.push_back(there.sources[at]);
+      elements_.push_back(there.elements[at]);
+    }
+    return {sources_.data(), targets_.data(), elements_.data(), static_cast<int64_t>(sources_.size())};
+  }
+
+ private:
+  std::vector<bool> answers_;
+  std::vector<int32_t> sources_, targets_;
+  std::vector<int64_t> elements_;
+};
+
+template <typename Type>
+Type* array(const int64_t* address) {
+  return reinterpret_cast<Type*>(static_cast<intptr_t>(*address));
+}
+
 }  // namespace
 
 extern "C" {
@@ -312,13 +373,28 @@ int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBo
   }
 }
 
-// Exchanges beside each other: how many tasks they are, or -1 where there is no memory.
-int64_t planner_transfers(const PlannerMachine* machine, const PlannerCost* cost, const PlannerUnit* units,
-                          int64_t count, const PlannerTasks* made, int64_t* edges) {
+// Exchanges beside each other, there or back: how many tasks they are, or -1 where there is no memory. Each unit is given
+// by what moves, who has it, who wants it, who answers, and its number.
+int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* given, int64_t count,
+                          int64_t itemsize, int64_t back, PlannerCore* made) {
   try {
     Builder builder(*machine, *made);
-    for (int64_t at = 0; at < count; ++at) builder.exchange(units[at], *cost, true, nullptr, nullptr);
-    return builder.finish(edges);
+    Ends first, last;
+    Reversed reversed(machine->ranks);
+    for (int64_t at = 0; at < count; ++at) {
+      const PlannerMoved moved{array<int32_t>(given), array<int32_t>(given + 1), array<int64_t>(given + 2), given[3]};
+      const int32_t *have = array<int32_t>(given + 4), *wanted = array<int32_t>(given + 6),
+                    *answers = array<int32_t>(given + 8);
+      const int64_t having = given[5], wanting = given[7], answering = given[9], number = given[10];
+      const Exchanged unit = back ? Exchanged{reversed.of(moved, answers, answering), answers, have, answering, having,
+                                              itemsize}
+                                  : Exchanged{moved, have, wanted, having, wanting, itemsize};
+      int32_t task = builder.exchange(unit, *cost, true, nullptr, nullptr);
+      for (int64_t one = 0; one < unit.giving; ++one) first.add(number, unit.givers[one], task++);
+      for (int64_t one = 0; one < unit.taking; ++one) last.add(number, unit.takers[one], task++);
+      given += 11;
+    }
+    return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
     return -1;
   }
@@ -328,7 +404,7 @@ int64_t planner_transfers(const PlannerMachine* machine, const PlannerCost* cost
 // many.
 int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
   for (int64_t at = 0; at < count; ++at) {
-    const auto* task = reinterpret_cast<const Task*>(static_cast<intptr_t>(given[2 * at]));
+    const Task* task = array<Task>(given + 2 * at);
     for (const Task* end = task + given[2 * at + 1]; task < end; ++task) {
       if (task->express || task->resource < 0) continue;
       work[task->resource] += task->work;
@@ -338,32 +414,34 @@ int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
   return count;
 }
 
-// An operator whose parts, all of which give and take, exchange something in between.
-int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerUnit* unit, int64_t kind,
-                         const double* before, const double* after, const PlannerTasks* made, int64_t* edges) {
+// An operator whose parts, on some ranks, exchange something after some seconds and before some others.
+int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerMoved* moved,
+                         const int32_t* ranks, int64_t count, int64_t itemsize, int64_t kind, const double* before,
+                         const double* after, PlannerCore* made) {
   try {
     Builder builder(*machine, *made);
-    std::vector<int32_t> first;
-    for (int64_t at = 0; at < unit->giving; ++at) first.push_back(builder.spend(kind, unit->givers[at], before[at]));
-    const int32_t told =
-        builder.exchange(*unit, *cost, true, first.data(), first.data()) + static_cast<int32_t>(unit->giving);
-    for (int64_t at = 0; at < unit->giving; ++at) {
-      builder.edge(told + static_cast<int32_t>(at), builder.spend(kind, unit->givers[at], after[at]));
+    Ends first, last;
+    for (int64_t at = 0; at < count; ++at) first.add(0, ranks[at], builder.spend(kind, ranks[at], before[at]));
+    const int32_t* begun = first.tasks.data();
+    int32_t told = builder.exchange({*moved, ranks, ranks, count, count, itemsize}, *cost, true, begun, begun) +
+                   static_cast<int32_t>(count);
+    for (int64_t at = 0; at < count; ++at) {
+      last.add(0, ranks[at], builder.spend(kind, ranks[at], after[at]));
+      builder.edge(told++, last.tasks.back());
     }
-    return builder.finish(edges);
+    return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
     return -1;
   }
 }
 
-// Sums of gradients among those who hold the same box, by two exchanges, and updates; `first` and `last` are the first
-// and the last task of each rank.
+// Sums of gradients among those who hold the same box, by two exchanges, and updates.
 int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cost, const PlannerCost* update,
-                           const PlannerBoxes* held, int64_t itemsize, const PlannerTasks* made, int32_t* first,
-                           int32_t* last, int64_t* edges) {
+                           const PlannerBoxes* held, int64_t itemsize, PlannerCore* made) {
   try {
     Builder builder(*machine, *made);
     const int64_t width = 2 * held->dimensions;
+    Ends first, last;
     std::vector<int32_t> ranks, sources, targets, takes;
     std::vector<int64_t> elements;
     for (const auto& group : holders_of(*held)) {
@@ -371,9 +449,10 @@ int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cos
       const int64_t size = volume(box, box, held->dimensions);
       const auto count = static_cast<int64_t>(group.size());
       int32_t given = -1, gathered = -1;
+      ranks.clear();
+      for (int64_t one : group) ranks.push_back(held->ranks[one]);
       if (count > 1) {
-        ranks.clear(), sources.clear(), targets.clear(), takes.clear();
-        for (int64_t one : group) ranks.push_back(held->ranks[one]);
+        sources.clear(), targets.clear(), takes.clear();
         for (int32_t one : ranks) {
           for (int32_t other : ranks) {
             if (one == other) continue;
@@ -383,21 +462,21 @@ int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cos
         }
         elements.assign(sources.size(), size / count);
         const PlannerMoved moved{sources.data(), targets.data(), elements.data(), static_cast<int64_t>(sources.size())};
-        const PlannerUnit unit{moved, ranks.data(), ranks.data(), count, count, itemsize};
+        const Exchanged unit{moved, ranks.data(), ranks.data(), count, count, itemsize};
         given = builder.exchange(unit, *cost, false, nullptr, nullptr);
         for (int64_t at = 0; at < count; ++at) takes.push_back(given + static_cast<int32_t>(count + at));
         gathered = builder.exchange(unit, *cost, false, takes.data(), takes.data()) + static_cast<int32_t>(count);
       }
       const double seconds =
           update->fixed + update->per_item * 1.0 + update->per_byte * static_cast<double>(size * itemsize);
-      for (int64_t at = 0; at < count; ++at) {
-        const int64_t number = group[at];
-        last[number] = builder.spend(update->kind, held->ranks[number], seconds);
-        if (count > 1) builder.edge(gathered + static_cast<int32_t>(at), last[number]);
-        first[number] = count > 1 ? given + static_cast<int32_t>(at) : last[number];
+      for (int32_t rank : ranks) {
+        const int32_t updated = builder.spend(update->kind, rank, seconds);
+        if (count > 1) builder.edge(gathered++, updated);
+        first.add(0, rank, count > 1 ? given++ : updated);
+        last.add(0, rank, updated);
       }
     }
-    return builder.finish(edges);
+    return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
     return -1;
   }

@@ -22,10 +22,9 @@ from lab.planner.steps import MadeUpStep
 from mxhybrid.parallel.boxes import parts
 from mxhybrid.planner.engine import compiled_engine
 from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
-from mxhybrid.planner.flows import Placed
+from mxhybrid.planner.flows import Placed, Unit
 from mxhybrid.planner.machine import Machine
 from mxhybrid.planner.simulator import Simulation
-from mxhybrid.planner.transfers import Exchanged
 from tests.helpers.planned_networks import cluster
 
 for hosts, ranks in ((2, 2), (8, 4)):
@@ -37,7 +36,9 @@ for hosts, ranks in ((2, 2), (8, 4)):
         made.has(have, columns), made.group_sums(have, 4)
         for partial in (False, True):
             moved = made.moved(have, partial, columns)
-            made.exchanges([Exchanged(moved, have.ranks, columns.ranks)] * 2, [0, 1], 4)
+            unit = Unit(have, columns, moved, columns.ranks[::2].copy())
+            for back in (False, True):
+                made.exchanges([(0, unit), (2, unit)], 4, back)
             made.composed('forward', have.ranks, np.ones(count), np.ones(count), moved, 4)
     made.group_sums(Placed.of(dict.fromkeys(range(count), ((0, 64), (0, 64)))), 4)
 
