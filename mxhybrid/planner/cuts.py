@@ -51,7 +51,7 @@ class Cut:
         composed = COMPOSED[True].get(one.op)
         self._composed = composed if composed is not None and composed.applies(graph, one, split) else None
         self._told: Optional[ToldBoxes] = None
-        self._alike: Optional[Tuple[List[PartPlace], np.ndarray]] = None
+        self._alike: Optional[Tuple[List[int], np.ndarray]] = None
         self._bytes: Optional[np.ndarray] = None
         #: By what an operator reads or makes: which positions, and boxes of those.
         self._boxes: Dict[Tuple[bool, int], Tuple[np.ndarray, np.ndarray]] = {}
@@ -86,20 +86,20 @@ class Cut:
         return self._told
 
     @property
-    def alike(self) -> Tuple[List[PartPlace], np.ndarray]:
-        """PlacedCut that take as long as each other, by one of them each; and which of these each position has."""
+    def alike(self) -> Tuple[List[int], np.ndarray]:
+        """Positions of parts that differ in what they take, and which of these is like each position."""
         if self._alike is None:
             known: Dict[Any, int] = {}
-            places: List[PartPlace] = []
+            positions: List[int] = []
             numbers = []
-            for place, part in zip(self.places, self.parts):
+            for at, (place, part) in enumerate(zip(self.places, self.parts)):
                 shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
                 key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
                 if key not in known:
-                    known[key] = len(places)
-                    places.append(place)
+                    known[key] = len(positions)
+                    positions.append(at)
                 numbers.append(known[key])
-            self._alike = places, np.array(numbers)
+            self._alike = positions, np.array(numbers)
         return self._alike
 
 

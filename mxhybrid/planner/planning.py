@@ -14,6 +14,7 @@ from ..parallel.graph import Operator
 from ..parallel.plan import Plan
 from ..parallel.plan_files import as_plan
 from ..parallel.plan_kinds import Explicit, data_parallel, grid, one_weird_trick
+from ..parallel.rule import OperatorPart
 from ..parallel.rule_table import rule_of
 from ..parallel.shares import Shares
 from ..parallel.split import PartPlace, Split
@@ -114,10 +115,11 @@ class Planner:
     def _part_times(self, measure: bool) -> PartTime:
         known: Dict[Tuple[int, PartPlace], Tuple[float, float]] = {}
 
-        def part_time(one: Operator, place: PartPlace) -> Tuple[float, float]:
+        def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
             key = one.number, place
             if key not in known:
-                known[key] = self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure)
+                known[key] = self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure,
+                                                 part=part)
             return known[key]
         return part_time
 

@@ -15,13 +15,14 @@ from ..parallel.boxes import Box
 from ..parallel.composed import COMPOSED
 from ..parallel.graph import Entry, Graph, Operator
 from ..parallel.program import Parts
+from ..parallel.rule import OperatorPart
 from ..parallel.rule_table import rule_of
 from ..parallel.split import PartPlace
 from .part_keys import PartKeys
 from .pieces import Piece, piece_of
 from .profile_file import default_path, merge_profiles, read_profiles
 from .reference import Reference, reference_seconds
-from .roofline import Timed, TimedParts, Work, estimate_part, roof_seconds, work_of
+from .roofline import Timed, TimedParts, Work, roof_seconds, work_of
 from .still import StillProgram, still
 from .stopwatch import PartSeconds, ProgramWatch, part_seconds
 
@@ -65,7 +66,7 @@ class Profiles:
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
         self._estimates: Dict[str, PartSeconds] = {}
         #: Those of the file, for estimates.
-        self._timed = TimedParts(())
+        self._timed = TimedParts()
         self._written = time.monotonic()
         self._told = False
         self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, PartKeys]]' = weakref.WeakKeyDictionary()
@@ -75,7 +76,7 @@ class Profiles:
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def part(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
-             measure: bool = True, needed: bool = False) -> PartSeconds:
+             measure: bool = True, needed: bool = False, part: Optional[OperatorPart] = None) -> PartSeconds:
         """What a part of an operator takes.
 
         Parameters
@@ -91,13 +92,15 @@ class Profiles:
             Whether it is measured if it is not known, unless this object only estimates, or it is too large.
         needed : bool, optional
             Whether a piece of it is measured where it is too large.
+        part : OperatorPart, optional
+            What the operator's rule says of the place, if that is known.
 
         Returns
         -------
         PartSeconds
             Forward and backward, in seconds of a core.
         """
-        keys, part = self.keys(graph, flows, frozen), rule_of(one).part(graph, one, place)
+        keys, part = self.keys(graph, flows, frozen), part or rule_of(one).part(graph, one, place)
         key = keys.of(one, place, part)
         kept = self._kept['parts'].get(key)
         if kept is not None:
@@ -155,7 +158,7 @@ class Profiles:
         if len(self._timed) != len(self._kept['parts']):
             self._timed = TimedParts(Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
                                      for key, entry in self._kept['parts'].items())
-        forward, backward = estimate_part(op, work, self._timed.next_to(op, work))
+        forward, backward = self._timed.estimate(op, work)
         return PartSeconds(forward, backward if goes_back else 0.0)
 
     # -- programs --------------------------------------------------------------------------------------------------

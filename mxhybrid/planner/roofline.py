@@ -4,7 +4,7 @@ The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), w
 operator of MXNet's does not compute while it waits for memory.
 """
 import math
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..parallel.rule import OperatorPart
 #: A core that is nobody's: only how two parts compare counts.
 _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
 
-#: Parts of which an estimate_part is made.
+#: Parts of which an estimate is made.
 _NEIGHBOURS = 3
 
 
@@ -36,29 +36,47 @@ class Timed(NamedTuple):
 
 
 class TimedParts:
-    """Parts that were measured, of which those next to another one are found quickly."""
+    """Parts that were measured, by which others are estimated."""
 
-    def __init__(self, parts: Iterable[Timed]):
+    def __init__(self, parts: Iterable[Timed] = ()):
         self._all = list(parts)
-        self._by_op: Dict[str, List[Timed]] = {}
-        for one in self._all:
-            self._by_op.setdefault(one.op, []).append(one)
-        self._logs: Dict[str, np.ndarray] = {}
+        self._by_op: Dict[str, _Measured] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def next_to(self, op: str, work: Work) -> List[Timed]:
-        """Some of the same operator, or of any, in order, all that :func:`estimate_part` takes among them."""
-        others = self._by_op.get(op, self._all)
-        if len(others) <= _NEIGHBOURS:
-            return others
-        if op not in self._logs:
-            self._logs[op] = np.log(np.maximum([one.work for one in others], 1.0))
-        far = np.abs(self._logs[op] - np.log(np.maximum(work, 1.0))).sum(axis=1)
-        # More than rounding makes of it.
-        enough = np.partition(far, _NEIGHBOURS - 1)[_NEIGHBOURS - 1] + 1e-6
-        return [others[at] for at in np.flatnonzero(far <= enough).tolist()]
+    def estimate(self, op: str, work: Work) -> Tuple[float, float]:
+        """Seconds forward and backward: as far from the model as those parts of the same operator, or of any, that are
+        next to it.
+        """
+        roof = roof_seconds(work)
+        if not self._all:
+            return roof, 2 * roof
+        if op not in self._by_op:
+            self._by_op[op] = _Measured([one for one in self._all if one.op == op] or self._all)
+        forward, backward = self._by_op[op].logs_next_to(work)
+        return roof * math.exp(forward), roof * math.exp(backward)
+
+
+class _Measured:
+    """Some parts, and the logarithms of how far each is from the model."""
+
+    def __init__(self, parts: Sequence[Timed]):
+        self._works = _logs([one.work for one in parts])
+        roofs = np.array([roof_seconds(one.work) for one in parts])
+        seconds = np.array([(one.forward, one.backward) for one in parts])
+        self._above = np.log(np.maximum(seconds, 1e-9) / roofs[:, None])
+
+    def logs_next_to(self, work: Work) -> List[float]:
+        """Forward and backward, of the parts next to one that does so much: the nearer, the more it counts."""
+        far = np.abs(self._works - _logs(work)).sum(axis=1)
+        nearest = far.argsort(kind='stable')[:_NEIGHBOURS]
+        weights = 1 / (0.1 + far[nearest])
+        return (weights @ self._above[nearest] / weights.sum()).tolist()
+
+
+def _logs(works: Any) -> np.ndarray:
+    return np.log(np.maximum(works, 1.0))
 
 
 def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
@@ -86,27 +104,6 @@ def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
 def roof_seconds(work: Work) -> float:
     """Of the core that is nobody's."""
     return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S
-
-
-def estimate_part(op: str, work: Work, known: Sequence[Timed]) -> Tuple[float, float]:
-    """Seconds forward and backward: as far from the model as those parts of the same operator, or of any, that are
-    next to it.
-    """
-    others = [one for one in known if one.op == op] or list(known)
-    if not others:
-        return roof_seconds(work), 2 * roof_seconds(work)
-    nearest = sorted(others, key=lambda one: _distance(one.work, work))[:_NEIGHBOURS]
-    weights = [1 / (0.1 + _distance(one.work, work)) for one in nearest]
-
-    def beside(times: List[float]) -> float:
-        logs = [math.log(max(seconds, 1e-9) / roof_seconds(one.work)) for one, seconds in zip(nearest, times)]
-        return math.exp(sum(weight * log for weight, log in zip(weights, logs)) / sum(weights))
-    roof = roof_seconds(work)
-    return roof * beside([one.forward for one in nearest]), roof * beside([one.backward for one in nearest])
-
-
-def _distance(one: Work, other: Work) -> float:
-    return sum(abs(math.log(max(mine, 1.0) / max(theirs, 1.0))) for mine, theirs in zip(one, other))
 
 
 def _product(shape: Sequence[int]) -> float:

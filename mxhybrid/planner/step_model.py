@@ -22,8 +22,8 @@ from .step_graph import SCRIPT, StepGraph
 from .transfers import Transfers
 
 #: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
-#: and make boxes of the same shapes.
-PartTime = Callable[[Operator, PartPlace], Tuple[float, float]]
+#: and make boxes of the same shapes.  The last one is what its rule says of it.
+PartTime = Callable[[Operator, PartPlace, OperatorPart], Tuple[float, float]]
 
 #: Share of a composed operator's time before ranks tell each other what they have: one pass over its input of about
 #: two and a half.
@@ -124,8 +124,9 @@ class StepModel:
                           self._part_seconds, number, split)[int(backward)]
 
     def _part_seconds(self, number: int, split: Split) -> np.ndarray:
-        places, which = self._cut(number, split).alike
-        return np.array([self._part_time(self.graph.operators[number], place) for place in places]).T[:, which]
+        cut, one = self._cut(number, split), self.graph.operators[number]
+        positions, which = cut.alike
+        return np.array([self._part_time(one, cut.places[at], cut.parts[at]) for at in positions]).T[:, which]
 
     def computing(self, number: int, split: Split) -> np.ndarray:
         """What cores have to do for an operator, forward and backward, by resource."""

@@ -402,7 +402,7 @@ class Simulation {
       std::copy_n(before->last, kept, made_.last);
       std::copy_n(before->states, kept * rates_.resources, made_.states);
     }
-    std::fill_n(events_, slots_.used(), Event{0.0, 0.0, 0.0, -1, 0});
+    each_task([&](int64_t number) { events_[number] = Event{0.0, 0.0, 0.0, -1, 0}; });
     each_task([&](int64_t number) {
       const Task& task = slots_.tasks[number];
       const bool done = taken && before->events[number].place >= 0 && before->events[number].place < taken;

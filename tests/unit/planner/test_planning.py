@@ -78,7 +78,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     for name, alike in (('each', None), ('alike', PartKeys(made.graph, COMPOSED[True]).alike)):
         asked[name] = []
 
-        def part_time(one, place, name=name):
+        def part_time(one, place, part, name=name):
             asked[name].append((one.number, place))
             return Times().part(made.graph, one, place)
         model = StepModel(made.model.step_graph, made.model.machine, part_time, alike=alike)

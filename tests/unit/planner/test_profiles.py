@@ -23,7 +23,7 @@ from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.pieces import piece_of
 from mxhybrid.planner.profile_file import merge_profiles, read_profiles
 from mxhybrid.planner.profiles import Profiles
-from mxhybrid.planner.roofline import Timed, Work, estimate_part, roof_seconds, work_of
+from mxhybrid.planner.roofline import Timed, TimedParts, Work, roof_seconds, work_of
 from mxhybrid.planner.still import index_limits, still
 from mxhybrid.planner.stopwatch import PartSeconds, ProgramWatch, call_seconds, part_seconds
 
@@ -355,12 +355,12 @@ def test_estimates_are_scaled_to_their_neighbours():
     other = Timed('FullyConnected', work, 9.0, 9.0)
     for factor in (0.5, 1, 4):
         wanted = Work(work.flop * factor, work.bytes * factor)
-        forward, backward = estimate_part('Convolution', wanted, [other, twice])
+        forward, backward = TimedParts([other, twice]).estimate('Convolution', wanted)
         assert forward == pytest.approx(2 * roof_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
     near, far = (Timed('Pooling', Work(size, size), roof_seconds(Work(size, size)) * ratio, 0.0)
                  for size, ratio in ((1e6, 2), (1e9, 8)))
-    assert 2 <= estimate_part('Pooling', Work(2e6, 2e6), [near, far])[0] / roof_seconds(Work(2e6, 2e6)) < 3
-    assert estimate_part('Pooling', work, []) == (roof_seconds(work), 2 * roof_seconds(work))
+    assert 2 <= TimedParts([near, far]).estimate('Pooling', Work(2e6, 2e6))[0] / roof_seconds(Work(2e6, 2e6)) < 3
+    assert TimedParts().estimate('Pooling', work) == (roof_seconds(work), 2 * roof_seconds(work))
 
 
 def test_work_is_counted(images, words):
