@@ -1,4 +1,5 @@
 """Blocks of tasks: what a simulated step is put together from."""
+import ctypes
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -19,6 +20,11 @@ _MOST_PORTS = 1 << 20
 Numbers = Union[float, Sequence[Any], np.ndarray]
 
 
+def address_of(array: Any) -> int:
+    """Where an array that can be written is, as compiled code takes it: what ``array.ctypes.data`` says, sooner."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array)) if array.size else 0
+
+
 class Waits:
     """Tasks of a block that wait, and the ports of another one that they wait for, in arrays of equal length.
 
@@ -37,7 +43,7 @@ class Waits:
     def addresses(self) -> Tuple[int, ...]:
         """As compiled code takes them."""
         if not self._addresses:
-            self._addresses = self.tasks.ctypes.data, self.ports.ctypes.data, len(self.tasks)
+            self._addresses = address_of(self.tasks), address_of(self.ports), len(self.tasks)
         return self._addresses
 
     def __len__(self) -> int:
@@ -231,8 +237,9 @@ class Content:
     def addresses(self) -> Tuple[int, ...]:
         """As compiled code takes it: tasks, successors and ports, and how many."""
         if not self._addresses:
-            arrays = self.tasks, self.targets, self.table
-            self._addresses = tuple(one.ctypes.data for one in arrays) + tuple(map(len, arrays))
+            tasks, targets, table = self.tasks, self.targets, self.table
+            self._addresses = (address_of(tasks), address_of(targets), address_of(table), len(tasks), len(targets),
+                               len(table))
         return self._addresses
 
 

@@ -5,7 +5,7 @@ they read, so that nothing moves.
 """
 import collections
 import itertools
-from typing import Dict, Iterator, List, Mapping, MutableMapping, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 from ..base.settings import TablePlan
 from ..parallel.graph import Operator
@@ -49,6 +49,7 @@ class Choices:
                 if source not in self._graph.fixed:
                     self.followers.setdefault(source, []).append(number)
         self._known: Dict[int, List[Split]] = {}
+        self._followed: Dict[Tuple[int, Split], Optional[Split]] = {}
 
     def of(self, number: int) -> Sequence[Split]:
         """What an operator may choose."""
@@ -120,20 +121,29 @@ class Choices:
         return sorted(reached)
 
     def _following(self, one: Operator, splits: Mapping[int, Split]) -> Split:
-        graph, rule, shape = self._graph, rule_of(one), self._graph.shape(one)
         for source, _ in one.inputs:
-            if source in graph.fixed or graph.operators[source].op == 'null':
+            if source in self._graph.fixed or self._graph.operators[source].op == 'null':
                 continue
-            producer = splits[source]
-            if producer.copies > 1 or producer.addends > 1:
-                continue
-            followed = rule.following(graph, one, producer.degrees) if len(producer.degrees) == len(shape) else None
-            if followed is not None:
-                return Split(followed[0], producer.ranks, followed[1])
-            if one.op == 'pick' and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, one):
-                # Each looks for those that are in its part, and nobody has all of them.
-                return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
-        return Plan().default_split(graph, self._step_graph.dimensions, one, self._ranks, {})[0]
+            key = one.number, splits[source]
+            if key not in self._followed:
+                self._followed[key] = self._after(one, splits[source])
+            found = self._followed[key]
+            if found is not None:
+                return found
+        return Plan().default_split(self._graph, self._step_graph.dimensions, one, self._ranks, {})[0]
+
+    def _after(self, one: Operator, producer: Split) -> Optional[Split]:
+        """As an operator follows what it reads; None where it cannot."""
+        graph, rule, shape = self._graph, rule_of(one), self._graph.shape(one)
+        if producer.copies > 1 or producer.addends > 1:
+            return None
+        followed = rule.following(graph, one, producer.degrees) if len(producer.degrees) == len(shape) else None
+        if followed is not None:
+            return Split(followed[0], producer.ranks, followed[1])
+        if one.op == 'pick' and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, one):
+            # Each looks for those that are in its part, and nobody has all of them.
+            return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
+        return None
 
 
 def _products(parts: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:

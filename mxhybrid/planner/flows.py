@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from ..parallel.boxes import Box
+from .block import address_of
 
 _NUMBERS = itertools.count()
 
@@ -27,7 +28,7 @@ class Placed:
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.number = ranks, boxes, next(_NUMBERS)
         #: Of the ranks, as compiled code takes it.
-        self.address = ranks.ctypes.data
+        self.address = address_of(ranks)
         #: What :mod:`~.compiled_transfers` has made of it.
         self.native: Any = None
         self._by_rank: Dict[int, Box] = {}
@@ -75,7 +76,7 @@ class Moved:
     def addresses(self) -> Tuple[int, ...]:
         """As compiled code takes them, and how many."""
         if not self._addresses:
-            self._addresses = (self.sources.ctypes.data, self.targets.ctypes.data, self.elements.ctypes.data,
+            self._addresses = (address_of(self.sources), address_of(self.targets), address_of(self.elements),
                                len(self.sources))
         return self._addresses
 

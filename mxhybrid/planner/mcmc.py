@@ -169,6 +169,10 @@ def _no_collections() -> Iterator[None]:
         yield
     finally:
         if were_on:
+            if not gc.get_freeze_count():
+                # All are old now: else they would be looked through as soon as it is on.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -16,14 +16,15 @@ def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: 
     """
     graph, model = planner.graph, planner.model
     seconds = prediction.seconds_of()
+    operators = {number: model.operator(number, split) for number, split in splits.items()}
     rows = []
     for one in graph.computing:
         split = splits[one.number]
         computing, moving = seconds.get(graph.label(one), (0.0, 0.0))
-        memory = float(model.activations(one.number, split).max())
+        memory = float(operators[one.number].activations.max())
         for name in model.step_graph.weights_of.get(one.number, ()):
-            readers = tuple(splits[reader.number] for reader in model.step_graph.readers[name])
-            memory += float(model.weight_bytes(name, readers).max())
+            readers = [operators[reader.number] for reader in model.step_graph.readers[name]]
+            memory += float(model.held(name, readers).size.max())
         rows.append([graph.label(one), one.op, layout_words(planner.network.dimensions, one, split),
                      rank_words(split.ranks), seconds_text(computing), seconds_text(moving), size_text(memory)])
     head = ['layer', 'operator', 'layout', 'ranks', 'computes', 'moves', 'memory']

@@ -9,7 +9,7 @@ from ..parallel.split import Split
 from .block import Block, Read
 from .machine import Core, Ends, Load
 from .step_graph import SCRIPT
-from .step_model import BUNDLE_BYTES, Flow, StepModel
+from .step_model import BUNDLE_BYTES, Flow, HeldWeight, SplitOperator, StepModel
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
 Wait = Tuple[Ends, int, int]
@@ -31,7 +31,9 @@ class StepBlocks:
         #: Weights that all ranks hold whole, and the first of those that each is summed with.
         self._whole: Set[str] = set()
         self._bundled: Dict[str, Tuple[str, ...]] = {}
-        self.splits: Dict[int, Split] = {}
+        self._operators: Dict[int, SplitOperator] = {}
+        #: Of all trained weights.
+        self._held: Dict[str, HeldWeight] = {}
         #: How rows of those travel that have row_sparse gradients.
         self._tables: Dict[str, TablePlan] = {}
         #: What sums dense weights.
@@ -54,6 +56,11 @@ class StepBlocks:
         self._around = {entry: self._blocks_around(entry) for entry in self._graph.entries}
         self.change(splits, {name: model.table_plan(name, tables or {}) for name in self._graph.trained
                              if name in self._graph.tables})
+
+    @property
+    def splits(self) -> Dict[int, Split]:
+        """How operators are split."""
+        return {number: one.split for number, one in self._operators.items()}
 
     def key(self, kind: str, which: Any, step: int) -> int:
         """Of a block, in the order in which the script asks for them."""
@@ -97,19 +104,19 @@ class StepBlocks:
             By key: the blocks that are others now, None for those that are no more. No dict where it takes longer than
             the limit, :attr:`least_seconds` at least; :meth:`undo` has to follow then.
         """
-        changed = {number: split for number, split in splits.items() if self.splits.get(number) != split}
+        changed = {number: split for number, split in splits.items()
+                   if number not in self._operators or self._operators[number].split != split}
         what: Dict[Tuple[str, Any], None] = {}
         names: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
-        self._undo = undo = _Before({number: self.splits.get(number) for number in changed}, {}, {}, {}, {},
-                                    self._whole, self._bundled, self.memory.copy(), self._computing, self._load,
-                                    self._dense)
+        self._undo = undo = _Before({}, {}, {}, {}, {}, {}, self._whole, self._bundled, self.memory.copy(),
+                                    self._computing, self._load, self._dense)
         for number in changed:
             what[('forward', number)] = what[('backward', number)] = None
             names.update(dict.fromkeys(self._graph.weights_of.get(number, ())))
             entries.update(dict.fromkeys(self._outputs[number]))
             entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
-        what.update({} if self.splits else {('step', None): None})
+        what.update({} if self._operators else {('step', None): None})
         self._remember(changed, names, tables or {}, undo)
         most = np.inf if limit is None else limit()
         self.least_seconds = self._computing.least_seconds()
@@ -121,7 +128,7 @@ class StepBlocks:
                 undo.flows[entry] = self._flows.get(entry)
                 self._flows[entry] = flow
                 what.update(dict.fromkeys(self._around[entry]))
-        self._bundle(names, what)
+        self._bundle([name for name in names if name in undo.held or name in self._graph.tables], what)
         what.update({('weight', name): None for name in undo.tables})
         if dense not in (None, undo.dense):
             self._dense = dense
@@ -137,19 +144,21 @@ class StepBlocks:
                   undo: '_Before') -> None:
         """What is decided, the memory of it, and how long it computes."""
         model, less, more = self._model, [], []
-        for name in names if self.splits else ():
-            self.memory -= model.weight_bytes(name, self._readers(name))
         for number, split in changed.items():
-            before = self.splits.get(number)
+            before = undo.operators[number] = self._operators.get(number)
             if before is not None:
-                self.memory -= model.activations(number, before)
-                less.append(model.computing(number, before))
-            self.memory += model.activations(number, split)
-            more.append(model.computing(number, split))
+                self.memory -= before.activations
+                less.append(before.computing)
+            now = self._operators[number] = model.operator(number, split)
+            self.memory += now.activations
+            more.append(now.computing)
         self._computing = self._computing.plus(less, -self._steps).plus(more, self._steps)
-        self.splits.update(changed)
         for name in names:
-            self.memory += model.weight_bytes(name, self._readers(name))
+            held, weight = self._held.get(name), model.held(name, self._readers(name))
+            if weight is not held:
+                undo.held[name], self._held[name] = held, weight
+                self.memory += weight.size
+                self.memory -= 0.0 if held is None else held.size
         for name, way in tables.items():
             former = self._tables.get(name)
             if former != way:
@@ -161,17 +170,16 @@ class StepBlocks:
         """Back to before the last :meth:`change`; once for each."""
         undo = self._undo
         assert undo is not None
-        for now, before in ((self.splits, undo.splits), (self._flows, undo.flows), (self._made, undo.made),
-                            (self.blocks, undo.blocks), (self._tables, undo.tables)):
+        for now, before in ((self._operators, undo.operators), (self._held, undo.held), (self._flows, undo.flows),
+                            (self._made, undo.made), (self.blocks, undo.blocks), (self._tables, undo.tables)):
             _put_back(now, before)
         self._whole, self._bundled, self.memory, self._dense = undo.whole, undo.bundled, undo.memory, undo.dense
         self._computing, self._load = undo.computing, undo.load
         self._undo = None
 
     def _bundle(self, names: Iterable[str], what: Dict[Tuple[str, Any], None]) -> None:
-        """Which weights are summed together; adds blocks that this changes."""
-        whole = {name for name in names if name not in self._graph.tables
-                 and self._model.is_whole_everywhere(name, self._readers(name))}
+        """Which weights are summed together, where those of these names have changed; adds blocks that this changes."""
+        whole = {name for name in names if name not in self._graph.tables and self._held[name].is_everywhere}
         if whole != self._whole.intersection(names):
             self._whole = self._whole.difference(names) | whole
             what.update(dict.fromkeys(self._bundle_anew()))
@@ -206,38 +214,32 @@ class StepBlocks:
 
     def _bundle_anew(self) -> List[Tuple[str, Any]]:
         """Put weights together that all ranks hold whole; blocks that this changes."""
-        model, found = self._model, {}
-        names: List[str] = []
-        room = 0
-
-        def close() -> None:
-            for one in names:
-                found[one] = tuple(names)
+        sizes, room = self._model.bytes_of, 0
+        bundles: List[List[str]] = []
         for name in self._graph.trained:
             if name not in self._whole:
                 continue
-            size = model.bytes_of[name]
-            if names and size > room:
-                close()
-                names = []
-            if not names:
+            if not bundles or sizes[name] > room:
+                bundles.append([])
                 room = BUNDLE_BYTES
-            names = names + [name]
-            room -= size
-        close()
-        before, self._bundled = self._bundled, found
-        return [what for name in self._graph.trained if before.get(name) != found.get(name)
+            bundles[-1].append(name)
+            room -= sizes[name]
+        found = set(map(tuple, bundles))
+        others = found.symmetric_difference(self._bundled.values())
+        self._bundled = {name: names for names in found for name in names}
+        changed = {name for names in others for name in names}
+        return [what for name in self._graph.trained if name in changed
                 for what in [('weight', name)] + [('forward', reader.number) for reader in self._graph.readers[name]]]
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
-    def _readers(self, name: str) -> Tuple[Split, ...]:
-        return tuple(self.splits[reader.number] for reader in self._graph.readers[name])
+    def _readers(self, name: str) -> List[SplitOperator]:
+        return [self._operators[reader.number] for reader in self._graph.readers[name]]
 
-    def _of(self, entry: Entry) -> Tuple[Optional[Split], ...]:
-        """Splits of who makes an output and of who reads it."""
-        return (self.splits.get(entry[0]),) + tuple(self.splits.get(number)
-                                                    for number, _ in self._graph.consumers[entry])
+    def _of(self, entry: Entry) -> List[Optional[SplitOperator]]:
+        """Who makes an output and who reads it."""
+        return [self._operators.get(entry[0]), *[self._operators.get(number)
+                                                 for number, _ in self._graph.consumers[entry]]]
 
     def _reads(self, waits: List[Wait]) -> List[Read]:
         ranks = self._ranks
@@ -274,7 +276,7 @@ class StepBlocks:
         return core, lambda: [(core.first, self._maker(entry, step), 0)], None
 
     def _forward(self, number: int, step: int) -> 'Made':
-        core, inputs = self._model.operator(number, self.splits[number], False), self._inputs[number]
+        core, inputs = self._model.core(number, self._operators[number], False), self._inputs[number]
         holders = [self._holder(name) for name in self._graph.weights_of.get(number, ())] if step else []
         return core, lambda: [self._given(core.first, entry, reader, step) for entry, reader in inputs] + [
             (core.first, self.key('weight', name, step - 1), 0) for name in holders], (
@@ -298,7 +300,7 @@ class StepBlocks:
     def _backward(self, number: int, step: int) -> 'Made':
         if number not in self._graph.learning:
             return None, None, None
-        core = self._model.operator(number, self.splits[number], True)
+        core = self._model.core(number, self._operators[number], True)
         flows = [(entry, self._flows[entry].unit_of) for entry in self._outputs[number]]
 
         def waits() -> List[Wait]:
@@ -327,7 +329,7 @@ class StepBlocks:
         elif name in self._graph.tables:
             core = self._model.table(name, self._readers(name), self._tables[name], self._dense)
         else:
-            core = self._model.part(name, self._readers(name))
+            core = self._model.part(name, self._held[name])
         # Of ranks that have no part of an operator there is nothing to wait for.
         return core, lambda: [(core.first, self.key('backward', reader.number, step), 0) for one in names
                               for reader in self._graph.readers[one]
@@ -337,7 +339,8 @@ class StepBlocks:
 class _Before(NamedTuple):
     """How it was before a change; None where there was nothing."""
 
-    splits: Dict[int, Optional[Split]]
+    operators: Dict[int, Optional[SplitOperator]]
+    held: Dict[str, Optional[HeldWeight]]
     flows: Dict[Entry, Optional[Flow]]
     made: Dict[int, Optional[Tuple[Any, Core]]]
     blocks: Dict[int, Optional[Block]]

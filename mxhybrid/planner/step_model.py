@@ -2,6 +2,7 @@
 
 Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.step_blocks` puts it together.
 """
+import itertools
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from .transfers import Transfers
 #: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
 #: and make boxes of the same shapes.  The last one is what its rule says of it.
 PartTime = Callable[[Operator, PartPlace, OperatorPart], Tuple[float, float]]
+
+_IDS = itertools.count()
 
 #: Share of a composed operator's time before ranks tell each other what they have: one pass over its input of about
 #: two and a half.
@@ -52,6 +55,48 @@ class Flow:
         self.units: List[Unit] = []
         self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
         self.exchanges: Dict[bool, Core] = {}
+
+
+class SplitOperator:
+    """What is made once of an operator that is split, and of those alike.
+
+    Attributes
+    ----------
+    split : Split
+    id : int
+        Of this object, and of no other one that ever was.
+    computing : numpy.ndarray
+        What cores have to do for it, forward and backward, by resource.
+    activations : numpy.ndarray
+        Bytes of its outputs, which backward needs, by rank.
+    cores : dict of bool to Core
+        Of what was made: forward, under False, and backward.
+    """
+
+    __slots__ = ('split', 'id', 'computing', 'activations', 'cores')
+
+    def __init__(self, split: Split, computing: np.ndarray, activations: np.ndarray):
+        self.split, self.id, self.computing, self.activations = split, next(_IDS), computing, activations
+        self.cores: Dict[bool, Core] = {}
+
+
+class HeldWeight:
+    """A weight that ranks hold, and those of its size.
+
+    Attributes
+    ----------
+    placed : Placed
+        What each rank holds.
+    size : numpy.ndarray
+        Bytes of it, its gradient and what an optimizer keeps beside it, by rank.
+    is_everywhere : bool
+        Whether every rank holds all of it.
+    """
+
+    __slots__ = ('placed', 'size', 'is_everywhere')
+
+    def __init__(self, placed: Placed, size: np.ndarray, is_everywhere: bool):
+        self.placed, self.size, self.is_everywhere = placed, size, is_everywhere
 
 
 class StepModel:
@@ -128,9 +173,14 @@ class StepModel:
         positions, which = cut.alike
         return np.array([self._part_time(one, cut.places[at], cut.parts[at]) for at in positions]).T[:, which]
 
-    def computing(self, number: int, split: Split) -> np.ndarray:
-        """What cores have to do for an operator, forward and backward, by resource."""
-        return self._once(('computing', self._alike[number], split), self._computing, number, split)
+    def operator(self, number: int, split: Split) -> SplitOperator:
+        """An operator, split."""
+        return self._once((self._alike[number], split), self._operator, number, split)
+
+    def _operator(self, number: int, split: Split) -> SplitOperator:
+        activations = np.zeros(self.machine.ranks)
+        activations[list(split.ranks)] = self._cut(number, split).output_bytes
+        return SplitOperator(split, self._computing(number, split), activations)
 
     def _computing(self, number: int, split: Split) -> np.ndarray:
         ranks = np.array(split.ranks)
@@ -139,11 +189,13 @@ class StepModel:
             seconds = seconds + self._seconds(number, split, True)
         return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
 
-    def operator(self, number: int, split: Split, backward: bool) -> Core:
-        """Forward or backward of an operator."""
-        return self._once(('operator', self._alike[number], split, backward), self._operator, number, split, backward)
+    def core(self, number: int, one: SplitOperator, backward: bool) -> Core:
+        """Tasks of an operator, forward or backward."""
+        if backward not in one.cores:
+            one.cores[backward] = self._core(number, one.split, backward)
+        return one.cores[backward]
 
-    def _operator(self, number: int, split: Split, backward: bool) -> Core:
+    def _core(self, number: int, split: Split, backward: bool) -> Core:
         parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
         kind, told = 'backward' if backward else 'forward', parts.cut.told
         if told is None:
@@ -160,11 +212,12 @@ class StepModel:
         """Of an output of an operator, or of data."""
         return self._given[entry] if split is None else self._parts(entry[0], split).outputs(entry[1])
 
-    def flow(self, entry: Entry, splits: Tuple[Optional[Split], ...]) -> Flow:
-        """How an output moves, of the splits of who makes it and of who reads it."""
-        return self._once(('flow', entry, splits), self._flow, entry, splits)
+    def flow(self, entry: Entry, operators: Sequence[Optional[SplitOperator]]) -> Flow:
+        """How an output moves, of who makes it and of who reads it; None for the script."""
+        key = (entry, *[None if one is None else one.id for one in operators])
+        return self._once(key, self._flow, entry, [None if one is None else one.split for one in operators])
 
-    def _flow(self, entry: Entry, splits: Tuple[Optional[Split], ...]) -> Flow:
+    def _flow(self, entry: Entry, splits: Sequence[Optional[Split]]) -> Flow:
         found, maker = Flow(), splits[0]
         have, partial = self.layout(entry, maker), maker is not None and maker.addends > 1
         known: Dict[Any, Optional[int]] = {}
@@ -217,16 +270,25 @@ class StepModel:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def held(self, name: str, splits: Tuple[Split, ...]) -> Placed:
-        """What each rank holds of a weight, of the splits of those who read it."""
-        return self._once(('holding', name, splits), self._holding, name, splits)
+    def held(self, name: str, readers: Sequence[SplitOperator]) -> HeldWeight:
+        """A weight, of the operators that read it."""
+        return self._once((name, *[one.id for one in readers]), self._holding, name, [one.split for one in readers])
 
-    def _holding(self, name: str, splits: Tuple[Split, ...]) -> Placed:
+    def _holding(self, name: str, splits: Sequence[Split]) -> HeldWeight:
         shape = self.step_graph.parameters[name]
         needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
                   for reader, split in zip(self.step_graph.readers[name], splits)]
-        return self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
-                          self._held, shape, needed)
+        placed = self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
+                            self._held, shape, needed)
+        return self._once(('weight', placed.number, shape, self._itemsizes[name]), self._held_weight, placed, shape,
+                          self._itemsizes[name])
+
+    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], itemsize: int) -> HeldWeight:
+        size = np.zeros(self.machine.ranks)
+        size[placed.ranks] = placed.sizes() * itemsize * (2 + self.states)
+        is_everywhere = len(placed.ranks) == self.machine.ranks and bool(
+            (placed.boxes == all_of(shape, placed).boxes).all())
+        return HeldWeight(placed, size, is_everywhere)
 
     def _held(self, shape: Tuple[int, ...], needed: List[Tuple[Placed, bool]]) -> Placed:
         weights = Weights({'': shape})
@@ -235,13 +297,6 @@ class StepModel:
                 weights.need('', rank, box)
         found = Placed.of(weights.boxes(''))
         return self._intern(found.ranks, found.boxes)
-
-    def is_whole_everywhere(self, name: str, splits: Tuple[Split, ...]) -> bool:
-        """Whether every rank holds all of it."""
-        held = self.held(name, splits)
-        return self._once(('whole', held.number, self.step_graph.parameters[name]), lambda: (
-            len(held.ranks) == self.machine.ranks
-            and bool((held.boxes == all_of(self.step_graph.parameters[name], held).boxes).all())))
 
     def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> Core:
         """Weights that every rank holds: gradients are summed over all, by what is said, then each updates its own."""
@@ -278,10 +333,10 @@ class StepModel:
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def part(self, name: str, splits: Tuple[Split, ...]) -> Core:
+    def part(self, name: str, held: HeldWeight) -> Core:
         """A weight that is split: gradients are summed over those who hold the same box."""
-        held, itemsize = self.held(name, splits), self._itemsizes[name]
-        return self._once(('part', held.number, itemsize), self._transfers.group_sums, held, itemsize)
+        placed, itemsize = held.placed, self._itemsizes[name]
+        return self._once(('part', placed.number, itemsize), self._transfers.group_sums, placed, itemsize)
 
     def table_plan(self, name: str, tables: Mapping[str, TablePlan]) -> TablePlan:
         """How rows of a table travel: as is said, or as the store does it where nothing is, in a partition for each
@@ -293,15 +348,16 @@ class StepModel:
         return found._replace(partitions=min(found.partitions or self.machine.hosts,
                                              self.step_graph.parameters[name][0]))
 
-    def table(self, name: str, splits: Tuple[Split, ...], way: TablePlan, dense: Optional[str] = None) -> Core:
+    def table(self, name: str, readers: Sequence[SplitOperator], way: TablePlan, dense: Optional[str] = None) -> Core:
         """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
         servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
         is, with a mark for each.  Then all update those that were touched.
         """
         dense = dense if way.route == 'allreduce' else None
+        splits = tuple(one.split for one in readers)
         return self._once(('table', name, splits, way, dense), self._table, name, splits, way, dense)
 
-    def _table(self, name: str, splits: Tuple[Split, ...], way: TablePlan, dense: Optional[str]) -> Core:
+    def _table(self, name: str, splits: Sequence[Split], way: TablePlan, dense: Optional[str]) -> Core:
         machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
         rows, *row = self.step_graph.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
@@ -382,27 +438,6 @@ class StepModel:
     def work_of(self, cores: Sequence[Core]) -> np.ndarray:
         """What resources have to do, in their units, but for express tasks, which are done beside others."""
         return self._transfers.work_of([core.content for core in cores])
-
-    # -- memory ----------------------------------------------------------------------------------------------------
-
-    def activations(self, number: int, split: Split) -> np.ndarray:
-        """Bytes of an operator's outputs, which backward needs, by rank."""
-        return self._once(('activations', self._geometry[number], split), self._activations, number, split)
-
-    def _activations(self, number: int, split: Split) -> np.ndarray:
-        found = np.zeros(self.machine.ranks)
-        found[list(split.ranks)] = self._cut(number, split).output_bytes
-        return found
-
-    def weight_bytes(self, name: str, splits: Tuple[Split, ...]) -> np.ndarray:
-        """Bytes of a weight, its gradient and what an optimizer keeps beside it, by rank."""
-        held, itemsize = self.held(name, splits), self._itemsizes[name]
-        return self._once(('bytes', held.number, itemsize), self._weight_bytes, held, itemsize)
-
-    def _weight_bytes(self, held: Placed, itemsize: int) -> np.ndarray:
-        found = np.zeros(self.machine.ranks)
-        found[held.ranks] = held.sizes() * itemsize * (2 + self.states)
-        return found
 
 
 def _by_rank(found: Dict[int, int]) -> Ends:

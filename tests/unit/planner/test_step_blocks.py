@@ -141,8 +141,9 @@ def test_exchanges_are_the_wings(planned, choices, data):
     program = Program(Parts(graph, splits), 0, shares.inputs, shares.outputs, COMPOSED[True], QuietNode, 0)
     expected = sorted(one.bytes for one in program.exchanges)
     found = []
-    for entry in model.step_graph.consumers:
-        of = (splits.get(entry[0]),) + tuple(splits.get(number) for number, _ in model.step_graph.consumers[entry])
+    operators = {number: model.operator(number, split) for number, split in splits.items()}
+    for entry, consumers in model.step_graph.consumers.items():
+        of = [operators.get(entry[0])] + [operators.get(number) for number, _ in consumers]
         itemsize = graph.dtypes[entry].itemsize
         found += [(int(unit.moved.elements.sum()) * itemsize,
                    int(unit.moved.reversed(unit.answers).elements.sum()) * itemsize)
@@ -162,8 +163,8 @@ def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     weights = Parts(planned.graph, splits).weights
     for name, readers in planned.model.step_graph.readers.items():
-        assert planned.model.held(name, tuple(splits[one.number] for one in readers)
-                                  ).by_rank == weights.boxes(name)
+        held = planned.model.held(name, [planned.model.operator(one.number, splits[one.number]) for one in readers])
+        assert held.placed.by_rank == weights.boxes(name)
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
