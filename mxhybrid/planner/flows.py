@@ -54,7 +54,9 @@ class Placed:
 
 def as_array(boxes: Sequence[Box]) -> np.ndarray:
     """Of shape (boxes, dimensions, 2)."""
-    return np.array(boxes, np.int64).reshape(len(boxes), len(boxes[0]) if boxes else 0, 2)
+    dimensions, flat = len(boxes[0]) if boxes else 0, itertools.chain.from_iterable
+    # Sooner than NumPy finds out how they are nested.
+    return np.fromiter(flat(flat(boxes)), np.int64, 2 * dimensions * len(boxes)).reshape(len(boxes), dimensions, 2)
 
 
 class Moved:

@@ -113,14 +113,8 @@ class Planner:
         self._base = self.splits(data_parallel())
 
     def _part_times(self, measure: bool) -> PartTime:
-        known: Dict[Tuple[int, PartPlace], Tuple[float, float]] = {}
-
         def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
-            key = one.number, place
-            if key not in known:
-                known[key] = self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure,
-                                                 part=part)
-            return known[key]
+            return self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure, part=part)
         return part_time
 
     def _measure(self) -> int:

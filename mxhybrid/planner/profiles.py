@@ -64,7 +64,6 @@ class Profiles:
         self._composed = dict(COMPOSED[True] if composed is None else composed)
         self._kept = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
-        self._estimates: Dict[str, PartSeconds] = {}
         #: Those of the file, for estimates.
         self._timed = TimedParts()
         self._written = time.monotonic()
@@ -101,18 +100,16 @@ class Profiles:
             Forward and backward, in seconds of a core.
         """
         keys, part = self.keys(graph, flows, frozen), part or rule_of(one).part(graph, one, place)
+        estimates, work = not (self._measures and measure), work_of(graph, one, part)
+        if estimates and not self._timed_parts().has(one.op, work):
+            return self._estimate(one.op, work, keys.goes_back(one))  # it has no time, whatever its key
         key = keys.of(one, place, part)
         kept = self._kept['parts'].get(key)
         if kept is not None:
             return PartSeconds(kept[0], kept[1])
-        estimates = not (self._measures and measure)
-        if estimates and key in self._estimates:
-            return self._estimates[key]
-        work = work_of(graph, one, part)
         piece = None if estimates else _timed_piece(graph, one, place, needed)
         if piece is None:
-            self._estimates[key] = self._estimate(one.op, work, keys.goes_back(one))
-            return self._estimates[key]
+            return self._estimate(one.op, work, keys.goes_back(one))
         try:
             forward, backward = part_seconds(keys.program(one, piece.place, place))
             backward += sum(part_seconds(each).forward for each in keys.sums(one, piece.place))
@@ -155,11 +152,14 @@ class Profiles:
         return known[which]
 
     def _estimate(self, op: str, work: Work, goes_back: bool) -> PartSeconds:
+        forward, backward = self._timed_parts().estimate(op, work)
+        return PartSeconds(forward, backward if goes_back else 0.0)
+
+    def _timed_parts(self) -> TimedParts:
         if len(self._timed) != len(self._kept['parts']):
             self._timed = TimedParts(Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
                                      for key, entry in self._kept['parts'].items())
-        forward, backward = self._timed.estimate(op, work)
-        return PartSeconds(forward, backward if goes_back else 0.0)
+        return self._timed
 
     # -- programs --------------------------------------------------------------------------------------------------
 

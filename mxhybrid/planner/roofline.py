@@ -40,7 +40,13 @@ class TimedParts:
 
     def __init__(self, parts: Iterable[Timed] = ()):
         self._all = list(parts)
+        self._works = {(one.op, one.work) for one in self._all}
         self._by_op: Dict[str, _Measured] = {}
+        self._estimates: Dict[Tuple[str, Work], Tuple[float, float]] = {}
+
+    def has(self, op: str, work: Work) -> bool:
+        """Whether any part of an operator that does so much was measured."""
+        return (op, work) in self._works
 
     def __len__(self) -> int:
         return len(self._all)
@@ -49,6 +55,11 @@ class TimedParts:
         """Seconds forward and backward: as far from the model as those parts of the same operator, or of any, that are
         next to it.
         """
+        if (op, work) not in self._estimates:
+            self._estimates[op, work] = self._estimate(op, work)
+        return self._estimates[op, work]
+
+    def _estimate(self, op: str, work: Work) -> Tuple[float, float]:
         roof = roof_seconds(work)
         if not self._all:
             return roof, 2 * roof

@@ -291,6 +291,9 @@ class StepModel:
         return HeldWeight(placed, size, is_everywhere)
 
     def _held(self, shape: Tuple[int, ...], needed: List[Tuple[Placed, bool]]) -> Placed:
+        first, all_of_it = needed[0]
+        if len(needed) == 1 and not all_of_it and (first.boxes == first.boxes[:1]).all():
+            return first  # all read the same
         weights = Weights({'': shape})
         for placed, all_of_it in needed:
             for rank, box in (all_of(shape, placed) if all_of_it else placed).by_rank.items():
