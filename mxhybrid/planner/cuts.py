@@ -1,11 +1,11 @@
 """The parts of operators, as arrays: operators of the same shapes have them in common, and splits that differ in their
 ranks only the boxes.
 """
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..parallel.boxes import Box, full, shape_of, size_of
+from ..parallel.boxes import Box, full, shape_of
 from ..parallel.composed import COMPOSED
 from ..parallel.graph import Graph, Operator
 from ..parallel.rule import OperatorPart
@@ -29,78 +29,74 @@ def geometry_of(graph: Graph, one: Operator) -> Any:
             tuple((graph.shape(one, output), graph.dtypes[one.number, output]) for output in range(one.outputs)))
 
 
+class _Boxes(NamedTuple):
+    """Of what parts read or make."""
+
+    #: Which of them do, in the order of a split's ranks.
+    positions: np.ndarray
+    #: Of these.
+    boxes: np.ndarray
+
+
 class Cut:
-    """An operator that is cut in some degrees.
+    """An operator that is cut in some degrees.  Of its parts arrays are kept, not what they were made of: many objects
+    take memory, and whoever looks through them time.
 
     Attributes
     ----------
-    places : list of PartPlace
-        In the order of a split's ranks.
-    parts : list of OperatorPart
+    inputs, outputs : list of _Boxes
+    fills : list of float
+        What stands in inputs beyond the tensor.
+    output_bytes : numpy.ndarray
+        Of each part, in the order of a split's ranks.
+    different : list of (PartPlace, OperatorPart)
+        Parts that may take other times, one of each kind.
+    kinds : numpy.ndarray
+        Which of these each part is like.
+    told : ToldBoxes or None
+        Of operators that are several where they are split.
     """
 
     def __init__(self, graph: Graph, one: Operator, split: Split):
-        rule, shape = rule_of(one), graph.shape(one)
-        self._graph, self._one = graph, one
-        self.places = list(split.places(shape, rule.grains(graph, one)).values())
+        rule = rule_of(one)
+        places = list(split.places(graph.shape(one), rule.grains(graph, one)).values())
         known: Dict[PartPlace, OperatorPart] = {}
-        for place in self.places:
+        for place in places:
             if place not in known:
                 known[place] = rule.part(graph, one, place)
-        self.parts = [known[place] for place in self.places]
+        parts = [known[place] for place in places]
+        self.inputs = [_boxes([part.inputs[at] for part in parts]) for at in range(len(one.inputs))]
+        self.outputs = [_boxes([part.outputs[at] for part in parts]) for at in range(one.outputs)]
+        self.fills = parts[0].fills
+        self.output_bytes = np.zeros(len(places))
+        for at, made in enumerate(self.outputs):
+            self.output_bytes += ((made.boxes[:, :, 1] - made.boxes[:, :, 0]).prod(axis=1)
+                                  * graph.dtypes[one.number, at].itemsize)
+        self.different: List[Tuple[PartPlace, OperatorPart]] = []
+        numbers: Dict[Any, int] = {}
+        kinds: Dict[PartPlace, int] = {}
+        for place, part in known.items():
+            shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
+            key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                self.different.append((place, part))
+            kinds[place] = numbers[key]
+        self.kinds = np.array([kinds[place] for place in places])
         composed = COMPOSED[True].get(one.op)
-        self._composed = composed if composed is not None and composed.applies(graph, one, split) else None
-        self._told: Optional[ToldBoxes] = None
-        self._alike: Optional[Tuple[List[int], np.ndarray]] = None
-        self._bytes: Optional[np.ndarray] = None
-        #: By what an operator reads or makes: which positions, and boxes of those.
-        self._boxes: Dict[Tuple[bool, int], Tuple[np.ndarray, np.ndarray]] = {}
+        self.told: Optional[ToldBoxes] = None
+        if composed is not None and composed.applies(graph, one, split):
+            have, wanted, dtype = composed.told(graph, one, dict(enumerate(place.box for place in places)))
+            positions = range(len(places))
+            self.told = ToldBoxes(as_array([have.boxes[at] for at in positions]),
+                                  as_array([wanted[at] for at in positions]), np.dtype(dtype).itemsize)
 
-    def boxes(self, is_input: bool, at: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Of an input or an output: the positions that have a box, and the boxes."""
-        if (is_input, at) not in self._boxes:
-            every = [part.inputs[at] if is_input else part.outputs[at] for part in self.parts]
-            there = [position for position, box in enumerate(every) if box is not None]
-            boxes: List[Box] = [box for box in every if box is not None]
-            self._boxes[is_input, at] = np.array(there, int), as_array(boxes)
-        return self._boxes[is_input, at]
 
-    @property
-    def output_bytes(self) -> np.ndarray:
-        """Of each position."""
-        if self._bytes is None:
-            itemsizes = [self._graph.dtypes[self._one.number, output].itemsize for output in range(self._one.outputs)]
-            self._bytes = np.array([sum(size_of(box) * itemsize for box, itemsize in zip(part.outputs, itemsizes))
-                                    for part in self.parts], float)
-        return self._bytes
-
-    @property
-    def told(self) -> Optional[ToldBoxes]:
-        """Of operators that are several where they are split, else None."""
-        if self._told is None and self._composed is not None:
-            have, wanted, dtype = self._composed.told(self._graph, self._one, dict(enumerate(
-                place.box for place in self.places)))
-            positions = range(len(self.places))
-            self._told = ToldBoxes(as_array([have.boxes[at] for at in positions]),
-                              as_array([wanted[at] for at in positions]), np.dtype(dtype).itemsize)
-        return self._told
-
-    @property
-    def alike(self) -> Tuple[List[int], np.ndarray]:
-        """Positions of parts that differ in what they take, and which of these is like each position."""
-        if self._alike is None:
-            known: Dict[Any, int] = {}
-            positions: List[int] = []
-            numbers = []
-            for at, (place, part) in enumerate(zip(self.places, self.parts)):
-                shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
-                key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
-                if key not in known:
-                    known[key] = len(positions)
-                    positions.append(at)
-                numbers.append(known[key])
-            self._alike = positions, np.array(numbers)
-        return self._alike
+def _boxes(boxes: Sequence[Optional[Box]]) -> _Boxes:
+    there = [box for box in boxes if box is not None]
+    if len(there) == len(boxes):
+        return _Boxes(np.arange(len(boxes)), as_array(there))
+    return _Boxes(np.array([at for at, box in enumerate(boxes) if box is not None], int), as_array(there))
 
 
 class PlacedCut:
@@ -130,7 +126,7 @@ class PlacedCut:
     def _get(self, is_input: bool, at: int) -> Placed:
         found = self._placed.get((is_input, at))
         if found is None:
-            positions, boxes = self.cut.boxes(is_input, at)
+            positions, boxes = (self.cut.inputs if is_input else self.cut.outputs)[at]
             found = self._placed[is_input, at] = (
                 self.place(boxes) if len(positions) == len(self.ranks) else self._some(positions, boxes))
         return found

@@ -9,15 +9,14 @@ Chance is asked first: most proposals are known to be refused long before it is 
 
 Several walks share a budget: all of them a part of it, and then those the rest that are not far behind the best.
 """
-import contextlib
 import dataclasses
-import gc
 import math
 import random
 import time
 from typing import Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..base.errors import InputError
+from .garbage import no_collections
 from .pareto import ParetoFront, Point
 from .problem import Assignment, Problem
 
@@ -133,7 +132,7 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
     if not starts:
         raise InputError('starts: give at least one plan')
     record = _Record(problem, limits)
-    with _no_collections():
+    with no_collections():
         walkers: Dict[Assignment, _Walker] = {}
         same = []
         for number, (name, assignment) in enumerate(starts.items()):
@@ -158,22 +157,6 @@ def _walk_all(record: '_Record', walkers: List['_Walker']) -> None:
         for walker in going:
             if not walker.ended:
                 walker.ended = record.over() or ('behind' if walker.best > _BEHIND * record.best else '')
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """A search keeps much, none of it in cycles: to look for those takes a tenth of the time."""
-    were_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if were_on:
-            if not gc.get_freeze_count():
-                # All are old now: else they would be looked through as soon as it is on.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def try_all(problem: Problem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008

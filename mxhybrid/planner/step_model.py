@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..base.settings import TablePlan
-from ..parallel.boxes import size_of
 from ..parallel.graph import Entry, Operator
 from ..parallel.layout import owners
 from ..parallel.rule import OperatorPart
@@ -146,11 +145,6 @@ class StepModel:
 
     # -- operators -------------------------------------------------------------------------------------------------
 
-    def parts(self, number: int, split: Split) -> Dict[int, Tuple[PartPlace, OperatorPart]]:
-        """What each rank has of an operator."""
-        cut = self._cut(number, split)
-        return dict(zip(split.ranks, zip(cut.places, cut.parts)))
-
     def _cut(self, number: int, split: Split) -> Cut:
         return self._once(('cut', self._geometry[number], split.degrees, split.addends, split.copies),
                           Cut, self.graph, self.graph.operators[number], split)
@@ -170,8 +164,7 @@ class StepModel:
 
     def _part_seconds(self, number: int, split: Split) -> np.ndarray:
         cut, one = self._cut(number, split), self.graph.operators[number]
-        positions, which = cut.alike
-        return np.array([self._part_time(one, cut.places[at], cut.parts[at]) for at in positions]).T[:, which]
+        return np.array([self._part_time(one, place, part) for place, part in cut.different]).T[:, cut.kinds]
 
     def operator(self, number: int, split: Split) -> SplitOperator:
         """An operator, split."""
@@ -226,7 +219,7 @@ class StepModel:
                 wanted, fill, as_index = self._taken[entry], 0.0, False
             else:
                 parts = self._parts(number, split)
-                wanted, fill = parts.inputs(place), parts.cut.parts[0].fills[place]
+                wanted, fill = parts.inputs(place), parts.cut.fills[place]
                 as_index = place == indices(self.graph.operators[number])
             key = wanted.number, fill, as_index, number == SCRIPT
             if key not in known:
@@ -366,9 +359,8 @@ class StepModel:
         size = int(np.prod(row)) * self._itemsizes[name]
         given = np.zeros(machine.ranks)
         for reader, split in zip(self.step_graph.readers[name], splits):
-            for rank, (_, part) in self.parts(reader.number, split).items():
-                ids = part.inputs[0]
-                given[rank] += 0 if ids is None else size_of(ids)
+            ids = self._parts(reader.number, split).inputs(0)
+            given[ids.ranks] += ids.sizes()
         # Rows that several ids name count as often: which ids there will be is not known.
         touched = min(float(given.sum()), rows) * size
         given = np.minimum(given, rows) * float(size)
