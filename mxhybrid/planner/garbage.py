@@ -1,4 +1,5 @@
 """When Python looks for objects that are in cycles."""
+import atexit
 import contextlib
 import gc
 from typing import Iterator
@@ -20,3 +21,8 @@ def no_collections() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+def no_last_collection() -> None:
+    """Nor when the program ends, which takes a second or more where much is kept."""
+    atexit.register(gc.freeze)
