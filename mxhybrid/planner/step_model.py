@@ -168,7 +168,7 @@ class StepModel:
 
     def operator(self, number: int, split: Split) -> SplitOperator:
         """An operator, split."""
-        return self._once((self._alike[number], split), self._operator, number, split)
+        return self._once(('operator', self._alike[number], split), self._operator, number, split)
 
     def _operator(self, number: int, split: Split) -> SplitOperator:
         activations = np.zeros(self.machine.ranks)
@@ -207,7 +207,7 @@ class StepModel:
 
     def flow(self, entry: Entry, operators: Sequence[Optional[SplitOperator]]) -> Flow:
         """How an output moves, of who makes it and of who reads it; None for the script."""
-        key = (entry, *[None if one is None else one.id for one in operators])
+        key = ('flow', entry, *[None if one is None else one.id for one in operators])
         return self._once(key, self._flow, entry, [None if one is None else one.split for one in operators])
 
     def _flow(self, entry: Entry, splits: Sequence[Optional[Split]]) -> Flow:
@@ -265,7 +265,8 @@ class StepModel:
 
     def held(self, name: str, readers: Sequence[SplitOperator]) -> HeldWeight:
         """A weight, of the operators that read it."""
-        return self._once((name, *[one.id for one in readers]), self._holding, name, [one.split for one in readers])
+        key = ('holding', name, *[one.id for one in readers])
+        return self._once(key, self._holding, name, [one.split for one in readers])
 
     def _holding(self, name: str, splits: Sequence[Split]) -> HeldWeight:
         shape = self.step_graph.parameters[name]
