@@ -7,7 +7,7 @@ one each, so that they leave the valley.  What is large is measured by how much 
 
 Chance is asked first: most proposals are known to be refused long before it is known what they take.
 
-Several walks share a budget: all of them a part of it, and then those the rest that are not far behind the best.
+Walks from several plans share a budget, of which those have less that begin far behind the fastest.
 """
 import dataclasses
 import math
@@ -28,9 +28,9 @@ _FIRST_GUESS = 0.01
 _WAVE, _SHORTEST_WAVE = 4, 50
 #: How often proposals are a single operator's, or a neighbour's choice; the others are of several neighbours.
 _SINGLE, _COPY = 0.3, 0.1
-#: Share of a budget that is for all walks, and how many times as long a step may take as that of the best plan so far
-#: where a walk goes on after that.
-_TRIAL, _BEHIND = 0.25, 1.5
+#: How many times as long as at the fastest start a step takes at one that is far behind, and what such a walk has of
+#: the budget of others.
+_FAR, _FAR_SHARE = 1.5, 0.25
 #: Operators that a proposal changes at most: what changes is what takes time to simulate.
 _LONGEST_RUN = 8
 _MOST_COMBINATIONS = 1_000_000
@@ -73,8 +73,8 @@ class Walk(NamedTuple):
     best: float
     proposals: int
     accepted: int
-    #: 'seconds', 'proposals', 'stale', 'stopped' by who watches, 'no choice' where there is none, 'behind' others, or
-    #: 'same' as the start of another walk.
+    #: 'seconds', 'proposals', 'stale', 'stopped' by who watches, 'no choice' where there is none, or 'same' where
+    #: another walk has this start.
     ended: str
 
 
@@ -107,7 +107,8 @@ Watcher = Callable[[Progress], Optional[bool]]
 
 def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
                   watcher: Optional[Watcher] = None) -> Discovery:
-    """Search from several plans, and share the time and the proposals allowed among them, but for those far behind.
+    """Search from several plans, and share the time and the proposals allowed among them, with less for those that are
+    far slower.
 
     Parameters
     ----------
@@ -137,26 +138,14 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
         same = []
         for number, (name, assignment) in enumerate(starts.items()):
             if assignment in walkers:
-                one = walkers[assignment]
-                same.append(Walk(name, one.seconds, one.best, 0, 0, 'same'))
+                same.append(Walk(name, walkers[assignment].seconds, walkers[assignment].seconds, 0, 0, 'same'))
                 continue
             walkers[assignment] = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
-        _walk_all(record, sorted(walkers.values(), key=lambda walker: walker.seconds))
-    walks = [walker.outcome() for walker in walkers.values()] + same
-    return record.discovery(sorted(walks, key=lambda walk: walk.seconds))
-
-
-def _walk_all(record: '_Record', walkers: List['_Walker']) -> None:
-    """Share what is allowed among them: first a part of it, and then what is left among those not far behind."""
-    for share in (_TRIAL, 1.0):
-        going = [one for one in walkers if not one.ended]
-        until, most = record.share_of_seconds(share), record.share_of_proposals(share)
-        for place, walker in enumerate(going):
-            left = len(going) - place
-            walker.walk(record.elapsed + (until - record.elapsed) / left, (most - record.proposals) / left)
-        for walker in going:
-            if not walker.ended:
-                walker.ended = record.over() or ('behind' if walker.best > _BEHIND * record.best else '')
+        going = sorted(walkers.values(), key=lambda walker: walker.seconds)
+        fastest = going[0].seconds if math.isinf(record.best) else record.best
+        shares = [1.0 if walker.seconds <= _FAR * fastest else _FAR_SHARE for walker in going]
+        walks = [walker.walk(*record.share(shares[at] / sum(shares[at:]))) for at, walker in enumerate(going)]
+    return record.discovery(sorted(walks + same, key=lambda walk: walk.seconds))
 
 
 def try_all(problem: Problem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
@@ -226,24 +215,11 @@ class _Record:
         """Beyond so many seconds a plan of this size is no discovery."""
         return math.inf if self._found is None and self.fits(size) else self._front.least_seconds(size)
 
-    def share_of_seconds(self, share: float) -> float:
-        """When such a share of what is left is over."""
-        if self.limits.seconds is None:
-            return math.inf
-        return self.elapsed + share * max(0.0, self.limits.seconds - self.elapsed)
-
-    def share_of_proposals(self, share: float) -> float:
-        """After how many proposals."""
-        if self.limits.proposals is None:
-            return math.inf
-        return self.proposals + share * (self.limits.proposals - self.proposals)
-
-    def over(self) -> str:
-        """Why a search is over; empty where it may go on."""
+    def share(self, part: float) -> Tuple[float, float]:
+        """When a walk has to end that has a part of what is left, and how many proposals it has."""
         seconds, proposals = self.limits.seconds, self.limits.proposals
-        reasons = (('stopped', self.is_stopped), ('proposals', proposals is not None and self.proposals >= proposals),
-                   ('seconds', seconds is not None and self.elapsed >= seconds))
-        return next((reason for reason, holds in reasons if holds), '')
+        return (math.inf if seconds is None else self.elapsed + part * max(0.0, seconds - self.elapsed),
+                math.inf if proposals is None else int(part * (proposals - self.proposals) + 1e-9))
 
     def fits(self, size: float) -> bool:
         return self.limits.memory is None or size <= self.limits.memory
@@ -267,15 +243,7 @@ class _Record:
 
 
 class _Walker:
-    """A walk from one start, which goes on where it was.
-
-    Attributes
-    ----------
-    seconds, best : float
-        Of a step of the start, and of the best plan on the way, infinite where none fits in memory.
-    ended : str
-        Why it does not go on; empty where it may.
-    """
+    """A walk from one start."""
 
     def __init__(self, record: _Record, name: str, start: Assignment, source: random.Random,
                  watcher: Optional[Watcher]):
@@ -292,51 +260,44 @@ class _Walker:
         self.seconds = self._seconds = self._problem.begin(start)
         self._size = self._problem.memory()
         record.see(self.seconds, self._size, self._now, {})
-        self.best = self.seconds if record.fits(self._size) else math.inf
+        self._best = self.seconds if record.fits(self._size) else math.inf
         self._best_assignment = start
-        self._proposals = self._accepted = 0
-        #: After how many of them the best plan was found.
-        self._best_at = 0
-        self.ended = ''
         #: How many proposals were slower, and the sum of the logarithms of by how much.
         self._worse, self._log_worse = 1, math.log(_FIRST_GUESS * self.seconds)
 
-    def outcome(self) -> Walk:
-        """As it is now."""
-        return Walk(self._name, self.seconds, self.best, self._proposals, self._accepted, self.ended)
-
-    def walk(self, until: float, most: float) -> None:
-        """Until the search is as many seconds old, or for so many proposals."""
+    def walk(self, until: float, most: float) -> Walk:
+        """For as long as `until`, of the search's seconds, or for so many proposals."""
         wave = max(_SHORTEST_WAVE, _WAVE * len(self._free))
-        last = self._proposals + most
-        is_back = False
-        self.ended = self._end()
-        while not self.ended and self._proposals + 1 <= last and self._record.elapsed < until:
-            if self._proposals % wave == 0:
-                self._now = list(self._best_assignment)
-            if self._proposals % wave == 0 or not is_back:
-                self._begin()
-                is_back = True
-            heat = _HEATS[self._proposals // wave % len(_HEATS)] * _COOLED ** (self._proposals % wave / wave)
-            self._proposals += 1
+        proposals = accepted = 0
+        best_at = 0
+        ended = self._end(0, 0, until, most)
+        while not ended:
+            if proposals % wave == 0:
+                self._return_to_best()
+            heat = _HEATS[proposals // wave % len(_HEATS)] * _COOLED ** (proposals % wave / wave)
+            proposals += 1
             self._record.proposals += 1
-            best = self.best
-            self._accepted += self._try(self._draw(), heat)
-            if self.best < best:
-                self._best_at = self._proposals
+            best = self._best
+            accepted += self._try(self._draw(), heat)
+            if self._best < best:
+                best_at = proposals
             if self._watcher is not None:
                 self._record.is_stopped |= bool(self._watcher(Progress(
                     self._name, self._record.proposals, self._record.elapsed, self._record.best)))
-            self.ended = self._end()
+            ended = self._end(proposals, proposals - best_at, until, most)
+        return Walk(self._name, self.seconds, self._best, proposals, accepted, ended)
 
-    def _end(self) -> str:
+    def _end(self, proposals: int, stale: int, until: float, most: float) -> str:
         """Why to end now; empty to go on."""
         limit = self._record.limits.stale
-        is_stale = limit is not None and self._proposals - self._best_at >= limit
-        return 'no choice' if not self._free else 'stopped' if self._record.is_stopped else 'stale' if is_stale else ''
+        reasons = (('no choice', not self._free), ('stopped', self._record.is_stopped),
+                   ('proposals', proposals >= most), ('stale', limit is not None and stale >= limit),
+                   ('seconds', self._record.elapsed >= until))
+        return next((reason for reason, holds in reasons if holds), '')
 
-    def _begin(self) -> None:
-        self._seconds = self._problem.begin(tuple(self._now))
+    def _return_to_best(self) -> None:
+        self._now = list(self._best_assignment)
+        self._seconds = self._problem.begin(self._best_assignment)
         self._size = self._problem.memory()
 
     def _try(self, changes: Dict[int, Hashable], heat: float) -> bool:
@@ -358,9 +319,9 @@ class _Walker:
         for operator, choice in changes.items():
             self._now[operator] = choice
         fits = self._record.fits(size)
-        if seconds < self.best if fits else math.isinf(self.best):
+        if seconds < self._best if fits else math.isinf(self._best):
             self._best_assignment = tuple(self._now)
-            self.best = seconds if fits else math.inf
+            self._best = seconds if fits else math.inf
         return True
 
     def _takes(self, size: float, most: float) -> float:
