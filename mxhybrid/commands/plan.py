@@ -88,7 +88,7 @@ def _check_together(given: argparse.Namespace) -> None:
 def _run(given: argparse.Namespace) -> int:
     # As the command does without MXNet otherwise.
     from ..planner.cluster import load as load_cluster
-    from ..planner.garbage import no_collections, no_last_collection
+    from ..planner.garbage import no_last_collection
     from ..planner.models import inputs_of, network_at
     from ..planner.plan_picture import check_picture
     from ..planner.planning import SEARCH_SECONDS
@@ -120,8 +120,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.formula:
         return _formula(given, net, shapes, types, cluster)
     no_last_collection()
-    with no_collections():
-        return _Planning(given, net, shapes, types, cluster).run()
+    return _Planning(given, net, shapes, types, cluster).run()
 
 
 def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:

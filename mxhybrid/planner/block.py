@@ -20,7 +20,7 @@ _MOST_PORTS = 1 << 20
 Numbers = Union[float, Sequence[Any], np.ndarray]
 
 
-def address_of(array: Any) -> int:
+def array_address(array: Any) -> int:
     """Where an array that can be written is, as compiled code takes it: what ``array.ctypes.data`` says, sooner."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array)) if array.size else 0
 
@@ -43,7 +43,7 @@ class Waits:
     def addresses(self) -> Tuple[int, ...]:
         """As compiled code takes them."""
         if not self._addresses:
-            self._addresses = address_of(self.tasks), address_of(self.ports), len(self.tasks)
+            self._addresses = array_address(self.tasks), array_address(self.ports), len(self.tasks)
         return self._addresses
 
     def __len__(self) -> int:
@@ -238,8 +238,8 @@ class Content:
         """As compiled code takes it: tasks, successors and ports, and how many."""
         if not self._addresses:
             tasks, targets, table = self.tasks, self.targets, self.table
-            self._addresses = (address_of(tasks), address_of(targets), address_of(table), len(tasks), len(targets),
-                               len(table))
+            self._addresses = (array_address(tasks), array_address(targets), array_address(table), len(tasks),
+                               len(targets), len(table))
         return self._addresses
 
 

@@ -6,7 +6,7 @@ from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
-from .block import TASK, Content, address_of
+from .block import TASK, Content, array_address
 from .cluster import TransferCost
 from .flows import Moved, Placed, Unit
 from .machine import Core, Ends, Machine, Records, about
@@ -65,7 +65,7 @@ class CompiledTransfers(Transfers):
         """See :func:`.flows.moved`."""
         room = len(have.ranks) * len(wanted.ranks)
         found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
-        made = _PlannerMoved(*map(address_of, found), 0)
+        made = _PlannerMoved(*map(array_address, found), 0)
         count = _checked(self._library.planner_moved(_boxes(have), partial, _boxes(wanted), ctypes.byref(made)))
         return Moved(*(one[:count].copy() for one in found))
 
@@ -79,7 +79,7 @@ class CompiledTransfers(Transfers):
             messages += max(moved[3], 1 + 3 * self._machine.hosts)
             given += moved
             given += (unit.have.address, len(unit.have.ranks), unit.wanted.address, len(unit.wanted.ranks),
-                      address_of(answers), len(answers), number)
+                      array_address(answers), len(answers), number)
         self._make_room(ends, messages, units[-1][0] + 1 if units else 0)
         numbers = array.array('q', given)
         return self._core(self._library.planner_exchanges(
@@ -145,7 +145,7 @@ def _cost(cost: TransferCost, kind: str) -> _PlannerCost:
 
 def _boxes(placed: Placed) -> Any:
     if placed.native is None:
-        placed.native = ctypes.byref(_PlannerBoxes(placed.address, address_of(placed.boxes),
+        placed.native = ctypes.byref(_PlannerBoxes(placed.address, array_address(placed.boxes),
                                                    len(placed.ranks), placed.boxes.shape[1]))
     return placed.native
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from ..parallel.boxes import Box
-from .block import address_of
+from .block import array_address
 
 _NUMBERS = itertools.count()
 
@@ -28,7 +28,7 @@ class Placed:
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
         self.ranks, self.boxes, self.number = ranks, boxes, next(_NUMBERS)
         #: Of the ranks, as compiled code takes it.
-        self.address = address_of(ranks)
+        self.address = array_address(ranks)
         #: What :mod:`~.compiled_transfers` has made of it.
         self.native: Any = None
         self._by_rank: Dict[int, Box] = {}
@@ -78,7 +78,7 @@ class Moved:
     def addresses(self) -> Tuple[int, ...]:
         """As compiled code takes them, and how many."""
         if not self._addresses:
-            self._addresses = (address_of(self.sources), address_of(self.targets), address_of(self.elements),
+            self._addresses = (array_address(self.sources), array_address(self.targets), array_address(self.elements),
                                len(self.sources))
         return self._addresses
 

@@ -227,8 +227,8 @@ class Planner:
         if model is self.model:
             # What models remember of very many ranks are gigabytes, in cycles, and this is the other one.
             self._rough = self._new_model(False)
-            problem = PlanProblem(self._rough, self._choices)
             gc.collect()
+        problem = PlanProblem(self._rough, self._choices)  # without what the other one has simulated
         splits = problem.splits(found.assignment)
         # What has come back to where it began is no other plan.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
@@ -236,8 +236,10 @@ class Planner:
         plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
         # A search simulates a step by itself; here they follow each other.
         quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
-        predictions = {name: Prediction(model, *plans[name]) for name in dict.fromkeys(
-            [last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans])}
+        predictions: Dict[str, Prediction] = {}
+        for name in dict.fromkeys([last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans]):
+            if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
+                predictions[name] = Prediction(model, *plans[name])
         fitting = [name for name, one in predictions.items()
                    if memory_bytes is None or one.largest_memory() <= memory_bytes]
         self._profiles.save()

@@ -15,8 +15,25 @@ from .step_model import StepModel
 _STEPS, _SHOWN = 4, 2
 
 
+class _Simulated:
+    """Steps that were simulated: all of their tasks."""
+
+    def __init__(self, model: StepModel, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
+                 dense: Optional[str]):
+        self.blocks = StepBlocks(model, splits, _STEPS, tables, dense)
+        self.simulation = Simulation(model.machine.resources)
+        self.simulation.run(self.blocks.blocks.values())
+        self.times: Dict[int, Times] = self.simulation.timeline()
+        self.names = {number: what for what, number in self.blocks.keys.items()}
+
+    def end(self, step: int) -> float:
+        """Of a step, in seconds."""
+        return max((float(times.ends.max()) for key, times in self.times.items()
+                    if key // len(self.names) == step and len(times.ends)), default=0.0)
+
+
 class Prediction:
-    """Of a plan.
+    """Of a plan.  Tasks are simulated anew when they are asked for, and kept then: of many ranks they are gigabytes.
 
     Attributes
     ----------
@@ -28,42 +45,41 @@ class Prediction:
 
     def __init__(self, model: StepModel, splits: Mapping[int, Split],
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
-        self._model = model
-        self._blocks = StepBlocks(model, splits, _STEPS, tables, dense)
-        self._simulation = Simulation(model.machine.resources)
-        self._simulation.run(self._blocks.blocks.values())
-        self._times: Dict[int, Times] = self._simulation.timeline()
-        self._names = {number: what for what, number in self._blocks.keys.items()}
-        self.memory = self._blocks.memory
-        ends = [self._end(step) for step in range(_STEPS)]
-        self.seconds, self._begin = ends[_SHOWN] - ends[_SHOWN - 1], ends[_SHOWN - 1]
+        self._model, self._plan = model, (splits, tables, dense)
+        self._known: Optional[_Simulated] = None
+        simulated = _Simulated(model, *self._plan)
+        self.memory = simulated.blocks.memory
+        self._begin = simulated.end(_SHOWN - 1)
+        self.seconds = simulated.end(_SHOWN) - self._begin
 
-    def _end(self, step: int) -> float:
-        return max((float(times.ends.max()) for key, times in self._times.items()
-                    if key // len(self._names) == step and len(times.ends)), default=0.0)
+    def _simulated(self) -> _Simulated:
+        if self._known is None:
+            self._known = _Simulated(self._model, *self._plan)
+        return self._known
 
     def tasks(self) -> List[SimulatedTask]:
         """Those of a step, by their starts, but for what takes no time."""
-        found = []
-        for key, times in self._times.items():
-            if key // len(self._names) == _SHOWN:
+        simulated, found = self._simulated(), []
+        for key, times in simulated.times.items():
+            if key // len(simulated.names) == _SHOWN:
                 found += [self._task(key, at, start, end) for at, (start, end) in
                           enumerate(zip(times.starts.tolist(), times.ends.tolist())) if end > start]
         return sorted(found, key=lambda one: (one.start_s, one.end_s))
 
     def critical_path(self) -> Sequence[SimulatedTask]:
         """What the end of a step waits for, since the end of the one before."""
-        last = self._begin + self.seconds
+        last, path = self._begin + self.seconds, self._simulated().simulation.critical_path()
         return [self._task(link.key, link.task, link.start, link.end)
-                for link in self._simulation.critical_path() if link.end > self._begin and link.start < last]
+                for link in path if link.end > self._begin and link.start < last]
 
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
-        tasks = self._blocks.tasks(key)
-        kind, which = self._names[key % len(self._names)]
+        blocks, names = self._simulated().blocks, self._simulated().names
+        tasks = blocks.tasks(key)
+        kind, which = names[key % len(names)]
         shown = tasks.kind(index)
         if kind == 'back' or kind == 'backward' and shown == 'exchange':
             shown = 'exchange_back'
-        elif shown == 'sum' and not self._blocks.is_bundled(which):
+        elif shown == 'sum' and not blocks.is_bundled(which):
             shown = 'group_sum'
         resource = tasks.resource[index]
         machine, where = self._model.machine, tasks.rank(index)
@@ -77,7 +93,7 @@ class Prediction:
         if kind == 'step':
             return 'step'
         if kind == 'weight':
-            return self._blocks.label_of(which)
+            return self._simulated().blocks.label_of(which)
         number = which[0] if isinstance(which, tuple) else which
         return graph.label(graph.operators[number])
 

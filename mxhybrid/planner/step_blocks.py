@@ -9,7 +9,7 @@ from ..parallel.split import Split
 from .block import Block, Read
 from .machine import Core, Ends, Load
 from .step_graph import SCRIPT
-from .step_model import BUNDLE_BYTES, Flow, HeldWeight, SplitOperator, StepModel
+from .step_model import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, StepModel
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
 Wait = Tuple[Ends, int, int]
@@ -33,7 +33,7 @@ class StepBlocks:
         self._bundled: Dict[str, Tuple[str, ...]] = {}
         self._operators: Dict[int, SplitOperator] = {}
         #: Of all trained weights.
-        self._held: Dict[str, HeldWeight] = {}
+        self._held: Dict[str, PlacedWeight] = {}
         #: How rows of those travel that have row_sparse gradients.
         self._tables: Dict[str, TablePlan] = {}
         #: What sums dense weights.
@@ -340,7 +340,7 @@ class _Before(NamedTuple):
     """How it was before a change; None where there was nothing."""
 
     operators: Dict[int, Optional[SplitOperator]]
-    held: Dict[str, Optional[HeldWeight]]
+    held: Dict[str, Optional[PlacedWeight]]
     flows: Dict[Entry, Optional[Flow]]
     made: Dict[int, Optional[Tuple[Any, Core]]]
     blocks: Dict[int, Optional[Block]]

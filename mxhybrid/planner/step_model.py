@@ -79,7 +79,7 @@ class SplitOperator:
         self.cores: Dict[bool, Core] = {}
 
 
-class HeldWeight:
+class PlacedWeight:
     """A weight that ranks hold, and those of its size.
 
     Attributes
@@ -263,12 +263,12 @@ class StepModel:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def held(self, name: str, readers: Sequence[SplitOperator]) -> HeldWeight:
+    def held(self, name: str, readers: Sequence[SplitOperator]) -> PlacedWeight:
         """A weight, of the operators that read it."""
         key = ('holding', name, *[one.id for one in readers])
         return self._once(key, self._holding, name, [one.split for one in readers])
 
-    def _holding(self, name: str, splits: Sequence[Split]) -> HeldWeight:
+    def _holding(self, name: str, splits: Sequence[Split]) -> PlacedWeight:
         shape = self.step_graph.parameters[name]
         needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
                   for reader, split in zip(self.step_graph.readers[name], splits)]
@@ -277,12 +277,12 @@ class StepModel:
         return self._once(('weight', placed.number, shape, self._itemsizes[name]), self._held_weight, placed, shape,
                           self._itemsizes[name])
 
-    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], itemsize: int) -> HeldWeight:
+    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], itemsize: int) -> PlacedWeight:
         size = np.zeros(self.machine.ranks)
         size[placed.ranks] = placed.sizes() * itemsize * (2 + self.states)
         is_everywhere = len(placed.ranks) == self.machine.ranks and bool(
             (placed.boxes == all_of(shape, placed).boxes).all())
-        return HeldWeight(placed, size, is_everywhere)
+        return PlacedWeight(placed, size, is_everywhere)
 
     def _held(self, shape: Tuple[int, ...], needed: List[Tuple[Placed, bool]]) -> Placed:
         first, all_of_it = needed[0]
@@ -330,7 +330,7 @@ class StepModel:
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def part(self, name: str, held: HeldWeight) -> Core:
+    def part(self, name: str, held: PlacedWeight) -> Core:
         """A weight that is split: gradients are summed over those who hold the same box."""
         placed, itemsize = held.placed, self._itemsizes[name]
         return self._once(('part', placed.number, itemsize), self._transfers.group_sums, placed, itemsize)
