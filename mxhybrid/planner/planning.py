@@ -23,6 +23,7 @@ from ..parallel.traced import traced
 from .choices import Choices
 from .cluster import Cluster, load as load_cluster
 from .formulas import best_choices, network_of, split_plan
+from .garbage import no_collections
 from .layer_sizes import sizes_of
 from .machine import Machine
 from .mcmc import Discovery, SearchLimits, Watcher, walk_randomly
@@ -214,6 +215,14 @@ class Planner:
             raise InputError('start=%r: give a plan, as of mxhybrid.parallel' % (start,))
         # What it has found is timed as it is, but where all was known before, nothing is: a search takes its time then.
         model = self.model if self._measure() else self._rough
+        limits = SearchLimits(seconds, proposals, stale, memory_bytes)
+        if model is self.model:  # programs that are timed are in cycles
+            return self._search(model, limits, seed, start, progress)
+        with no_collections():
+            return self._search(model, limits, seed, start, progress)
+
+    def _search(self, model: StepModel, limits: SearchLimits, seed: int, start: Optional[Plan],
+                progress: Optional[Watcher]) -> FoundPlan:
         problem = PlanProblem(self._rough, self._choices)
         given = self.starts()
         if start is not None:
@@ -223,7 +232,7 @@ class Planner:
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
-        found = walk_randomly(problem, starts, SearchLimits(seconds, proposals, stale, memory_bytes), seed, progress)
+        found = walk_randomly(problem, starts, limits, seed, progress)
         if model is self.model:
             # What models remember of very many ranks are gigabytes, in cycles, and this is the other one.
             self._rough = self._new_model(False)
@@ -241,7 +250,7 @@ class Planner:
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
                 predictions[name] = Prediction(model, *plans[name])
         fitting = [name for name, one in predictions.items()
-                   if memory_bytes is None or one.largest_memory() <= memory_bytes]
+                   if limits.memory is None or one.largest_memory() <= limits.memory]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
         splits = plans[best][0]

@@ -113,6 +113,18 @@ class Prediction:
         return {label: (max(one[0] for one in by.values()), max(one[1] for one in by.values()))
                 for label, by in every.items()}
 
+    def memory_of(self) -> Dict[str, float]:
+        """Of the fullest rank of each operator, by label: bytes of its weights, their gradients and states, and of its
+        outputs.
+        """
+        step_graph, graph = self._model.step_graph, self._model.graph
+        operators = {number: self._model.operator(number, split) for number, split in self._plan[0].items()}
+        held = {name: self._model.held(name, [operators[reader.number] for reader in readers])
+                for name, readers in step_graph.readers.items()}
+        return {graph.label(graph.operators[number]): float(one.activations.max() + sum(
+            held[name].size.max() for name in step_graph.weights_of.get(number, ())))
+                for number, one in operators.items()}
+
     def largest_memory(self) -> float:
         """Bytes of the fullest rank."""
         return float(np.max(self.memory))

@@ -14,19 +14,13 @@ def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: 
     """One line an operator: how it is split, on which ranks, what of its parts takes on the fullest rank, forward and
     backward together: computing, moving and summing, and bytes of weights, gradients and outputs.
     """
-    graph, model = planner.graph, planner.model
-    seconds = prediction.seconds_of()
-    operators = {number: model.operator(number, split) for number, split in splits.items()}
+    graph, seconds, memory = planner.graph, prediction.seconds_of(), prediction.memory_of()
     rows = []
     for one in graph.computing:
-        split = splits[one.number]
-        computing, moving = seconds.get(graph.label(one), (0.0, 0.0))
-        memory = float(operators[one.number].activations.max())
-        for name in model.step_graph.weights_of.get(one.number, ()):
-            readers = [operators[reader.number] for reader in model.step_graph.readers[name]]
-            memory += float(model.held(name, readers).size.max())
-        rows.append([graph.label(one), one.op, layout_words(planner.network.dimensions, one, split),
-                     rank_words(split.ranks), seconds_text(computing), seconds_text(moving), size_text(memory)])
+        split, label = splits[one.number], graph.label(one)
+        computing, moving = seconds.get(label, (0.0, 0.0))
+        rows.append([label, one.op, layout_words(planner.network.dimensions, one, split),
+                     rank_words(split.ranks), seconds_text(computing), seconds_text(moving), size_text(memory[label])])
     head = ['layer', 'operator', 'layout', 'ranks', 'computes', 'moves', 'memory']
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]

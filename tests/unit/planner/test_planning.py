@@ -7,6 +7,7 @@ from mxhybrid.parallel.composed import COMPOSED
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.planning import Planner, search
 from mxhybrid.planner.prediction import Prediction
+from mxhybrid.planner.prediction_table import prediction_table
 from mxhybrid.planner.step_model import StepModel
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner
 
@@ -42,7 +43,11 @@ def test_the_next_search_measures_nothing():
     assert timed > 0
     for seed in range(2, 6):
         again = Planner(net, (BATCH, 3, 8, 8), on, profiles)
-        assert again.search(seconds=None, proposals=100, seed=seed).prediction.seconds > 0
+        found = again.search(seconds=None, proposals=100, seed=seed)
+        assert found.prediction.seconds > 0
+        # Nor does who looks at what it has found.
+        table = prediction_table(again, again.splits(found.plan), found.prediction)
+        assert table.count('\n') > len(again.graph.computing) and found.prediction.critical_path()
         assert profiles.measured == timed
     # A plan that is asked for by itself is timed as it is.
     assert again.predict(first.plan).seconds == first.prediction.seconds
