@@ -32,7 +32,8 @@ class CompiledSlots(Slots):
         self.native = _PlannerSlots(
             *(getattr(self, name).ctypes.data for name in _ARRAYS),
             *map(len, (self.tasks, self.targets, self.outer_targets, self.bases)))
-        self._table = _checked(library.planner_slots_new(ctypes.byref(self.native)))
+        self._table = library.planner_slots_new(ctypes.byref(self.native))
+        _check(bool(self._table))
         weakref.finalize(self, library.planner_slots_delete, self._table)
         # A change writes each successor twice at most.
         self._changed = np.empty(len(self.tasks) + 2 * len(self.outer_targets), np.int64)
@@ -53,20 +54,21 @@ class CompiledSlots(Slots):
                 numbers += (other, shift)
                 numbers += waits.addresses
         given = array.array('q', numbers)
-        if not _checked(self._library.planner_slots_replace(self._table, given.buffer_info()[0], len(blocks),
-                                                            ctypes.byref(self._found)) + 1) - 1:
+        done = self._library.planner_slots_replace(self._table, given.buffer_info()[0], len(blocks),
+                                                   ctypes.byref(self._found))
+        _check(done >= 0)
+        if not done:
             return None
         found = self._found
         return Replaced(found.first, self._changed[:found.changes], self._gone[:found.goes])
 
     def _undo(self) -> None:
-        _checked(self._library.planner_slots_undo(self._table) + 1)
+        _check(self._library.planner_slots_undo(self._table) >= 0)
 
 
-def _checked(found: Optional[int]) -> int:
-    if not found:
+def _check(is_done: bool) -> None:
+    if not is_done:
         raise MemoryError('no memory to lay out tasks')
-    return found
 
 
 def load_slots(library: Any) -> Any:
