@@ -3,15 +3,20 @@ from glob import glob
 
 from setuptools import Extension, find_packages, setup
 
+# MXNet exports what it has of the C++ library's templates, made by another compiler, and a process with Horovod sees
+# it: what is compiled here is to call its own.
+OWN = '-Wl,-Bsymbolic'
+
 # Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
 LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
-                 language='c++', optional=True, extra_link_args=['-pthread'],
+                 language='c++', optional=True, extra_link_args=['-pthread', OWN],
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread'])
 
 # The planner's simulator and what makes its tasks; where they cannot be compiled, Python does that.
 SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')),
                      depends=glob('mxhybrid/planner/src/*.h'), language='c++', optional=True,
+                     extra_link_args=[OWN],
                      # Not contracted: the same bits as Python's.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 

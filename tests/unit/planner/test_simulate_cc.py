@@ -10,6 +10,7 @@ from lab.planner.steps import MadeUpStep
 
 import mxhybrid
 from mxhybrid.planner.engine import PYTHON
+from mxhybrid.planner.planner_library import planner_library
 from mxhybrid.planner.simulator import Simulation
 
 pytestmark = pytest.mark.any_python
@@ -66,6 +67,15 @@ def test_changes_are_clean(tmp_path):
                            env={**os.environ, 'LD_PRELOAD': runtime, 'ASAN_OPTIONS': 'detect_leaks=0',
                                 'PYTHONPATH': os.pathsep.join(sys.path)}, text=True,
                            timeout=180)
+    assert ended.returncode == 0 and ended.stdout.endswith('all is well\n'), ended.stdout
+
+
+def test_it_calls_its_own_of_what_mxnet_exports():
+    """As in a process with Horovod, where all of MXNet's symbols come first."""
+    code = 'import ctypes, mxnet.base; ctypes.CDLL(mxnet.base._LIB._name, ctypes.RTLD_GLOBAL)\n' + CHANGES
+    ended = subprocess.run([sys.executable, '-c', code, planner_library()._name], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+                           text=True, timeout=120)
     assert ended.returncode == 0 and ended.stdout.endswith('all is well\n'), ended.stdout
 
 
