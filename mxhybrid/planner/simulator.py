@@ -190,7 +190,7 @@ class Simulation:
         self._now, self._spare, self._can_undo = self._spare, self._now, False
 
     def blocks(self) -> List[Block]:
-        """Those that there are now."""
+        """Those that there are now, in the order in which they came."""
         slots = self._get_slots()
         return [slots.blocks[key] for key in slots.spans()]
 

@@ -43,9 +43,9 @@ struct Block {
   static Block parse(const int64_t*& at) {
     Block made;
     made.key = *at++;
-    made.tasks = pointer<Task>(*at++);
-    made.targets = pointer<int32_t>(*at++);
-    made.table = pointer<int32_t>(*at++);
+    made.tasks = array_at<Task>(*at++);
+    made.targets = array_at<int32_t>(*at++);
+    made.table = array_at<int32_t>(*at++);
     made.size = *at++;
     made.target_count = *at++;
     made.table_count = *at++;
@@ -53,17 +53,11 @@ struct Block {
     for (Read& read : made.reads) {
       read.key = *at++;
       read.shift = *at++;
-      read.tasks = pointer<int32_t>(*at++);
-      read.ports = pointer<int32_t>(*at++);
+      read.tasks = array_at<int32_t>(*at++);
+      read.ports = array_at<int32_t>(*at++);
       read.count = *at++;
     }
     return made;
-  }
-
- private:
-  template <typename Type>
-  static const Type* pointer(int64_t address) {
-    return reinterpret_cast<const Type*>(static_cast<intptr_t>(address));
   }
 };
 

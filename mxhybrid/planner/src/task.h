@@ -12,3 +12,9 @@ struct Task {
   // What it is for pictures: its kind, and sixteen times its rank, counted from 1.
   int32_t express, about;
 };
+
+// Arrays of Python's are given as numbers, by where they are.
+template <typename Type>
+Type* array_at(int64_t address) {
+  return reinterpret_cast<Type*>(static_cast<intptr_t>(address));
+}

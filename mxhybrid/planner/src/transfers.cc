@@ -42,8 +42,8 @@ struct PlannerMoved {
   int64_t count;
 };
 
-// Where tasks go, and numbers: successors, a table of ports, and units, ranks and tasks of the first and of the last ends;
-// there is room for all. How many there are of each, and the largest number of a resource.
+// Where tasks go, and numbers: successors, a table of ports, and units, ranks and tasks of the first and of the last
+// ends; there is room for all. How many there are of each, and the largest number of a resource.
 struct PlannerCore {
   Task* tasks;
   int32_t* numbers;
@@ -336,11 +336,6 @@ class Reversed {
   std::vector<int64_t> elements_;
 };
 
-template <typename Type>
-Type* array(const int64_t* address) {
-  return reinterpret_cast<Type*>(static_cast<intptr_t>(*address));
-}
-
 }  // namespace
 
 extern "C" {
@@ -382,9 +377,10 @@ int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost
     Ends first, last;
     Reversed reversed(machine->ranks);
     for (int64_t at = 0; at < count; ++at) {
-      const PlannerMoved moved{array<int32_t>(given), array<int32_t>(given + 1), array<int64_t>(given + 2), given[3]};
-      const int32_t *have = array<int32_t>(given + 4), *wanted = array<int32_t>(given + 6),
-                    *answers = array<int32_t>(given + 8);
+      const PlannerMoved moved{array_at<int32_t>(given[0]), array_at<int32_t>(given[1]), array_at<int64_t>(given[2]),
+                               given[3]};
+      const int32_t *have = array_at<int32_t>(given[4]), *wanted = array_at<int32_t>(given[6]),
+                    *answers = array_at<int32_t>(given[8]);
       const int64_t having = given[5], wanting = given[7], answering = given[9], number = given[10];
       const Exchanged unit = back ? Exchanged{reversed.of(moved, answers, answering), answers, have, answering, having,
                                               itemsize}
@@ -404,7 +400,7 @@ int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost
 // many.
 int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
   for (int64_t at = 0; at < count; ++at) {
-    const Task* task = array<Task>(given + 2 * at);
+    const Task* task = array_at<Task>(given[2 * at]);
     for (const Task* end = task + given[2 * at + 1]; task < end; ++task) {
       if (task->express || task->resource < 0) continue;
       work[task->resource] += task->work;
