@@ -10,8 +10,9 @@ from mxhybrid.parallel.boxes import parts, size_of
 from mxhybrid.parallel.layout import Layout, messages
 from mxhybrid.planner import flows
 from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
-from mxhybrid.planner.flows import Placed
+from mxhybrid.planner.flows import Placed, Unit
 from mxhybrid.planner.machine import Machine
+from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import cluster
 
 SHAPE = (6, 4, 5)
@@ -75,3 +76,17 @@ def test_goes_back_to_where_it_came_from(boxes, wanted):
              zip(there.sources.tolist(), there.targets.tolist(), there.elements.tolist()) if target in answers}
     assert forth == {(target, source): count for source, target, count in
                      zip(back.sources.tolist(), back.targets.tolist(), back.elements.tolist())}
+
+
+def test_only_who_answers_gives_gradients_back_in_both_languages():
+    machine = Machine(cluster(2, 2))
+    rows, columns = (Placed.of(dict(enumerate(parts((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
+    made = []
+    for transfers in (Transfers(machine), CompiledTransfers(machine, load_transfers())):
+        unit = Unit(rows, columns, transfers.moved(rows, False, columns), np.array([1, 2], np.int32))
+        core = transfers.exchanges([(0, unit), (2, unit)], 4, True)
+        made.append([core.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
+                     core.content.table.tolist(), core.first.ranks.tolist(), core.last.ranks.tolist()])
+    assert made[0] == made[1]
+    # Of each two exchanges two ranks give to the three others, and all four take.
+    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2 and len(made[0][0]) == 2 * (2 + 4 + 2 * 3)
