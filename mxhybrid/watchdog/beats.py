@@ -97,7 +97,12 @@ class Pulse:
 
     def is_beside_the_monitor(self) -> bool:
         """Whether this process can see the monitor's, and is not it."""
-        return self.monitor is not None and self.monitor['pid'] != os.getpid() and state_of(self.monitor) != ''
+        return self.monitor is not None and state_of(self.monitor) != '' and not self._is_the_monitors()
+
+    def _is_the_monitors(self) -> bool:
+        """Whether the monitor is in this very process."""
+        return self.monitor is not None and (self.monitor['pid'], self.monitor['pid_space']) == (
+            os.getpid(), pid_space())
 
     def invite(self, witness: Tuple[str, int]) -> None:
         """Have others told that at this address they can ask what the monitor's process does."""
@@ -131,7 +136,13 @@ class Pulse:
         return self._verdict(self._limit / 2) or 'worker 0, which watches the job, died without a word'
 
     def silence(self) -> Optional[str]:
-        """What to say if the monitor has been silent for too long, else None."""
+        """What to say if the monitor has been silent for too long, else None.
+
+        Never in its own process: what keeps the one thread from running, the script's that computes, say, keeps the
+        other, and who runs again first hears nothing new.  All others would notice.
+        """
+        if self._is_the_monitors():
+            return None
         unclear = self._clock.advance() - self._heard > activity.LATE_S and self._look()
         return None if unclear else self._verdict(self._limit)
 

@@ -49,6 +49,8 @@ class Lifeline:
                  cleanup: Optional[Callable[[], None]] = None):
         self._sock = _connect(address, timeout, secret, name, rank)
         self._sender = Sender(self._sock)
+        self._readable = select.poll()
+        self._readable.register(self._sock, select.POLLIN)
         self._name, self._cleanup = name, cleanup
         self._released = threading.Event()
         #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
@@ -161,13 +163,11 @@ class Lifeline:
         lines = Lines()
         seen: Optional[Tuple[str, int]] = None
         since, said = 0.0, False
-        readable = select.poll()
-        readable.register(self._sock, select.POLLIN)
         while True:
             self._beat()
             for act in list(self._ticks):
                 act()
-            if not readable.poll(1000):
+            if not self._readable.poll(1000):
                 now, call = time.monotonic(), self._waiting
                 waiting = None if call is None else (call, self._calls)  # names come again and again
                 if waiting != seen:
@@ -196,7 +196,8 @@ class Lifeline:
             return
         self.send({'beat': self._pulse.beat(self._calls, self._call, self._waiting, self._busy > 0)})
         text = self._pulse.silence()
-        if text is not None and not self._parted.is_set():
+        # What came while this process did not run has not been read yet.
+        if text is not None and not self._parted.is_set() and not self._readable.poll(0):
             self.fail(text)
             self._leave(text, [self._pulse.monitor], heard=False)
 

@@ -43,7 +43,7 @@ lifeline.LAST_WORDS_S = 0.05
 """
 
 MEMBER = PACKAGE + """
-import os, time
+import ctypes, os, time
 address, name, rank = (sys.argv[2], int(sys.argv[3])), sys.argv[4], int(sys.argv[5])
 def say(text):
     print(text, flush=True)
@@ -65,6 +65,16 @@ for command in sys.stdin:
         while line._pulse.monitor is None:
             time.sleep(0.01)
         say('met')
+    elif word == 'lose_the_lock':
+        send = line._sender.send
+        def send_and_lose_it(message):
+            line._sender.send = send
+            sent = send(message)
+            ctypes.PyDLL(None).usleep(int(float(rest) * 1e6))
+            say('lost it')
+            return sent
+        line._sender.send = send_and_lose_it
+        line._pulse.see = lambda: None  # as on a host without a process that sees the monitor's
     elif word == 'finish':
         say(line.finish())
     elif word == 'fail':
@@ -293,6 +303,21 @@ def test_a_process_that_was_stopped_for_a_moment_goes_on(job):
     assert first.silent(LIMITS.silence)
     assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
     assert monitor.failure is None
+
+
+def test_an_answer_that_came_while_python_did_not_run_is_an_answer(job):
+    root = run_python(MONITOR.replace('silence=4', 'silence=2.5') + WAIT)
+    try:
+        host, port = root.stdout.readline().split()
+        first, second = job(2, address=(host, int(port)))
+        assert met(first, second)
+        # Longer than a clock counts, and together with the second between two beats longer than the limit.
+        assert first.ask('lose_the_lock %g' % (beats.AWAKE_S + 0.2)) == 'lost it'
+        assert first.silent(2) and first.ask('call') == 'ok'
+        assert root.poll() is None
+    finally:
+        root.kill()
+        root.communicate()
 
 
 def test_a_stopped_monitor_ends_all_and_is_ended(job):
