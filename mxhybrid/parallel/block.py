@@ -330,7 +330,7 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     held = hold(net, made.parts, team, first + _NUMBERS // 2)
     for name, table in made.tables.items():
         set_planned(held.params[name], table)
-    if any(one.op in ('Dropout', 'RNN') for one in made.graph.computing):
+    if any(one.draws for one in made.graph.computing):
         mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
     elif drawn:
         mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others

@@ -5,12 +5,16 @@ import hashlib
 import io
 import itertools
 import json
+import math
+import re
 from typing import Any, Dict, List, Sequence, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
+
+#: Operators that draw numbers.
+_DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$')
 
 #: An output of an operator: its number, and which of its outputs.
 Entry = Tuple[int, int]
@@ -25,6 +29,11 @@ class Operator:
         #: Outputs that others may use.
         self.outputs = 0
         self._values: Dict[str, Any] = {}
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws numbers, other ones each time."""
+        return bool(_DRAWING.match(self.op))
 
     def get(self, key: str, default: Any = None) -> Any:
         """Value of an attribute; `default` where it is not given, or None."""
@@ -55,6 +64,10 @@ class Graph:
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
         self._prefix = prefix
         text = json.loads(symbol.tojson())
+        for node in text['nodes']:
+            if node.get('subgraphs'):
+                raise InputError('parallelize: %s is %s, whose body is a network of its own, which cannot be split: '
+                                 'unroll it' % (node['name'], node['op']))
         self.operators = [Operator(number, node['op'], node['name'], node.get('attrs') or {},
                                    [tuple(entry[:2]) for entry in node['inputs']])
                           for number, node in enumerate(text['nodes'])]
@@ -72,6 +85,10 @@ class Graph:
             if one.op == 'null':
                 if one.name not in self.data:
                     self.fixed.add(one.number)
+            elif one.draws and not one.inputs:
+                raise InputError('parallelize: %s (%s) draws numbers of its own on each worker: draw as many as an '
+                                 'array has, as F.random.uniform_like(x) does, or give them as an input'
+                                 % (one.name, one.op))
             elif all(source in self.fixed for source, _ in one.inputs):
                 self.fixed.add(one.number)
 
@@ -86,7 +103,7 @@ class Graph:
             with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints arguments of what fails
                 _, shapes, _ = inner.infer_shape(**self.data)
                 _, types, _ = inner.infer_type(**dtypes)
-        except mx.base.MXNetError as error:
+        except Exception as error:  # of any type: MXNet raises Exception itself for what is too large
             raise InputError('parallelize: the network does not take data of shapes %s: %s'
                              % (self.data, str(error).strip().split('\n')[0])) from error
         if shapes is None or types is None:
@@ -107,6 +124,11 @@ class Graph:
                     self.shapes[one.number, output] = tuple(shapes[at])
                     self.dtypes[one.number, output] = np.dtype(types[at])
                     at += 1
+        for one in self.operators:
+            # Which MXNet itself finds out when it is computed.
+            if one.op.lower() == 'reshape' and math.prod(self.inputs(one)[0]) != math.prod(self.shape(one)):
+                raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
+                                 % (self.data, one.name, self.shape(one), self.inputs(one)[0]))
 
     def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
         """Whole shape of an output."""

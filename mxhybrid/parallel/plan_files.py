@@ -79,9 +79,12 @@ def as_plan(plan: Any) -> Plan:
 
 
 def save(path: str, plan: Plan) -> None:
-    """Write a plan to a file."""
+    """Write a plan to a file; InputError where it cannot be written."""
     text = json.dumps({'format': _FORMAT, **plan.as_json()}, indent=1)
-    write_atomically(path, text.encode())
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise InputError('plan: cannot write %s: %s' % (path, error)) from error
 
 
 def load(path: str) -> Plan:

@@ -43,6 +43,9 @@ _POINTWISE = '''
     _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar _not_equal_scalar _greater_scalar
     _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()
 
+#: Of which numbers are drawn that are as many as an array has.
+_DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform'.split()
+
 _RULES: Dict[str, Rule] = {
     'Convolution': Convolution(), 'FullyConnected': FullyConnected(), 'Pooling': Pooling(), 'BatchNorm': BatchNorm(),
     'Embedding': Embedding(), 'RNN': Recurrent(), 'LayerNorm': LayerNorm(),
@@ -55,14 +58,22 @@ _RULES: Dict[str, Rule] = {
     'squeeze': Reshape(),
     'sum': Reduction(), 'mean': Reduction(), 'max': Reduction(), 'min': Reduction(), 'prod': Reduction(),
     'amp_multicast': Multicast(), 'softmax': Softmax(), 'log_softmax': Softmax(), 'pick': Pick(), 'one_hot': OneHot(),
-    **{name: Pointwise() for name in _POINTWISE}}
+    **{name: Pointwise() for name in _POINTWISE},
+    **{'_random_%s_like' % name: Drawn() for name in _DISTRIBUTIONS}}
 
-_WHOLE = Rule()
+
+class _DrawnWhole(Rule):
+    """What is drawn by one rank for all."""
+
+    alone = True
+
+
+_WHOLE, _DRAWN_WHOLE = Rule(), _DrawnWhole()
 
 
 def rule_of(one: Operator) -> Rule:
     """The rule of an operator."""
-    return _RULES.get(one.op, _WHOLE)
+    return _RULES.get(one.op, _DRAWN_WHOLE if one.draws else _WHOLE)
 
 
 def has_rule(one: Operator) -> bool:

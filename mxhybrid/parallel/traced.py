@@ -82,16 +82,22 @@ def shapes_of(data: Any) -> List[Tuple[int, ...]]:
     """Shapes of all inputs, of what users give as `data`."""
     if isinstance(data, (list, tuple)):
         if all(isinstance(one, (int, np.integer)) for one in data):
-            return [tuple(data)]
+            return [_whole(data)]
         if all(isinstance(one, (list, tuple)) for one in data):
-            return [tuple(one) for one in data]
+            return [_whole(one) for one in data]
     raise InputError('parallelize: data=%s: give the shape of the joint batch, of each input'
                      % (data if isinstance(data, (list, tuple, str, int, type(None))) else type(data).__name__,))
 
 
+def _whole(shape: Any) -> Tuple[int, ...]:
+    """A shape without numbers of NumPy's, which are no ints to whoever checks that they are."""
+    return tuple(int(one) if isinstance(one, np.integer) else one for one in shape)
+
+
 def _check_shapes(shapes: List[Tuple[int, ...]], axes: Dict[str, Optional[int]]) -> None:
     for shape, axis in zip(shapes, axes.values()):
-        if axis is not None and not 0 <= axis < len(shape):
+        if axis is not None and (not isinstance(axis, (int, np.integer)) or isinstance(axis, bool)
+                                 or not 0 <= axis < len(shape)):
             raise InputError('parallelize: batch_axis=%r, but data has shape %s' % (axis, shape))
         if any(not isinstance(count, (int, np.integer)) or count < 1 for count in shape):
             raise InputError('parallelize: data=%s: give a whole shape, that of the joint batch' % (shape,))

@@ -108,6 +108,8 @@ OPERATORS = {
     'learned slopes': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(REALS, (4, 3, 2, 2))]),
     'no rule': (lambda x: mx.sym.L2Normalization(mx.sym.Convolution(
         x, num_filter=4, kernel=(3, 3), name='conv'), mode='channel'), [(REALS, (4, 2, 5, 5))]),
+    'no rule, of modules': (lambda x: mx.sym.linalg.gemm2(
+        mx.sym.cumsum(mx.sym.contrib.div_sqrt_dim(x), axis=1), mx.sym.tanh(x), transpose_b=True), [(REALS, (5, 6))]),
     'samples only': (lambda x: mx.sym.UpSampling(mx.sym.Deconvolution(
         mx.sym.tanh(x), num_filter=3, kernel=(2, 2), stride=(2, 2), name='up'), scale=2, sample_type='nearest'),
         [(REALS, (4, 2, 3, 3))]),

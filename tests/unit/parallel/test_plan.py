@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plan_files import from_json, load, save
 from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.split import Split, whole_on
 from mxhybrid.parallel.traced import traced
 
 
@@ -52,6 +52,49 @@ def test_what_is_no_plan_is_refused(value, words):
     with pytest.raises(InputError) as raised:
         from_json(value)
     assert words in str(raised.value)
+
+
+def network_of(make, shape=(8, 6)):
+    return traced(nn.HybridLambda(make), shape)
+
+
+@pytest.mark.parametrize('make, words', [
+    (lambda F, x: F.reshape(x, shape=(7, 11)), "shapes {'data': (8, 6)}: "),
+    (lambda F, x: F.broadcast_add(x, F.random.uniform(shape=(1, 6))), 'draws numbers of its own on each worker'),
+    (lambda F, x: F.contrib.foreach(lambda row, total: (row + total, row + total), x, F.zeros_like(x).slice_axis(
+        axis=0, begin=0, end=1).reshape((6,)))[0], 'is _foreach, whose body is a network of its own')], ids=range(3))
+def test_what_cannot_be_split_is_refused_by_its_name(make, words):
+    with pytest.raises(InputError) as raised:
+        network_of(make)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize('shape', [(3_000_000_000, 6), (10 ** 20, 6)])
+def test_arrays_that_are_too_large_are_refused(shape):
+    with pytest.raises(InputError, match='does not take data of shapes'):
+        network_of(lambda F, x: F.tanh(x), shape)
+
+
+@pytest.mark.parametrize('axis', ['x', 0.0, True, 2])
+def test_a_batch_axis_is_a_dimension(axis):
+    with pytest.raises(InputError, match='batch_axis='):
+        traced(nn.Dense(4, in_units=6), (8, 6), axis)
+
+
+def test_numbers_are_drawn_once():
+    """By each worker for its own samples, or by one for all: copies would not be the same."""
+    def drawing(F, x):
+        low = F.mean(x, axis=1)
+        return F.broadcast_add(F.sample_uniform(low, low + 1, shape=6), F.random.normal_like(x))
+    network = network_of(drawing)
+    splits = data_parallel().settle(network.graph, network.dimensions, 4).splits
+    found = {one.op: splits[one.number] for one in network.graph.computing}
+    assert found['_random_normal_like'].degrees == (4, 1)
+    assert found['_sample_uniform'].ranks == (0,) and found['_sample_uniform'].copies == 1
+    with pytest.raises(InputError, match='cannot be split'):
+        Explicit({network.graph.label(one): whole_on(len(network.graph.shape(one)), (0, 1))
+                  for one in network.graph.computing}, network.graph.digest(), 4).settle(
+            network.graph, network.dimensions, 4)
 
 
 def test_files_that_cannot_be_read(tmp_path):
