@@ -1,4 +1,5 @@
 """Pictures by matplotlib, where that is installed."""
+import os
 from typing import Any
 
 from .errors import InputError
@@ -14,6 +15,13 @@ def new_figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
+
+
+def check_figure(picture: str) -> None:
+    """InputError where matplotlib is not installed, or a name has not the ending of an image."""
+    known = new_figure(1, 1).canvas.get_supported_filetypes()
+    if os.path.splitext(picture)[1][1:].lower() not in known:
+        raise InputError('%s: give a name that ends in .png, .svg or .pdf' % picture)
 
 
 def save_figure(figure: Any, picture: str) -> None:

@@ -35,6 +35,8 @@ def locked_within(handle: int, seconds: float, poll_s: float = 0.05) -> bool:
 def cannot_write(path: str) -> str:
     """Why a file cannot be written, to be told before what is to be written takes long to find; empty if it can."""
     directory = os.path.dirname(os.path.abspath(path))
+    if not path:
+        return 'the name of the file is empty: give one'
     if os.path.isdir(path):
         return '%s is a directory: give a file in it' % path
     if not os.path.isdir(directory) or not os.access(directory, os.W_OK):

@@ -1,7 +1,10 @@
 """Text for terminals: boxes, bars and curves of characters, plain ASCII where nothing else can be shown."""
+import os
 import shutil
 import sys
 from typing import IO, Sequence
+
+from ..base.errors import InputError
 
 #: Characters of a curve from low to high, and of a bar: full, and its end by eighths or halves.
 _CURVE, _PLAIN_CURVE = '▁▂▃▄▅▆▇█', '_.-~=+*#'
@@ -20,10 +23,21 @@ def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
 
 
 def write(text: str) -> None:
-    """Write a line to standard output at once, with what its encoding lacks escaped."""
+    """Write a line to standard output at once, with what its encoding lacks escaped; InputError where it cannot be."""
     encoding = sys.stdout.encoding or 'ascii'
-    sys.stdout.write(text.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise InputError('standard output cannot be written: %s' % error) from error
+
+
+def drop_output() -> None:
+    """What is still to be written to standard output is not: Python would try once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def columns() -> int:

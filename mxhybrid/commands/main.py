@@ -11,7 +11,9 @@ import sys
 from typing import Any, List, Optional
 
 from .. import __version__
+from ..base.errors import HybridError
 from ..base.launcher import is_worker
+from . import console
 
 #: Modules of subcommands, in the order in which help lists them.
 COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'plot', 'env')
@@ -68,14 +70,19 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def _guarded(run: Any, given: argparse.Namespace) -> int:
     if not is_worker():
         return _serve()
+    if sys.stdout is None:  # it was closed
+        sys.stdout = open(os.devnull, 'w')
     try:
         return run(given)
     except KeyboardInterrupt:
         sys.stderr.write('mxhybrid: interrupted\n')
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `mxhybrid report file | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.drop_output()
         return 128 + signal.SIGPIPE
+    except HybridError as error:
+        sys.stderr.write('mxhybrid: %s\n' % error)
+        return 1
 
 
 def _serve() -> int:

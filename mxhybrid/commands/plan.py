@@ -18,7 +18,7 @@ import sys
 from typing import Any, Dict, List
 
 from ..base.errors import HybridError, InputError
-from ..base.figures import new_figure
+from ..base.figures import check_figure
 from ..base.files import cannot_write
 from ..base.text import aligned, seconds_text, size_text
 from . import console
@@ -39,7 +39,8 @@ _BAR_STEP = 50
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('model', metavar='MODEL', help='FILE.py:FUNCTION or MODULE:FUNCTION')
     parser.add_argument('--inputs', nargs='+', required=True, metavar='NAME=SHAPE[:TYPE]',
-                        help='of the joint batch, in the order in which the network takes them')
+                        help='of the joint batch, in the order in which the network takes them, or by the names of '
+                             "its hybrid_forward's arguments")
     parser.add_argument('--batch-axis', type=int, default=0, metavar='N', help='which dimension has the samples')
     parser.add_argument('--cluster', metavar='FILE', help='the cluster file')
     parser.add_argument('--budget', type=float, metavar='SECONDS', help='of the search (default 4.5)')
@@ -106,17 +107,21 @@ def _run(given: argparse.Namespace) -> int:
         raise InputError('budget: %s: give seconds after which it ends' % given.budget)
     if given.states < 0 or not 0 <= given.seed < 1 << 32:
         raise InputError('states: %d, seed: %d: give at least 0, and a seed below 2 ** 32' % (given.states, given.seed))
-    for path in (given.export, given.trace, given.gantt, given.taskgraph, given.formula_png):
-        problem = cannot_write(path) if path else ''
+    # What cannot be written is said before a search.
+    for name in _FILES + ('formula_png',):
+        path = getattr(given, name)
+        problem = '' if path is None else cannot_write(path)
         if problem:
-            raise InputError(problem)
-    if given.gantt or given.formula_png:
-        new_figure(1, 1)  # which says what is not there, before a search
-    if given.taskgraph:
+            raise InputError('%s: %s' % (name.replace('_', '-'), problem))
+    for path in (given.gantt, given.formula_png):
+        if path is not None:
+            check_figure(path)
+    if given.taskgraph is not None:
         check_picture(given.taskgraph)
-    shapes, types = inputs_of(given.inputs)
+    inputs_of(given.inputs)
     cluster = None if given.cluster is None else load_cluster(given.cluster)
     net = network_at(given.model)
+    shapes, types = inputs_of(given.inputs, net)
     if given.formula:
         return _formula(given, net, shapes, types, cluster)
     no_last_collection()
@@ -128,6 +133,7 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
     from ..planner.formula_table import draw_formula, formula_rows, formula_table, layer_formula_table
     from ..planner.formulas import PAPER_NETWORK, network_of
     from ..planner.layer_sizes import sizes_of
+    from ..planner.planning import frozen_of
 
     try:
         ranks = [int(word) for word in given.formula.split(',')]
@@ -137,7 +143,7 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
         raise InputError('formula: %d ranks: give at most %d' % (max(ranks), _MOST_RANKS))
     graph = traced(net, shapes, given.batch_axis, types).graph
     batch = shapes[0][given.batch_axis]
-    layers = sizes_of(graph, batch)
+    layers = sizes_of(graph, batch, frozen_of(net))
     network = PAPER_NETWORK if cluster is None else network_of(cluster)
     console.write(formula_table(layers, batch, ranks, network) + '\n')
     console.write(layer_formula_table(layers, batch, ranks[-1], network))
@@ -182,13 +188,22 @@ class _Planning:
         from ..parallel.plan_kinds import data_parallel
 
         given, planner = self._given, self._planner
+        # All are looked at before operators are timed for any.
+        plans = {path: load(path) for path in given.compare or [given.start] if path is not None}
+        for path, plan in plans.items():
+            try:
+                planner.splits(plan)
+            except InputError as error:
+                raise InputError('%s: %s' % (path, error)) from error
         if given.compare:
-            self._compare({path: load(path) for path in given.compare})
+            self._compare(plans)
             return 0
-        start = None if given.start is None else load(given.start)
+        start = plans.get(given.start)
         if given.evaluate_only:
             plan = data_parallel() if start is None else start
-            self._show(plan, planner.predict(plan))
+            prediction = planner.predict(plan)
+            self._show(plan, prediction)
+            self._write(plan, prediction)
             return 0
         found = self._search(start)
         self._show(found.plan, found.prediction)
@@ -201,7 +216,8 @@ class _Planning:
                       'proposals in %.1f s' % (found.name, ratio, proposals, found.discovery.elapsed))
         if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.walks):
             console.write('the plans that a search begins with took all its time: give it more, with --budget')
-        self._front(found.front)
+        self._front(found)
+        self._write(found.plan, found.prediction)
         return 0
 
     def _search(self, start: Any) -> Any:
@@ -234,18 +250,24 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _show(self, plan: Any, prediction: Any) -> None:
-        from ..parallel.plan_files import save
-        from ..parallel.program import Parts
-        from ..planner.plan_picture import picture_of, write_picture
         from ..planner.prediction_table import prediction_table, store_lines
-        from ..planner.timeline_files import draw_gantt, write_timeline
 
-        given, planner = self._given, self._planner
+        planner = self._planner
         splits = planner.splits(plan)
         console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_lines(planner, plan)) + '\n')
         self._words(splits, prediction)
         if planner.cluster.measured is None:
             console.write('the cluster file was written by hand, not measured')
+
+    def _write(self, plan: Any, prediction: Any) -> None:
+        """The files that were asked for."""
+        from ..parallel.plan_files import save
+        from ..parallel.program import Parts
+        from ..planner.plan_picture import picture_of, write_picture
+        from ..planner.timeline_files import draw_gantt, write_timeline
+
+        given, planner = self._given, self._planner
+        splits = planner.splits(plan)
         tasks: List[Any] = prediction.tasks() if given.trace or given.gantt else []
         title = 'predicted: %s a step' % seconds_text(prediction.seconds)
         if given.export:
@@ -264,12 +286,13 @@ class _Planning:
 
         console.write('\n'.join(prediction_words(self._planner, splits, prediction)))
 
-    def _front(self, front: Any) -> None:
+    def _front(self, found: Any) -> None:
         """What less memory costs."""
-        if len(front) > 1:
-            console.write('\nless memory takes more time (as single steps):')
+        less = [one for one in found.front if one.bytes < found.prediction.largest_memory()]
+        if less:
+            console.write('\nwith less memory (steps that nothing came before):')
             console.write(aligned(['memory', 'step'], [[size_text(one.bytes), seconds_text(one.seconds)]
-                                                       for one in front]))
+                                                       for one in less]))
 
 
 if __name__ == '__main__':

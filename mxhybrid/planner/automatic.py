@@ -19,7 +19,7 @@ from ..parallel.plan_kinds import data_parallel
 from ..parallel.team import Team, team_of
 from ..parallel.traced import TracedNetwork, traced
 from .cluster import Cluster, load
-from .planning import SEARCH_SECONDS, Planner
+from .planning import SEARCH_SECONDS, Planner, settled_random
 from .profiles import Profiles
 
 logger = get_logger(__name__)
@@ -80,13 +80,9 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             team.agree('', str(error))
             raise
         team.agree([AUTOMATIC, network.graph.digest()], '')
-        # What is timed and tried draws numbers, more or less of them: what is drawn later does not depend on it.
-        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
-        try:
+        with settled_random():
             plan = _Automatic(net, network, team, job.topology.places, job.sums if job.distributed else None).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
-        finally:
-            mx.random.seed(seed)
     elif cluster is not None:
         raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"
                          % (plan,))

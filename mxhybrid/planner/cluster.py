@@ -6,7 +6,6 @@ hand, with ``"measured": null``; docs/planner.md has all keys.
 import dataclasses
 import hashlib
 import json
-import sys
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..base.errors import InputError
@@ -16,6 +15,8 @@ FORMAT = 'mxhybrid.cluster 1'
 
 #: Ranks in all: more are a slip of the pen, and would take all memory.
 MOST_RANKS = 1 << 14
+#: Of any number: sums and products of larger ones are none.
+_MOST = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +142,12 @@ class Cluster:
         """How many there are in all."""
         return sum(host.ranks for host in self.hosts)
 
+    @property
+    def rank_memory(self) -> Optional[float]:
+        """Bytes that every rank may fill, of what its host has; None where that is not known of any."""
+        return min((host.memory_bytes / host.ranks for host in self.hosts if host.memory_bytes is not None),
+                   default=None)
+
     def host_of(self, rank: int) -> int:
         """The number of a rank's host."""
         for number, host in enumerate(self.hosts):
@@ -193,9 +200,13 @@ def cluster_from_json(value: Any) -> Cluster:
     if ranks > MOST_RANKS:
         raise InputError('cluster: hosts[].ranks: %d in all: give at most %d' % (ranks, MOST_RANKS))
     costs = value.get('costs')
-    if not isinstance(costs, dict) or not set(KINDS) - _OPTIONAL <= set(costs) <= set(KINDS):
-        raise InputError('cluster: costs: give %s, no more, and no less but for %s'
-                         % (', '.join(sorted(KINDS)), ', '.join(sorted(_OPTIONAL))))
+    if not isinstance(costs, dict):
+        raise InputError('cluster: costs=%r: give an object' % (costs,))
+    missing = sorted(set(KINDS) - _OPTIONAL - set(costs))
+    if missing:
+        raise InputError('cluster: costs: there is no %s: give all of %s' % (
+            missing[0], ', '.join(sorted(set(KINDS) - _OPTIONAL))))
+    _known('costs', costs, KINDS)
     both = [kind for kind in BY_HOROVOD.values() if kind in costs]
     if both and len(both) < len(BY_HOROVOD):
         raise InputError('cluster: costs: there is %s: give all of %s, or none'
@@ -251,8 +262,9 @@ def _numbers(where: str, value: Any, needed: Tuple[str, ...], others: Dict[str, 
     for key in list(needed) + list(others):
         one = value.get(key, others.get(key))
         # Whole numbers may be too large to be a float.
-        if not isinstance(one, (int, float)) or isinstance(one, bool) or not 0 <= one <= sys.float_info.max:
-            raise InputError('cluster: %s.%s=%r: give a number of at least 0' % (where, key, one))
+        if not isinstance(one, (int, float)) or isinstance(one, bool) or not 0 <= one <= _MOST:
+            raise InputError('cluster: %s.%s=%r: give a number of at least 0, and at most %g'
+                             % (where, key, one, _MOST))
         found[key] = float(one)
     return found
 

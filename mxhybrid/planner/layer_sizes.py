@@ -1,6 +1,6 @@
 """Layers as formulas see them: how much weighs what is learned, what comes in and what goes out."""
 import dataclasses
-from typing import List, Sequence, Set, Tuple
+from typing import Iterable, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class LayerSizes:
     kind : str
         One of :data:`LAYER_KINDS`.
     weights : int
-        Numbers that are learned, the bias included; 0 where an earlier layer has the same ones.
+        Numbers that are learned, the bias included; 0 where none are, or an earlier layer has the same ones.
     inputs, outputs : int
         Activations of one sample.
     channels : int
@@ -91,7 +91,7 @@ ALEXNET = (convolution_sizes('conv1', (3, 227, 227), 96, 11, stride=4, first=Tru
            dense_sizes('fc6', 256 * 6 * 6, 4096), dense_sizes('fc7', 4096, 4096), dense_sizes('fc8', 4096, 1000))
 
 
-def sizes_of(graph: Graph, batch: int) -> List[LayerSizes]:
+def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[LayerSizes]:
     """The convolutions and dense layers of a network in the order in which they run, then, as ``other``, parameters
     that belong to none of them: small ones together.
 
@@ -100,32 +100,34 @@ def sizes_of(graph: Graph, batch: int) -> List[LayerSizes]:
     graph : mxhybrid.parallel.graph.Graph
     batch : int
         Samples of the joint batch that the graph's shapes are of.
+    frozen : iterable of str, optional
+        Parameters that are not learned.
 
     Raises
     ------
     InputError
-        A batch of less than one sample, or a network without parameters.
+        A batch of less than one sample, or a network without layers and parameters that are learned.
     """
     if batch < 1:
         raise InputError('formula: batch=%r: give the samples of the joint batch' % (batch,))
-    learned: Set[int] = set()
+    fixed = graph.auxiliary.union(frozen)
+    parameters = {one.number for one in graph.operators
+                  if graph.is_parameter(one.number) and one.name not in fixed}
+    learned = set(parameters)
     seen: Set[int] = set()
     found = []
     for one in graph.operators:
         if graph.is_parameter(one.number):
-            if one.name not in graph.auxiliary:
-                learned.add(one.number)
             continue
         if one.op in ('Convolution', 'FullyConnected') and one.number not in graph.fixed:
-            own = _parameters(graph, [source for source, _ in one.inputs[1:]])
+            own = _parameters(graph, [source for source, _ in one.inputs[1:]]) & parameters
             found.append(_of_operator(graph, one, batch, _count(graph, own - seen), one.inputs[0][0] not in learned))
             seen |= own
         if any(source in learned for source, _ in one.inputs):
             learned.add(one.number)
-    found += _others(graph, {one.number for one in graph.operators if graph.is_parameter(one.number)
-                             and one.name not in graph.auxiliary} - seen, sum(one.weights for one in found))
+    found += _others(graph, parameters - seen, sum(one.weights for one in found))
     if not found:
-        raise InputError('formula: the network has no parameters: there is nothing to split')
+        raise InputError('formula: the network has no parameters that are learned: there is nothing to split')
     return found
 
 

@@ -32,7 +32,7 @@ def network_at(where: str) -> Any:
             found = runpy.run_path(place, run_name='mxhybrid_model')
         else:
             found = vars(importlib.import_module(place))
-    except (OSError, ImportError) as error:
+    except (OSError, ImportError, SyntaxError) as error:
         raise InputError('model: cannot read %s: %s' % (place, error)) from error
     if not callable(found.get(name)):
         raise InputError('model: %s has no function %s' % (place, name))
@@ -56,11 +56,13 @@ def _is_initialised(param: Any) -> bool:
     return True
 
 
-def inputs_of(words: List[str]) -> Tuple[List[Tuple[int, ...]], List[str]]:
-    """Shapes and types of ``data=64,3,224,224`` or ``labels=64:int32``, in the order in which the network takes them;
-    InputError for other words.
+def inputs_of(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...]], List[str]]:
+    """Shapes and types of ``data=64,3,224,224`` or ``labels=64:int32``; InputError for other words.
+
+    They are in the order of the words, which is that in which the network takes them, unless they have the very names
+    that its ``hybrid_forward`` has for them.
     """
-    shapes, types = [], []
+    shapes, types, names = [], [], []
     for word in words:
         name, _, rest = word.rpartition('=')
         sizes, _, dtype = rest.partition(':')
@@ -73,4 +75,9 @@ def inputs_of(words: List[str]) -> Tuple[List[Tuple[int, ...]], List[str]]:
         if not name or min(shape) < 1:
             raise InputError('inputs: %r: give a name, and whole numbers of at least 1: data=64,3,224,224' % word)
         shapes.append(shape)
+        names.append(name)
+    taken = list(inspect.signature(net.hybrid_forward).parameters)[1:] if hasattr(net, 'hybrid_forward') else []
+    if len(set(names)) == len(names) and set(names) <= set(taken):
+        order = sorted(range(len(names)), key=lambda at: taken.index(names[at]))
+        return [shapes[at] for at in order], [types[at] for at in order]
     return shapes, types

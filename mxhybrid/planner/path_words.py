@@ -7,7 +7,8 @@ from .simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask
 #: By group: what the step does, and what to do about it.
 _SENTENCES = {
     'compute': ('computes %s', ''),
-    'exchange': ('waits for exchanges at %s', 'give it the layout of what it reads'),
+    'exchange': ('waits for exchanges of what %s gives', 'give what reads it its layout'),
+    'within': ('waits for exchanges within %s', 'split it over fewer ranks'),
     'sum': ('waits for the sums of %s', 'split it'),
     'row_sum': ('waits for the sums of all rows of %s', 'give it another route'),
     'push': ('waits until rows of %s are pushed', 'give it more partitions, or another route'),

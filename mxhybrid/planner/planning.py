@@ -1,10 +1,13 @@
 """Plans of a network on a cluster: what they take, and which takes least."""
+import contextlib
 import gc
 import math
+import numbers
 import os
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
+import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
@@ -41,6 +44,21 @@ _FINALISTS = 3
 #: Seconds of walking where nothing is said: with what comes before and behind it, and a command's imports, less than 10
 #: for Inception-v3 on 16 ranks, once operators were timed.
 SEARCH_SECONDS = 4.5
+
+
+@contextlib.contextmanager
+def settled_random() -> Iterator[None]:
+    """What `mx.random` draws behind this is given by its state before, whatever is timed and tried in between."""
+    seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
+    try:
+        yield
+    finally:
+        mx.random.seed(seed)
+
+
+def frozen_of(net: Any) -> Set[str]:
+    """Parameters without gradients, by name."""
+    return {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
 
 
 class FoundPlan(NamedTuple):
@@ -95,11 +113,11 @@ class Planner:
 
     def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: Profiles, batch_axis: Any = 0,
                  dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None):
-        _check('states', states, int, 0, optional=False)
+        _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
-        frozen = {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
+        frozen = frozen_of(net)
         step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         machine, keys = Machine(cluster), PartKeys(self.graph, COMPOSED[True], frozen=frozen)
@@ -170,10 +188,11 @@ class Planner:
         """Plans that a search begins with: data parallelism, the one weird trick, and all grids."""
         ranks = self.cluster.ranks
         found: Dict[str, Plan] = {'data parallel': data_parallel(), 'one weird trick': one_weird_trick()}
-        batches = {self.graph.data[name][axis] for name, axis in self.network.axes.items() if axis is not None}
-        layers = sizes_of(self.graph, max(batches))
-        if layers and ranks > 1:
-            found['formula'] = split_plan(layers, best_choices(layers, max(batches), ranks, network_of(self.cluster)))
+        batch = max((self.graph.data[name][axis] for name, axis in self.network.axes.items() if axis is not None),
+                    default=0)
+        if batch and ranks > 1 and self.graph.parameters.keys() - self._frozen - self.graph.auxiliary:
+            layers = sizes_of(self.graph, batch, self._frozen)
+            found['formula'] = split_plan(layers, best_choices(layers, batch, ranks, network_of(self.cluster)))
         for model in range(2, ranks + 1):
             if ranks % model == 0:
                 for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):
@@ -193,7 +212,7 @@ class Planner:
         seed : int, optional
             The same one finds the same plan, where `proposals` end the search.
         memory_bytes : float, optional
-            That no rank may exceed.
+            That no rank may exceed; by default what the ranks of a host have of its memory, where the cluster says it.
         start : Plan, optional
             One more to begin with.
         progress : callable, optional
@@ -206,16 +225,19 @@ class Planner:
         InputError
             No plan within the memory, no end to the search, or values that are none.
         """
-        _check('seconds', seconds, (int, float), 0, sys.float_info.max)
-        _check('proposals', proposals, int, 0)
-        _check('stale', stale, int, 1)
-        _check('memory_bytes', memory_bytes, (int, float), 0)
-        _check('seed', seed, int, 0, (1 << 32) - 1, False)
+        _check('seconds', seconds, numbers.Real, 0, sys.float_info.max)
+        _check('proposals', proposals, numbers.Integral, 0)
+        _check('stale', stale, numbers.Integral, 1)
+        _check('memory_bytes', memory_bytes, numbers.Real, 0)
+        _check('seed', seed, numbers.Integral, 0, (1 << 32) - 1, False)
         if start is not None and not isinstance(start, Plan):
             raise InputError('start=%r: give a plan, as of mxhybrid.parallel' % (start,))
+        if start is not None:
+            self.splits(start)  # which says what is wrong with it, before operators are timed
         # What it has found is timed as it is, but where all was known before, nothing is: a search takes its time then.
         model = self.model if self._measure() else self._rough
-        limits = SearchLimits(seconds, proposals, stale, memory_bytes)
+        limits = SearchLimits(seconds, proposals, stale,
+                              self.cluster.rank_memory if memory_bytes is None else memory_bytes)
         if model is self.model:  # programs that are timed are in cycles
             return self._search(model, limits, seed, start, progress)
         with no_collections():
@@ -269,17 +291,18 @@ def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.i
         return
     if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
         raise InputError('%s=%r: give %s of at least %g%s%s' % (
-            name, value, 'a whole number' if kinds is int else 'a number', least,
+            name, value, 'a whole number' if kinds is numbers.Integral else 'a number', least,
             '' if math.isinf(most) else ' and at most %g' % most, ', or None' if optional else ''))
 
 
 def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_SECONDS,
            proposals: Optional[int] = None, seed: int = 0, memory_bytes: Optional[float] = None, start: Any = None,
-           batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Optional[str] = None,
+           batch_axis: Any = 0, dtype: Any = 'float32', states: int = 0, profiles: Any = None,
            progress: Optional[Watcher] = None, stale: Optional[int] = None) -> FoundPlan:
     """Find the plan with the shortest training step of a network on a cluster, in one process, without a job.
 
     The first search times operators on this machine, which may take minutes; later ones find the times in a file.
+    What `mx.random` draws afterwards is given by its state before, whatever was timed.
 
     Parameters
     ----------
@@ -287,7 +310,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         Initialised; nothing in it changes.
     data : tuple of int, or list of them
         Shape of the joint batch of all workers, of each input.
-    cluster : str or Cluster
+    cluster : str, os.PathLike or Cluster
         The file that ``mxhybrid calibrate`` has measured, or that was written by hand.
     seconds, proposals, seed, memory_bytes, progress, stale : optional
         As for :meth:`Planner.search`.
@@ -297,7 +320,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         As for :func:`mxhybrid.parallelize`.
     states : int, optional
         Arrays that the optimizer keeps beside each weight, for the memory.
-    profiles : str, optional
+    profiles : str or os.PathLike, optional
         The file with times of operators; by default one in ``~/.cache/mxhybrid``.
 
     Returns
@@ -314,6 +337,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
     if not isinstance(cluster, (str, os.PathLike, Cluster)):
         raise InputError('cluster=%r: give the name of a file, or a Cluster' % (cluster,))
     there = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
-    planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
-    return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start), progress,
-                          stale)
+    with settled_random():
+        planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
+        return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
+                              progress, stale)

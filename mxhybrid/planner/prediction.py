@@ -77,8 +77,10 @@ class Prediction:
         tasks = blocks.tasks(key)
         kind, which = names[key % len(names)]
         shown = tasks.kind(index)
-        if kind == 'back' or kind == 'backward' and shown == 'exchange':
+        if kind == 'back':
             shown = 'exchange_back'
+        elif shown == 'exchange' and kind in ('forward', 'backward'):
+            shown = 'exchange_within' if kind == 'forward' else 'exchange_within_back'
         elif shown == 'sum' and not blocks.is_bundled(which):
             shown = 'group_sum'
         resource = tasks.resource[index]
@@ -114,15 +116,15 @@ class Prediction:
                 for label, by in every.items()}
 
     def memory_of(self) -> Dict[str, float]:
-        """Of the fullest rank of each operator, by label: bytes of its weights, their gradients and states, and of its
-        outputs.
+        """Of the fullest rank of each operator, by label: bytes of its weights, gradients and states of those that are
+        trained, and of its outputs.
         """
         step_graph, graph = self._model.step_graph, self._model.graph
         operators = {number: self._model.operator(number, split) for number, split in self._plan[0].items()}
         held = {name: self._model.held(name, [operators[reader.number] for reader in readers])
                 for name, readers in step_graph.readers.items()}
         return {graph.label(graph.operators[number]): float(one.activations.max() + sum(
-            held[name].size.max() for name in step_graph.weights_of.get(number, ())))
+            held[name].size.max() for name in step_graph.kept_of.get(number, ())))
                 for number, one in operators.items()}
 
     def largest_memory(self) -> float:

@@ -42,4 +42,8 @@ def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: 
     parts = {planner.graph.label(planner.graph.operators[number]): len(split.ranks)
              for number, split in splits.items()}
     words = path_words(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks)
-    return words + ['at most %s on a rank' % size_text(prediction.largest_memory())]
+    most, there = prediction.largest_memory(), planner.cluster.rank_memory
+    words.append('at most %s on a rank' % size_text(most))
+    if there is not None and most > there:
+        words.append('that is more than the %s that each rank has of its host: it will not fit' % size_text(there))
+    return words

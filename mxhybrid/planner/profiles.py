@@ -1,6 +1,7 @@
 """Times of operators' parts and of whole programs on this machine, measured once and kept in a file."""
 import hashlib
 import json
+import os
 import time
 import weakref
 from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Tuple
@@ -44,7 +45,7 @@ class Profiles:
 
     Parameters
     ----------
-    path : str, optional
+    path : str or os.PathLike, optional
         The file that keeps them, by default one in ``~/.cache/mxhybrid`` for this MXNet, CPU and number of threads.
         Processes may share it.
     measure : bool, optional
@@ -55,11 +56,13 @@ class Profiles:
     Raises
     ------
     InputError
-        A file that is none, or was measured elsewhere.
+        A file that is none, or was measured elsewhere, or no name of one.
     """
 
-    def __init__(self, path: Optional[str] = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None):
-        self.path = default_path() if path is None else path
+    def __init__(self, path: Any = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None):
+        if not isinstance(path, (str, os.PathLike, type(None))):
+            raise InputError('profiles=%r: give the name of a file' % (path,))
+        self.path: str = default_path() if path is None else os.fspath(path)
         self._measures = measure
         self._composed = dict(COMPOSED[True] if composed is None else composed)
         self._kept = read_profiles(self.path)

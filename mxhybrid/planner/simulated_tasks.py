@@ -50,6 +50,8 @@ TASK_KINDS = {
     'backward': TaskKind('backward %s', 'compute', 'compute'),
     'exchange': TaskKind('exchange %s', 'exchange', 'exchange'),
     'exchange_back': TaskKind('exchange %s, backward', 'exchange', 'exchange'),
+    'exchange_within': TaskKind('exchange %s', 'exchange', 'within'),
+    'exchange_within_back': TaskKind('exchange %s, backward', 'exchange', 'within'),
     'sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'group_sum': TaskKind('allreduce %s', 'allreduce', 'sum'),
     'row_sum': TaskKind('allreduce rows of %s', 'allreduce', 'row_sum'),
@@ -61,9 +63,9 @@ TASK_KINDS = {
 }
 
 #: Groups of kinds, and what they are called.
-TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'sum': 'sums of gradients', 'row_sum': 'sums of rows',
-               'push': 'pushed rows', 'pull': 'pulled rows', 'merge': 'updates in servers', 'update': 'updates',
-               'step': 'the store by itself'}
+TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'within': 'exchanges within operators',
+               'sum': 'sums of gradients', 'row_sum': 'sums of rows', 'push': 'pushed rows', 'pull': 'pulled rows',
+               'merge': 'updates in servers', 'update': 'updates', 'step': 'the store by itself'}
 
 
 def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:

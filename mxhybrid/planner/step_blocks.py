@@ -32,7 +32,7 @@ class StepBlocks:
         self._whole: Set[str] = set()
         self._bundled: Dict[str, Tuple[str, ...]] = {}
         self._operators: Dict[int, SplitOperator] = {}
-        #: Of all trained weights.
+        #: Of all weights, trained or not.
         self._held: Dict[str, PlacedWeight] = {}
         #: How rows of those travel that have row_sparse gradients.
         self._tables: Dict[str, TablePlan] = {}
@@ -108,16 +108,18 @@ class StepBlocks:
                    if number not in self._operators or self._operators[number].split != split}
         what: Dict[Tuple[str, Any], None] = {}
         names: Dict[str, None] = {}
+        kept: Dict[str, None] = {}
         entries: Dict[Entry, None] = {}
         self._undo = undo = _Before({}, {}, {}, {}, {}, {}, self._whole, self._bundled, self.memory.copy(),
                                     self._computing, self._load, self._dense)
         for number in changed:
             what[('forward', number)] = what[('backward', number)] = None
             names.update(dict.fromkeys(self._graph.weights_of.get(number, ())))
+            kept.update(dict.fromkeys(self._graph.kept_of.get(number, ())))
             entries.update(dict.fromkeys(self._outputs[number]))
             entries.update(dict.fromkeys([entry for entry, _ in self._inputs[number]]))
         what.update({} if self._operators else {('step', None): None})
-        self._remember(changed, names, tables or {}, undo)
+        self._remember(changed, kept, tables or {}, undo)
         most = np.inf if limit is None else limit()
         self.least_seconds = self._computing.least_seconds()
         if self.least_seconds > most:

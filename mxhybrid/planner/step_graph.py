@@ -41,6 +41,8 @@ class StepGraph:
         By parameter or auxiliary state.
     weights_of : dict of int to list of str
         Trained parameters that an operator reads.
+    kept_of : dict of int to list of str
+        Those, and others that it reads and that are not changed: frozen ones and constants.
     tables : set of str
         Those of which gradients are row_sparse.
     """
@@ -100,9 +102,12 @@ class StepGraph:
             for source, _ in graph.operators[number].inputs)]
         self.trained = [name for name in self.parameters if name in trained and self.readers[name]]
         self.weights_of: Dict[int, List[str]] = {}
-        for name in self.trained:
-            for reader in self.readers[name]:
-                self.weights_of.setdefault(reader.number, []).append(name)
+        self.kept_of: Dict[int, List[str]] = {}
+        for name, readers in self.readers.items():
+            for reader in readers:
+                for found, holds in ((self.weights_of, name in trained), (self.kept_of, name not in graph.auxiliary)):
+                    if holds:
+                        found.setdefault(reader.number, []).append(name)
 
     def _number(self) -> Dict[Tuple[str, Any], int]:
         """A number for each block of a step, in the order in which the script asks for them."""

@@ -87,7 +87,7 @@ class PlacedWeight:
     placed : Placed
         What each rank holds.
     size : numpy.ndarray
-        Bytes of it, its gradient and what an optimizer keeps beside it, by rank.
+        Bytes of it, and where it is trained of its gradient and what an optimizer keeps beside it, by rank.
     is_everywhere : bool
         Whether every rank holds all of it.
     """
@@ -118,6 +118,7 @@ class StepModel:
         #: Of whole weights.
         self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
                          for name, shape in step_graph.parameters.items()}
+        self._trained = set(step_graph.trained)
         self._everyone = range(machine.ranks)
         numbers: Dict[Any, int] = {}
         #: A number for each of those of which parts are the same.
@@ -274,12 +275,12 @@ class StepModel:
                   for reader, split in zip(self.step_graph.readers[name], splits)]
         placed = self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
                             self._held, shape, needed)
-        return self._once(('weight', placed.number, shape, self._itemsizes[name]), self._held_weight, placed, shape,
-                          self._itemsizes[name])
+        each = self._itemsizes[name] * (2 + self.states if name in self._trained else 1)
+        return self._once(('weight', placed.number, shape, each), self._held_weight, placed, shape, each)
 
-    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], itemsize: int) -> PlacedWeight:
+    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], each: int) -> PlacedWeight:
         size = np.zeros(self.machine.ranks)
-        size[placed.ranks] = placed.sizes() * itemsize * (2 + self.states)
+        size[placed.ranks] = placed.sizes() * each
         is_everywhere = len(placed.ranks) == self.machine.ranks and bool(
             (placed.boxes == all_of(shape, placed).boxes).all())
         return PlacedWeight(placed, size, is_everywhere)

@@ -16,6 +16,7 @@ import threading
 import pytest
 from lab.jobs import run_job
 
+from mxhybrid.commands.main import main
 from mxhybrid.planner.cluster import Bucket, Host, save
 
 from ..helpers.planned_networks import cluster
@@ -36,6 +37,16 @@ def make_table():
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
         net.add(nn.Embedding(4000, 16, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=64))
+    return net
+
+def of_two():
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, image, extra):
+            return self._children['0'](image) + extra
+
+    net = Net(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(5, in_units=12))
     return net
 
 def no_net():
@@ -107,10 +118,11 @@ def test_finds_exports_and_evaluates(place):
     assert 'data parallel' in table and step_of(found) in table and step_of(slower) in table
     begun = plan(place, *on, '--import', 'plan.json', '--budget', '1')
     assert 'predicted to be' in begun
-    refused = plan(place, '--cluster', 'other.json', '--import', 'plan.json', '--evaluate-only', status=1)
-    assert 'another cluster' in refused
-    refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', inputs='data=16,3,16,16', status=1)
-    assert 'another network' in refused
+    refused = plan(place, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
+    assert 'plan.json: plan: it was found for another cluster' in refused
+    # Before anything is timed for it.
+    refused = plan(place, *on, '--import', 'plan.json', '--profiles', 'new.json', inputs='data=16,3,16,16', status=1)
+    assert 'another network' in refused and not (place / 'new.json').exists()
 
 
 def test_tables_of_a_plan_are_told_and_kept(place):
@@ -202,6 +214,30 @@ def test_formulas_need_no_cluster(place):
     assert 'dense0_fwd' in found
 
 
+def test_what_cannot_be_written_is_said(place):
+    on = ['--cluster', 'cluster.json', '--evaluate-only']
+    assert 'plan: cannot write /dev/full: [Errno 28]' in plan(place, *on, '--export', '/dev/full', status=1)
+    command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
+               '--profiles', 'profiles.json'] + on
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run(command, cwd=place, stdout=full, stderr=subprocess.PIPE, universal_newlines=True,
+                              timeout=300)
+    assert done.returncode == 1 and done.stderr.startswith('mxhybrid plan: standard output cannot be written: ')
+    assert 'Traceback' not in done.stderr and 'Exception' not in done.stderr
+    done = subprocess.run(['sh', '-c', '"$@" >&-', 'sh'] + command, cwd=place, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, '')
+
+
+def test_inputs_with_the_names_of_arguments_may_be_in_any_order(place):
+    of = ['--cluster', 'cluster.json', '--evaluate-only']
+    found = [plan(place, *of, model='train.py:of_two', inputs=inputs)
+             for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]
+    assert found[0] == found[1] == found[2]
+    refused = plan(place, *of, model='train.py:of_two', inputs='b=8,5 a=8,12', status=1)
+    assert 'does not take data of shapes' in refused
+
+
 @pytest.mark.parametrize('words, message', [
     ({}, 'cluster: none is given'),
     ({'more': ['--cluster', 'nowhere.json']}, 'cannot read nowhere.json'),
@@ -227,15 +263,27 @@ def test_formulas_need_no_cluster(place):
     ({'more': ['--cluster', 'cluster.json', '--evaluate-only', '--memory', '1']},
      'memory: it does nothing with --evaluate-only'),
     ({'more': ['--cluster', 'cluster.json', '--taskgraph', 'x.xyz']}, 'x.xyz: give a name that ends in .svg'),
+    ({'more': ['--cluster', 'cluster.json', '--gantt', 'x.xyz']}, 'x.xyz: give a name that ends in .png'),
+    ({'more': ['--formula', '4', '--formula-png', 'x']}, 'x: give a name that ends in .png'),
+    ({'more': ['--cluster', 'cluster.json', '--export', '']}, 'export: the name of the file is empty'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'wrong.py:make_net'}, 'cannot read wrong.py: invalid syntax'),
+    ({'more': ['--cluster', 'small.json', '--budget', '1']}, 'at most 1000 bytes, as allowed, or as its host has'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_shapes'}, 'cannot be traced'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
     ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),
     ({'more': ['--cluster', 'cluster.json', '--evaluate-only'], 'model': 'train.py:of_halves',
       'inputs': 'data=8,16:float16'}, 'dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed'),
 ], ids=lambda value: value if isinstance(value, str) else '')
-def test_says_what_is_wrong(place, words, message):
-    options = {key: words[key] for key in ('model', 'inputs') if key in words}
-    assert message in plan(place, *words.get('more', []), status=1, **options)
+def test_says_what_is_wrong(place, words, message, monkeypatch, capsys):
+    (place / 'wrong.py').write_text('def make_net(:')
+    small = cluster(4, rate=1e6)
+    save(str(place / 'small.json'), dataclasses.replace(small, hosts=small.hosts[1:] + (
+        dataclasses.replace(small.hosts[0], memory_bytes=1000),)))
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    assert main(['plan', words.get('model', 'train.py:make_net'), '--inputs', *words.get(
+        'inputs', 'data=8,3,16,16').split(), '--profiles', 'profiles.json', *words.get('more', [])]) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])

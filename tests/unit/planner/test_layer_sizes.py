@@ -49,6 +49,18 @@ def test_shared_weights_are_summed_once():
     assert (first.weights, second.weights, first.first, second.first) == (49, 0, True, False)
 
 
+def test_frozen_weights_are_not_summed():
+    net = gluon.nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(gluon.nn.Dense(6, in_units=4), gluon.nn.LayerNorm(in_channels=6), gluon.nn.Dense(5, in_units=6))
+    graph = graph_of(net, (2, 4))
+    first, second = sizes_of(graph, 2, {'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma',
+                                        'net_layernorm0_beta'})
+    assert (first.weights, first.first) == (0, True) and second == dense_sizes(second.name, 6, 5, first=True)
+    with pytest.raises(InputError, match='no parameters that are learned'):
+        sizes_of(graph_of(gluon.nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
+
+
 def test_large_parameters_of_no_layer_are_named():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(100, 8), gluon.nn.LayerNorm(in_channels=8), gluon.nn.Dense(5, in_units=24))

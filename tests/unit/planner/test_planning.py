@@ -1,13 +1,18 @@
-"""What a search asks of profiles."""
+"""What a search asks of profiles, and what it is asked."""
+import dataclasses
+
+import mxnet as mx
+import numpy as np
 import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.parallel.plan_kinds import data_parallel
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.planning import Planner, search
 from mxhybrid.planner.prediction import Prediction
-from mxhybrid.planner.prediction_table import prediction_table
+from mxhybrid.planner.prediction_table import prediction_table, prediction_words
 from mxhybrid.planner.step_model import StepModel
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner
 
@@ -59,6 +64,7 @@ def test_the_next_search_measures_nothing():
     ({'proposals': 2.5}, 'proposals=2.5: give a whole number of at least 0, or None'), ({'stale': 0}, 'stale=0'),
     ({'seed': None}, 'seed=None: give a whole number of at least 0 and at most'), ({'seed': -1}, 'seed=-1'),
     ({'memory_bytes': 'x'}, "memory_bytes='x'"), ({'memory_bytes': float('nan')}, 'memory_bytes=nan'),
+    ({'seed': True}, 'seed=True: give a whole number'),
     ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends')], ids=str)
 def test_searches_are_refused_that_cannot_be(wrong, words):
     with pytest.raises(InputError) as raised:
@@ -66,7 +72,54 @@ def test_searches_are_refused_that_cannot_be(wrong, words):
     assert words in str(raised.value)
 
 
+def test_numbers_of_numpy_are_numbers():
+    planned = planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
+    given = planned.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
+    assert given.discovery == planned.search(60, 20, 1, 1e9, stale=20).discovery._replace(
+        elapsed=given.discovery.elapsed)
+
+
+def test_no_plan_needs_more_than_a_rank_has_of_its_host():
+    def limited(most):
+        hosts = [dataclasses.replace(host, memory_bytes=None if most is None else 2 * most)
+                 for host in cluster(2, ranks=2, rate=1e6).hosts]
+        return dataclasses.replace(cluster(2, ranks=2, rate=1e6), hosts=tuple(hosts))
+
+    def searched(most, **keys):
+        return planner(limited(most)).search(None, 200, **keys)
+    free = searched(None)
+    least = min(point.bytes for point in free.front)
+    assert least < free.prediction.largest_memory()
+    assert searched(int(least)).prediction.largest_memory() <= least
+    assert searched(1, memory_bytes=1e9).prediction.seconds == free.prediction.seconds
+    with pytest.raises(InputError, match='at most 1 bytes, as allowed, or as its host has in the cluster file'):
+        searched(1)
+    planned = planner(limited(1))
+    found = planned.predict(data_parallel())
+    assert prediction_words(planned, planned.splits(data_parallel()), found)[-1].startswith('that is more than the 1 B')
+
+
+def test_a_network_without_parameters_is_planned():
+    net = nn.HybridLambda(lambda F, data: F.tanh(data))
+    assert 'formula' not in planner(cluster(2), net).starts()
+    assert planner(cluster(2), net).search(None, 10).prediction.seconds > 0
+
+
+def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_path):
+    drawn = []
+    for _ in range(2):  # the first times all, the second nothing
+        mx.random.seed(5)
+        net = nn.HybridSequential()
+        net.add(nn.Dense(4, in_units=3), nn.Dropout(0.5))
+        net.initialize(mx.init.One())
+        search(net, (BATCH, 3), cluster(2), None, 5, profiles=tmp_path / 'profiles.json')
+        drawn.append(mx.nd.random.uniform(shape=(3,)).asnumpy())
+    np.testing.assert_array_equal(*drawn)
+
+
 def test_what_is_no_cluster_and_no_count_is_refused():
+    with pytest.raises(InputError, match='profiles=5: give the name of a file'):
+        search(network(), (BATCH, 3, 8, 8), cluster(2), profiles=5)
     with pytest.raises(InputError, match='cluster=5: give the name of a file, or a Cluster'):
         search(network(), (BATCH, 3, 8, 8), 5)
     with pytest.raises(InputError, match='states=-1: give a whole number of at least 0'):

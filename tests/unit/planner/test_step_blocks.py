@@ -19,7 +19,7 @@ from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
 from mxhybrid.planner.transfers import Transfers
-from tests.helpers.planned_networks import Times, check_changes, cluster, network, planner
+from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
 
 pytestmark = pytest.mark.any_python
 
@@ -224,6 +224,28 @@ def test_a_split_layer_needs_a_part_of_the_memory():
     whole = planner(cluster(1, 1), net).predict(data_parallel()).largest_memory()
     split = planner(cluster(RANKS), net).predict(one_weird_trick()).largest_memory()
     assert split < 0.45 * whole
+
+
+@pytest.mark.parametrize('states', [0, 2])
+def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
+    """Frozen ones, and constants."""
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, data, **fixed):
+            first, second = self._children.values()
+            return second(F.broadcast_mul(first(data), fixed['fixed']))
+
+    net = Net(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(512, in_units=256, use_bias=False), nn.Dense(4, in_units=512, use_bias=False))
+        net.fixed = net.params.get_constant('fixed', np.ones((1, 512), 'float32'))
+    net.initialize()
+    net._children['0'].weight.grad_req = 'null'
+    planned = planner(cluster(2), net, (BATCH, 256), states=states)
+    memory = planned.predict(data_parallel()).memory_of()
+    half = BATCH // 2 * 4
+    assert memory == {'dense0_fwd': 512 * 256 * 4 + 512 * half, 'broadcast_mul0': 512 * 4 + 512 * half,
+                      'dense1_fwd': (2 + states) * 512 * 4 * 4 + 4 * half}
+    assert planned.predict(data_parallel()).largest_memory() == sum(memory.values())
 
 
 def test_a_plan_for_another_cluster_is_refused(planned):

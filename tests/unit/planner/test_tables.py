@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
+from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan
 from mxhybrid.parallel.plan_files import from_json
 from mxhybrid.parallel.plan_kinds import data_parallel
@@ -132,7 +133,7 @@ def test_a_file_may_lack_what_sums_of_rows_cost():
     there = cluster_from_json(value)
     assert 'row_sum' not in there.costs and there.digest() != whole.digest()
     assert seconds(planned_on(there), _1='allreduce') == seconds(planned_on(whole), _1='allreduce')
-    with pytest.raises(Exception, match='no less but for horovod_row_sum, .* row_sum'):
+    with pytest.raises(InputError, match='costs: there is no sum: give all of exchange'):
         del value['costs']['sum']
         cluster_from_json(value)
 
