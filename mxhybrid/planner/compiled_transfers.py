@@ -76,7 +76,7 @@ class CompiledTransfers(Transfers):
         for number, unit in units:
             moved, answers = unit.moved.addresses, unit.answers
             ends += 2 * max(len(unit.have.ranks), len(unit.wanted.ranks))
-            messages += max(moved[3], 1 + 3 * self._machine.hosts)
+            messages += max(2 * moved[3], 2 + 3 * self._machine.hosts)
             given += moved
             given += (unit.have.address, len(unit.have.ranks), unit.wanted.address, len(unit.wanted.ranks),
                       array_address(answers), len(answers), number)
@@ -91,7 +91,7 @@ class CompiledTransfers(Transfers):
         """As :meth:`.Transfers.composed`."""
         speed = self._machine.speed[ranks]
         seconds = [np.ascontiguousarray(one / speed) for one in (before, after)]
-        self._make_room(4 * len(ranks), max(len(between), 1 + 3 * self._machine.hosts), 1)
+        self._make_room(4 * len(ranks), max(2 * len(between), 2 + 3 * self._machine.hosts), 1)
         return self._core(self._library.planner_composed(
             ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(_PlannerMoved(*between.addresses)),
             ranks.ctypes.data, len(ranks), itemsize, about(kind), seconds[0].ctypes.data, seconds[1].ctypes.data,
@@ -100,7 +100,7 @@ class CompiledTransfers(Transfers):
     def group_sums(self, held: Placed, itemsize: int) -> Core:
         """As :meth:`.Transfers.group_sums`."""
         count = len(held.ranks)
-        self._make_room(5 * count, 2 * count * max(count, 1 + 3 * self._machine.hosts), 1)
+        self._make_room(5 * count, 2 * count * max(2 * count, 2 + 3 * self._machine.hosts), 1)
         return self._core(self._library.planner_group_sums(
             ctypes.byref(self._native), ctypes.byref(self._sum), ctypes.byref(self._update), _boxes(held), itemsize,
             ctypes.byref(self._made)))
@@ -115,7 +115,7 @@ class CompiledTransfers(Transfers):
     def _make_room(self, ends: int, messages: int, units: int) -> None:
         """For so many first and last tasks of ranks, what moves between, and units."""
         tasks = ends + messages
-        numbers = 4 * ends + 2 * messages + units * self._machine.ranks + 1 + 6 * ends
+        numbers = 5 * ends + 2 * messages + units * self._machine.ranks + 1 + 6 * ends
         if tasks > len(self._tasks) or numbers > len(self._numbers):
             self._tasks, self._numbers = np.empty(2 * tasks, TASK), np.empty(2 * numbers, np.int32)
             self._made.tasks, self._made.numbers = self._tasks.ctypes.data, self._numbers.ctypes.data

@@ -153,18 +153,20 @@ class Tasks:
         if len(moved) > 8 * machine.ranks:
             self._move_by_hosts(moved, size, give, take, kind, express)
             return
-        # As senders go about it: each begins with the next rank.
+        # As senders go about it: each begins with the next rank.  Links share what they carry: no message waits until
+        # both have nothing else, and it has arrived when both are done with it.
         order = np.lexsort((moved.sources, (moved.targets - moved.sources) % machine.ranks))
         for source, target, count in zip(moved.sources[order].tolist(), moved.targets[order].tolist(),
                                          size[order].tolist()):
             here, there = int(machine.host[source]), int(machine.host[target])
+            ways = [(source, int(machine.up[here])), (target, int(machine.down[there]))]
             if here == there:
-                at = self.add(kind, source, -1, 0.0, after=[give[source]],
-                              latency=cluster.memory_latency_s + count / cluster.memory.rate)
+                found = [self.add(kind, source, -1, 0.0, after=[give[source]],
+                                  latency=cluster.memory_latency_s + count / cluster.memory.rate)]
             else:
-                at = self.add(kind, source, int(machine.up[here]), count, int(machine.down[there]),
-                              cluster.link_latency_s, express, [give[source]])
-            self.inner.append((at, take[target]))
+                found = [self.add(kind, rank, way, count, -1, cluster.link_latency_s, express, [give[source]])
+                         for rank, way in ways]
+            self.inner += [(at, take[target]) for at in found]
 
     def _move_by_hosts(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
                        express: bool) -> None:
@@ -175,21 +177,22 @@ class Tasks:
         inside = np.bincount(here[~remote], size[~remote], machine.hosts)
         sent = np.bincount(here[remote], size[remote], machine.hosts)
         got = np.bincount(there[remote], size[remote], machine.hosts)
-        joined = self.add(kind, -1, -1, 0.0)
+        given, arrived = self.add(kind, -1, -1, 0.0), self.add(kind, -1, -1, 0.0)
         for host in range(machine.hosts):
             before = [give[rank] for rank in sorted(set(moved.sources[here == host].tolist()))]
             after = [take[rank] for rank in sorted(set(moved.targets[there == host].tolist()))]
             if sent[host]:
                 at = self.add(kind, -1, int(machine.up[host]), float(sent[host]), -1, cluster.link_latency_s, express,
                               before)
-                self.inner.append((at, joined))
+                self.inner += [(one, given) for one in before] + [(at, arrived)]
             if inside[host]:
                 at = self.add(kind, -1, -1, 0.0, after=before,
                               latency=cluster.memory_latency_s + float(inside[host]) / cluster.memory.rate)
                 self.inner += [(at, one) for one in after]
             if got[host]:
-                at = self.add(kind, -1, int(machine.down[host]), float(got[host]), -1, 0.0, express, [joined])
-                self.inner += [(at, one) for one in after]
+                at = self.add(kind, -1, int(machine.down[host]), float(got[host]), -1, cluster.link_latency_s, express,
+                              [given])
+                self.inner += [way for one in after for way in ((at, one), (arrived, one))]
 
 
 class Ends:

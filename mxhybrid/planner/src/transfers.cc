@@ -188,7 +188,8 @@ class Builder {
     const PlannerMoved& moved = unit.moved;
     const auto ranks = static_cast<int32_t>(machine_.ranks);
     order_.resize(moved.count);
-    // As senders go about it: each begins with the next rank.
+    // As senders go about it: each begins with the next rank.  Links share what they carry: no message waits until both
+    // have nothing else, and it has arrived when both are done with it.
     for (int64_t at = 0; at < moved.count; ++at) {
       const int64_t turn = (moved.targets[at] - moved.sources[at] + ranks) % ranks;
       order_[at] = {turn * ranks + moved.sources[at], at};
@@ -198,11 +199,16 @@ class Builder {
       const int32_t source = moved.sources[number], target = moved.targets[number];
       const auto size = static_cast<double>(moved.elements[number] * unit.itemsize);
       const int32_t here = machine_.host[source], there = machine_.host[target];
-      const int32_t at = here == there ? add(kind, source, -1, 0.0, -1, in_memory(size), false)
-                                       : add(kind, source, machine_.up[here], size, machine_.down[there],
-                                             machine_.link_latency, express);
-      edge(give_[source], at);
-      edge(at, take_[target]);
+      const auto between = [&](int32_t at) {
+        edge(give_[source], at);
+        edge(at, take_[target]);
+      };
+      if (here == there) {
+        between(add(kind, source, -1, 0.0, -1, in_memory(size), false));
+      } else {
+        between(add(kind, source, machine_.up[here], size, -1, machine_.link_latency, express));
+        between(add(kind, target, machine_.down[there], size, -1, machine_.link_latency, express));
+      }
     }
   }
 
@@ -227,13 +233,16 @@ class Builder {
       if (gives_[rank].messages) before[machine_.host[rank]].push_back(give_[rank]);
       if (takes_[rank].messages) after[machine_.host[rank]].push_back(take_[rank]);
     }
-    const int32_t joined = add(kind, -1, -1, 0.0, -1, 0.0, false);
+    const int32_t given = add(kind, -1, -1, 0.0, -1, 0.0, false), arrived = add(kind, -1, -1, 0.0, -1, 0.0, false);
     for (size_t host = 0; host < hosts; ++host) {
       if (sent[host]) {
         const int32_t at = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), -1,
                                machine_.link_latency, express);
-        for (int32_t one : before[host]) edge(one, at);
-        edge(at, joined);
+        for (int32_t one : before[host]) {
+          edge(one, at);
+          edge(one, given);
+        }
+        edge(at, arrived);
       }
       if (inside[host]) {
         const int32_t at = add(kind, -1, -1, 0.0, -1, in_memory(static_cast<double>(inside[host])), false);
@@ -241,9 +250,13 @@ class Builder {
         for (int32_t one : after[host]) edge(at, one);
       }
       if (got[host]) {
-        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), -1, 0.0, express);
-        edge(joined, at);
-        for (int32_t one : after[host]) edge(at, one);
+        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), -1,
+                               machine_.link_latency, express);
+        edge(given, at);
+        for (int32_t one : after[host]) {
+          edge(at, one);
+          edge(arrived, one);
+        }
       }
     }
   }

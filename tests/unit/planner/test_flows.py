@@ -9,9 +9,12 @@ from hypothesis import given, settings, strategies as st
 from mxhybrid.parallel.boxes import parts, size_of
 from mxhybrid.parallel.layout import Layout, messages
 from mxhybrid.planner import flows
+from mxhybrid.planner.block import Block
+from mxhybrid.planner.cluster import TransferCost
 from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
 from mxhybrid.planner.flows import Placed, Unit
-from mxhybrid.planner.machine import Machine
+from mxhybrid.planner.machine import Core, Ends, Machine, Tasks
+from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import cluster
 
@@ -78,6 +81,26 @@ def test_goes_back_to_where_it_came_from(boxes, wanted):
                      zip(back.sources.tolist(), back.targets.tolist(), back.elements.tolist())}
 
 
+@pytest.mark.parametrize('hosts, ranks', [(2, 1), (4, 1), (5, 2), (4, 4)])
+@pytest.mark.parametrize('late', [0.0, 0.02])
+def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
+    """In both directions at once, in one message or very many, and whoever comes late keeps up only itself."""
+    rate, every, columns = 1e6, hosts * ranks, 2000
+    machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
+    have, wanted = (Placed.of(dict(enumerate(parts((every, columns * every), degrees))))
+                    for degrees in ((every, 1), (1, every)))
+    tasks = Tasks(machine)
+    late_ranks = {rank: tasks.spend('forward', rank, late if rank == 0 else 0.0) for rank in range(every)}
+    tasks.exchange(flows.moved(have, False, wanted), 4, late_ranks, dict(late_ranks))
+    core = Core(tasks, Ends.by_rank(late_ranks), Ends.by_rank({}))
+    found = Simulation(machine.resources).run([Block.of(0, core.content, [])])
+    carried = ranks * (every - ranks) * columns * 4 / rate
+    # A late rank's own part is carried behind the others', or all is where its host has but one task.
+    assert carried <= found - machine.cluster.link_latency_s <= carried + late + 1e-9
+    if not late:
+        assert found == pytest.approx(carried + machine.cluster.link_latency_s)
+
+
 def test_only_who_answers_gives_gradients_back_in_both_languages():
     machine = Machine(cluster(2, 2))
     rows, columns = (Placed.of(dict(enumerate(parts((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
@@ -88,5 +111,5 @@ def test_only_who_answers_gives_gradients_back_in_both_languages():
         made.append([core.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
                      core.content.table.tolist(), core.first.ranks.tolist(), core.last.ranks.tolist()])
     assert made[0] == made[1]
-    # Of each two exchanges two ranks give to the three others, and all four take.
-    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2 and len(made[0][0]) == 2 * (2 + 4 + 2 * 3)
+    # Of each two exchanges two ranks give to the three others, two of them on another host, and all four take.
+    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2 and len(made[0][0]) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
