@@ -113,11 +113,12 @@ def _run(given: argparse.Namespace) -> int:
         problem = '' if path is None else cannot_write(path)
         if problem:
             raise InputError('%s: %s' % (name.replace('_', '-'), problem))
-    for path in (given.gantt, given.formula_png):
-        if path is not None:
-            check_figure(path)
-    if given.taskgraph is not None:
-        check_picture(given.taskgraph)
+    for name, check in (('gantt', check_figure), ('formula_png', check_figure), ('taskgraph', check_picture)):
+        if getattr(given, name) is not None:
+            try:
+                check(getattr(given, name))
+            except InputError as error:
+                raise InputError('%s: %s' % (name.replace('_', '-'), error)) from error
     inputs_of(given.inputs)
     cluster = None if given.cluster is None else load_cluster(given.cluster)
     net = network_at(given.model)
@@ -202,14 +203,26 @@ class _Planning:
         if given.evaluate_only:
             plan = data_parallel() if start is None else start
             prediction = planner.predict(plan)
-            self._show(plan, prediction)
-            self._write(plan, prediction)
+            try:
+                self._show(plan, prediction)
+            finally:
+                self._write(plan, prediction)
             return 0
         found = self._search(start)
+        try:
+            self._tell(found)
+        finally:  # also where nobody reads on
+            self._write(found.plan, found.prediction)
+        return 0
+
+    def _tell(self, found: Any) -> None:
+        """What a search has come to."""
+        from ..parallel.plan_kinds import data_parallel
+
         self._show(found.plan, found.prediction)
         before = found.others['data parallel']
         console.write('\ndata parallelism:')
-        self._words(planner.splits(data_parallel()), before)
+        self._words(self._planner.splits(data_parallel()), before)
         ratio = before.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
         proposals = sum(walk.proposals for walk in found.discovery.walks)
         console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as data parallelism; %d '
@@ -217,8 +230,6 @@ class _Planning:
         if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.walks):
             console.write('the plans that a search begins with took all its time: give it more, with --budget')
         self._front(found)
-        self._write(found.plan, found.prediction)
-        return 0
 
     def _search(self, start: Any) -> Any:
         from tqdm import tqdm

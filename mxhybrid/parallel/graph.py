@@ -14,7 +14,9 @@ import numpy as np
 from ..base.errors import InputError
 
 #: Operators that draw numbers.
-_DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$')
+_DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$|_npi_(bernoulli|choice|'
+                      r'exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|random_|rayleigh|'
+                      r'shuffle|uniform|weibull)')
 
 #: An output of an operator: its number, and which of its outputs.
 Entry = Tuple[int, int]
@@ -33,7 +35,7 @@ class Operator:
     @property
     def draws(self) -> bool:
         """Whether it draws numbers, other ones each time."""
-        return bool(_DRAWING.match(self.op))
+        return bool(_DRAWING.match(self.op)) or self.op == 'LeakyReLU' and self.get('act_type') == 'rrelu'
 
     def get(self, key: str, default: Any = None) -> Any:
         """Value of an attribute; `default` where it is not given, or None."""

@@ -73,6 +73,8 @@ _WHOLE, _DRAWN_WHOLE = Rule(), _DrawnWhole()
 
 def rule_of(one: Operator) -> Rule:
     """The rule of an operator."""
+    if one.op == 'LeakyReLU' and one.draws:
+        return _RULES['Dropout']
     return _RULES.get(one.op, _DRAWN_WHOLE if one.draws else _WHOLE)
 
 

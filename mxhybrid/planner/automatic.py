@@ -69,7 +69,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     ------
     InputError
         A network that is no HybridBlock or was not initialised, shapes that it does not take, a plan that it cannot
-        follow, a cluster file of other hosts, or another plan on some worker; on all workers.
+        follow, a cluster file of other hosts, no plan within their memory, or another plan on some worker; on all
+        workers.
     """
     if isinstance(plan, str) and plan == AUTOMATIC:
         job = member()

@@ -144,7 +144,7 @@ class Cluster:
 
     @property
     def rank_memory(self) -> Optional[float]:
-        """Bytes that every rank may fill, of what its host has; None where that is not known of any."""
+        """Bytes that every rank may fill: the least that one has of its host; None where that is not known of any."""
         return min((host.memory_bytes / host.ranks for host in self.hosts if host.memory_bytes is not None),
                    default=None)
 
@@ -231,7 +231,7 @@ def _host(at: int, value: Any) -> Host:
         raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (where, name))
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (where, ranks))
-    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or not 1 <= memory <= _MOST):
         raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (where, memory))
     for key in ('cores', 'speed'):
         if numbers[key] <= 0:

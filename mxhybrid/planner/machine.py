@@ -159,12 +159,12 @@ class Tasks:
         for source, target, count in zip(moved.sources[order].tolist(), moved.targets[order].tolist(),
                                          size[order].tolist()):
             here, there = int(machine.host[source]), int(machine.host[target])
-            ways = [(source, int(machine.up[here])), (target, int(machine.down[there]))]
             if here == there:
                 found = [self.add(kind, source, -1, 0.0, after=[give[source]],
                                   latency=cluster.memory_latency_s + count / cluster.memory.rate)]
             else:
-                found = [self.add(kind, rank, way, count, -1, cluster.link_latency_s, express, [give[source]])
+                ways = (source, machine.up[here]), (target, machine.down[there])
+                found = [self.add(kind, rank, int(way), count, -1, cluster.link_latency_s, express, [give[source]])
                          for rank, way in ways]
             self.inner += [(at, take[target]) for at in found]
 

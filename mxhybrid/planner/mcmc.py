@@ -237,9 +237,9 @@ class _Record:
     def discovery(self, walks: List[Walk]) -> Discovery:
         front = self._front.points()
         if self._found is None:
-            raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes, as allowed, or '
-                             'as its host has in the cluster file; the least seen is %.0f: allow that, or take more '
-                             'ranks' % (self.limits.memory or 0, front[0].bytes))
+            raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes, as was allowed, '
+                             'or as memory_bytes of its host in the cluster file says; the least seen is %.0f: allow '
+                             'that, correct the file, or take more ranks' % (self.limits.memory or 0, front[0].bytes))
         return Discovery(self._found.assignment, self._found.seconds, self._found.bytes, front, walks, self.elapsed)
 
 

@@ -212,7 +212,7 @@ class Planner:
         seed : int, optional
             The same one finds the same plan, where `proposals` end the search.
         memory_bytes : float, optional
-            That no rank may exceed; by default what the ranks of a host have of its memory, where the cluster says it.
+            That no rank may exceed; by default the least that one has of its host's memory, where the cluster says it.
         start : Plan, optional
             One more to begin with.
         progress : callable, optional

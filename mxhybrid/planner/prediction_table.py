@@ -45,5 +45,5 @@ def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: 
     most, there = prediction.largest_memory(), planner.cluster.rank_memory
     words.append('at most %s on a rank' % size_text(most))
     if there is not None and most > there:
-        words.append('that is more than the %s that each rank has of its host: it will not fit' % size_text(there))
+        words.append('that is more than the %s that a rank has of its host, where that is least' % size_text(there))
     return words

@@ -85,7 +85,7 @@ class Builder {
   Builder(const PlannerMachine& machine, PlannerCore& made) : machine_(machine), made_(made) {}
 
   int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
-    return add(kind, rank, machine_.core[rank], seconds, -1, latency, false);
+    return add(kind, rank, machine_.core[rank], seconds, latency);
   }
 
   void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
@@ -175,10 +175,9 @@ class Builder {
 
   int64_t port(const Ends& ends, size_t at) const { return ends.units[at] * machine_.ranks + ends.ranks[at]; }
 
-  int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, int32_t second, double latency,
-              bool express) {
+  int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, double latency, bool express = false) {
     const auto about = static_cast<int32_t>((rank + 1) * 16 + kind);
-    made_.tasks[size_] = Task{work, latency, size_, resource, second, 0, 0, 0, 0, express, about};
+    made_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, express, about};
     return size_++;
   }
 
@@ -204,10 +203,10 @@ class Builder {
         edge(at, take_[target]);
       };
       if (here == there) {
-        between(add(kind, source, -1, 0.0, -1, in_memory(size), false));
+        between(add(kind, source, -1, 0.0, in_memory(size)));
       } else {
-        between(add(kind, source, machine_.up[here], size, -1, machine_.link_latency, express));
-        between(add(kind, target, machine_.down[there], size, -1, machine_.link_latency, express));
+        between(add(kind, source, machine_.up[here], size, machine_.link_latency, express));
+        between(add(kind, target, machine_.down[there], size, machine_.link_latency, express));
       }
     }
   }
@@ -233,11 +232,11 @@ class Builder {
       if (gives_[rank].messages) before[machine_.host[rank]].push_back(give_[rank]);
       if (takes_[rank].messages) after[machine_.host[rank]].push_back(take_[rank]);
     }
-    const int32_t given = add(kind, -1, -1, 0.0, -1, 0.0, false), arrived = add(kind, -1, -1, 0.0, -1, 0.0, false);
+    const int32_t given = add(kind, -1, -1, 0.0, 0.0), arrived = add(kind, -1, -1, 0.0, 0.0);
     for (size_t host = 0; host < hosts; ++host) {
       if (sent[host]) {
-        const int32_t at = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), -1,
-                               machine_.link_latency, express);
+        const int32_t at = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), machine_.link_latency,
+                               express);
         for (int32_t one : before[host]) {
           edge(one, at);
           edge(one, given);
@@ -245,13 +244,13 @@ class Builder {
         edge(at, arrived);
       }
       if (inside[host]) {
-        const int32_t at = add(kind, -1, -1, 0.0, -1, in_memory(static_cast<double>(inside[host])), false);
+        const int32_t at = add(kind, -1, -1, 0.0, in_memory(static_cast<double>(inside[host])));
         for (int32_t one : before[host]) edge(one, at);
         for (int32_t one : after[host]) edge(at, one);
       }
       if (got[host]) {
-        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), -1,
-                               machine_.link_latency, express);
+        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), machine_.link_latency,
+                               express);
         edge(given, at);
         for (int32_t one : after[host]) {
           edge(at, one);

@@ -68,16 +68,16 @@ class MadeUpStep:
         else:
             pairs = np.stack([ranks.repeat(self.ranks), np.tile(ranks, self.ranks)], 1)
             pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-        transfers, each = len(pairs), 2 * self.ranks + len(pairs)
+        transfers, each = 2 * len(pairs), 2 * (self.ranks + len(pairs))
         size = self._random.choice([2e3, 8e3, 3e4])
-        resource = np.tile(np.concatenate([ranks, ranks, self.ranks + pairs[:, 0]]), 2)
-        second = np.tile(np.concatenate([np.full(2 * self.ranks, -1), 2 * self.ranks + pairs[:, 1]]), 2)
+        # What a rank sends and what another receives: each on its link.
+        resource = np.tile(np.concatenate([ranks, ranks, self.ranks + pairs[:, 0], 2 * self.ranks + pairs[:, 1]]), 2)
         work = np.tile(np.concatenate([np.full(2 * self.ranks, 5e-5), np.full(transfers, size)]), 2)
         latency = np.tile(np.concatenate([np.zeros(2 * self.ranks), np.full(transfers, 1e-4)]), 2)
-        moves = 2 * self.ranks + np.arange(transfers)
+        moves, pairs = 2 * self.ranks + np.arange(transfers), np.tile(pairs, (2, 1))
         inner = np.concatenate([np.stack([pairs[:, 0], moves], 1), np.stack([moves, self.ranks + pairs[:, 1]], 1)])
         done = self.ranks + ranks
-        return Block(EDGE + number, resource, work, second, latency, second >= 0,
+        return Block(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
                      inner=np.concatenate([inner, inner + each]),
                      ports=np.concatenate([np.stack([ranks, done], 1), np.stack([ranks + self.ranks, done + each], 1)]),
                      waits=np.concatenate([self._waits(ranks, OPERATOR + number, FORWARD),

@@ -13,7 +13,7 @@ from mxhybrid.planner.block import Block
 from mxhybrid.planner.cluster import TransferCost
 from mxhybrid.planner.compiled_transfers import CompiledTransfers, load_transfers
 from mxhybrid.planner.flows import Placed, Unit
-from mxhybrid.planner.machine import Core, Ends, Machine, Tasks
+from mxhybrid.planner.machine import Machine
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import cluster
@@ -89,11 +89,16 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
     have, wanted = (Placed.of(dict(enumerate(parts((every, columns * every), degrees))))
                     for degrees in ((every, 1), (1, every)))
-    tasks = Tasks(machine)
-    late_ranks = {rank: tasks.spend('forward', rank, late if rank == 0 else 0.0) for rank in range(every)}
-    tasks.exchange(flows.moved(have, False, wanted), 4, late_ranks, dict(late_ranks))
-    core = Core(tasks, Ends.by_rank(late_ranks), Ends.by_rank({}))
-    found = Simulation(machine.resources).run([Block.of(0, core.content, [])])
+    before = np.zeros(every)
+    before[0] = late
+    cores = [transfers.composed('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
+                                flows.moved(have, False, wanted), 4)
+             for transfers in (Transfers(machine), CompiledTransfers(machine, load_transfers()))]
+    one, other = ([core.content.tasks[name].tolist() for name in ('work', 'resource', 'second', 'latency', 'express',
+                                                                  'inner_end')] + [core.content.targets.tolist()]
+                  for core in cores)
+    assert one == other
+    found = Simulation(machine.resources).run([Block.of(0, cores[0].content, [])])
     carried = ranks * (every - ranks) * columns * 4 / rate
     # A late rank's own part is carried behind the others', or all is where its host has but one task.
     assert carried <= found - machine.cluster.link_latency_s <= carried + late + 1e-9
@@ -112,4 +117,5 @@ def test_only_who_answers_gives_gradients_back_in_both_languages():
                      core.content.table.tolist(), core.first.ranks.tolist(), core.last.ranks.tolist()])
     assert made[0] == made[1]
     # Of each two exchanges two ranks give to the three others, two of them on another host, and all four take.
-    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2 and len(made[0][0]) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
+    assert made[0][2] == [1, 2] * 2 and made[0][3] == [0, 1, 2, 3] * 2
+    assert len(made[0][0]) == 2 * (2 + 4 + 2 * (1 + 2 * 2))
