@@ -299,11 +299,13 @@ class _Planning:
 
     def _front(self, found: Any) -> None:
         """What less memory costs."""
-        less = [one for one in found.front if one.bytes < found.prediction.largest_memory()]
+        most = found.prediction.largest_memory()
+        # From the least memory on: of those that need as much, to its digits, the last is the fastest.
+        less = {size_text(one.bytes): seconds_text(one.seconds) for one in found.front if one.bytes < most}
+        less.pop(size_text(most), None)
         if less:
             console.write('\nwith less memory (steps that nothing came before):')
-            console.write(aligned(['memory', 'step'], [[size_text(one.bytes), seconds_text(one.seconds)]
-                                                       for one in less]))
+            console.write(aligned(['memory', 'step'], [list(one) for one in less.items()]))
 
 
 if __name__ == '__main__':
