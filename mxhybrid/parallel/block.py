@@ -139,6 +139,8 @@ class Parallel(gluon.Block):
         """
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
+        if self._programs[training].exchanges:
+            self._team.count_call('a call of a network that is split')
         program, found = self._run(training, args)
         with autograd.pause():
             program.average(found, lambda name: self._held.params[name].data())

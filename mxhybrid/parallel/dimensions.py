@@ -4,7 +4,7 @@ from typing import Dict, List, Optional, Tuple
 from .boxes import full
 from .graph import Entry, Graph, Operator
 from .rule import with_range
-from .rule_table import rule_of
+from .rule_table import has_rule, rule_of
 from .split import PartPlace
 
 #: Of what lies behind samples and channels, by how many there are.
@@ -40,6 +40,8 @@ class Dimensions:
     def _found(self, one: Operator) -> Optional[List[Optional[int]]]:
         """The dimension that, if it is cut, cuts the samples of an input; for each output."""
         rule, shape = rule_of(one), self._graph.shape(one)
+        if not has_rule(one):
+            return [self._alike(one, self._graph.shape(one, output)) for output in range(one.outputs)]
         for dimension, limit in enumerate(rule.limits(self._graph, one)):
             grain = rule.grains(self._graph, one)[dimension]
             if limit < 2:
@@ -51,6 +53,14 @@ class Dimensions:
                     return [next((place for place, one_range in enumerate(out) if one_range !=
                                   (0, self._graph.shape(one, output)[place])), None)
                             for output, out in enumerate(part.outputs)]
+        return None
+
+    def _alike(self, one: Operator, shape: Tuple[int, ...]) -> Optional[int]:
+        """Of an operator without a rule: where an input has the samples, and an output is as long."""
+        for entry in one.inputs:
+            at = self._samples.get(entry)
+            if at is not None and at < len(shape) and shape[at] == self._graph.shapes[entry][at]:
+                return at
         return None
 
     def samples(self, entry: Entry) -> Optional[int]:

@@ -46,7 +46,8 @@ class Team:
                 raise InputError('parallelize: worker %d cannot: %s' % (rank, other))
             if theirs != value and not problem:
                 raise InputError('parallelize: worker %d has another network, data or plan than worker %d: give the '
-                                 'same on all' % (rank, self.rank))
+                                 'same on all, with the same names: those of layers that are made within a '
+                                 'name_scope() do not depend on what was made before' % (rank, self.rank))
         return int(everyone[0][2])
 
     def exchange(self, value: Any, what: str) -> List[Any]:
@@ -62,6 +63,12 @@ class Team:
         """Around what may take this worker long while the others wait."""
         lifeline = self._job.guard.lifeline
         return contextlib.nullcontext() if lifeline is None else lifeline.busy()
+
+    def count_call(self, call: str) -> None:
+        """Have the job monitor know of a call that all workers have to make; JobError where one has ended before."""
+        lifeline = self._job.guard.lifeline
+        if lifeline is not None:
+            lifeline.count_call(call)
 
     def reserve(self, count: int) -> int:
         """Numbers for exchanges, the same on all ranks; the first of them."""

@@ -64,6 +64,10 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
         raise InputError('parallelize: the network does not use its input %s: leave it out' % unused[0])
     graph = Graph(symbol, dict(zip(names, shapes)),
                   {**{name: param.dtype for name, param in params.items() if name in used}, **types}, net.prefix)
+    for name, shape in graph.parameters.items():
+        if trainers.has_values(params[name]) and tuple(params[name].shape) != shape:
+            raise InputError('parallelize: the network does not take data of shapes %s: %s would have shape %s, not %s'
+                             % (graph.data, name, shape, tuple(params[name].shape)))
     dimensions = Dimensions(graph, axes)
     return TracedNetwork(symbol, graph, dimensions, axes, regroup)
 

@@ -64,6 +64,7 @@ OTHERS = {
     'samples that are not shared evenly': {'net': 'cnn', 'batch': 7, 'plans': [DATA, grid(2, 2), 1]},
     'gradients that add up': {'net': 'plain', 'plans': [grid(2, 2), grid(domain=(4,))], 'grad_req': 'add',
                               'accumulate': 2, 'steps': 3},
+    'operators without a rule': {'net': 'unruly', 'plans': [DATA, TRICK, grid(2, 2), 1]},
     'float32': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1], 'dtype': 'float32'},
     'the store updates': {'net': 'plain', 'plans': [grid(2, 2), TRICK], 'update_on_kvstore': True},
     'clipped by the norm': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2)], 'clip': 0.5, 'steps': 3,
@@ -155,6 +156,8 @@ def test_what_cannot_be_is_refused_on_every_worker():
         assert 'has no height, but samples, channels' in errors['no such dimension']
         assert 'give different ones of 0 to 1' in errors['no such rank']
         assert "take 'joint'" in errors['statistics']
+        assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
+        assert 'with the same names: those of layers that are made within a name_scope()' in errors['other names']
         assert 'have shape (4, 3, 12, 12)' in errors['another batch']
         assert result.results[rank]['shape'] == [4, 10]
     assert 'worker 0 cannot' in result.results[1]['errors']['one worker alone']
@@ -204,6 +207,14 @@ def test_exchanges_in_traces(tmp_path):
     begun = [event for event in events if event['ph'] == 'b']
     assert len(begun) == len([event for event in events if event['ph'] == 'e']) > 0
     assert any(event['args']['bytes'] > 0 for event in begun)
+
+
+def test_a_worker_that_makes_fewer_steps_ends_the_others():
+    """Also where no step has a call of the store: all weights are split."""
+    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
+        {'plain': {'net': 'plain', 'plans': [grid(2)], 'end': [2, 1]}})]).failed()
+    assert 'worker 1 ended its script after' in result.output
+    assert 'give every worker the same number of steps' in result.output
 
 
 def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():

@@ -3,6 +3,7 @@ import mxnet as mx
 import nets
 from lab.reports import report
 from mxnet import gluon
+from mxnet.gluon import nn
 
 import mxhybrid
 from mxhybrid import parallel
@@ -20,6 +21,26 @@ def net_of(seed=1):
 
 def uninitialised():
     return nets.plain()
+
+
+def used():
+    """Its weights have shapes by what it was called with."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(32))
+    net.initialize()
+    net(mx.nd.ones((2, 3)))
+    return net
+
+
+def counted():
+    """Its names depend on what was made before."""
+    if store.rank == 0:
+        nn.Dense(4)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(32), nn.Dense(4))
+    net.initialize()
+    return net
 
 
 class Constant(gluon.HybridBlock):
@@ -40,6 +61,8 @@ CALLS = {
     'a degree of none': lambda: mxhybrid.parallelize(net_of(), {'dense0_fwd': {'channels': 0}}, SHAPE),
     'no whole shape': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 0, 12)),
     'images too small': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 12)),
+    'weights of other data': lambda: mxhybrid.parallelize(used(), GRID, (8, 24)),
+    'other names': lambda: mxhybrid.parallelize(counted(), GRID, (8, 3)),
     'no such axis': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, batch_axis=7),
     'statistics': lambda: mxhybrid.parallelize(nets_cnn(), parallel.grid(domain=(store.num_workers,)), (8, 3, 16, 16),
                                                batch_norm='local'),

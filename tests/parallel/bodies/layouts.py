@@ -22,8 +22,8 @@ from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
-           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'clip': None,
-           'update_on_kvstore': None}
+           'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'end': None,
+           'clip': None, 'update_on_kvstore': None}
 #: Of the network that is trained now.
 GIVEN = {}
 
@@ -65,6 +65,9 @@ def train(net, store, samples, data):
                 loss = net(*arrays) if nets.HAS_LOSS[GIVEN['net']] else loss_of(net(arrays[0]), arrays[1])
             if GIVEN['kill'] == [step, getattr(store, 'rank', None)]:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if GIVEN['end'] == [step, getattr(store, 'rank', None)]:
+                loss.backward()
+                sys.exit()
             loss.backward()
         if GIVEN['clip'] is None:
             trainer.step(GIVEN['batch'] * GIVEN['accumulate'])

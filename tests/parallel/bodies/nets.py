@@ -5,8 +5,9 @@ from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 
 #: Whether the network takes labels, too, and gives losses.
-HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'language_model': True, 'cells': True,
-            'alexnet': False, 'resnet': False, 'inception': False, 'densenet': False}
+HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'unruly': False,
+            'language_model': True, 'cells': True, 'alexnet': False, 'resnet': False, 'inception': False,
+            'densenet': False}
 WORDS, TIMES = 41, 5
 
 
@@ -44,6 +45,15 @@ def pooled():
 def averaged():
     """The same, by a window as large as the image."""
     return _averages(nn.AvgPool2D(_SIDES['averaged']))
+
+
+def unruly():
+    """Operators without a rule, behind which nothing combines what they make with samples."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(12, activation='tanh'), nn.HybridLambda(lambda F, x: F.cumsum(F.L2Normalization(x), axis=1)),
+                nn.Dense(10), nn.HybridLambda(lambda F, x: F.contrib.div_sqrt_dim(x)))
+    return net
 
 
 class _LanguageModel(gluon.HybridBlock):
@@ -104,8 +114,8 @@ def densenet():
     return _of_the_zoo('densenet121')
 
 
-_SIDES = {'cnn': 16, 'plain': 12, 'pooled': 7, 'averaged': 7, 'alexnet': 67, 'resnet': 32, 'inception': 299,
-          'densenet': 224}
+_SIDES = {'cnn': 16, 'plain': 12, 'unruly': 3, 'pooled': 7, 'averaged': 7, 'alexnet': 67, 'resnet': 32,
+          'inception': 299, 'densenet': 224}
 
 
 def data_of(net, steps, batch):
