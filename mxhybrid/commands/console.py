@@ -22,8 +22,12 @@ def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
     return True
 
 
+class OutputError(InputError):
+    """Standard output cannot be written."""
+
+
 def write(text: str) -> None:
-    """Write a line to standard output at once, with what its encoding lacks escaped; InputError where it cannot be."""
+    """Write a line to standard output at once, with what its encoding lacks escaped; OutputError where it cannot be."""
     encoding = sys.stdout.encoding or 'ascii'
     try:
         sys.stdout.write(text.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
@@ -32,7 +36,7 @@ def write(text: str) -> None:
         raise
     except OSError as error:
         drop_output()
-        raise InputError('standard output cannot be written: %s' % error) from error
+        raise OutputError('standard output cannot be written: %s' % error) from error
 
 
 def drop_output() -> None:

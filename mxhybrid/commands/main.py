@@ -11,7 +11,6 @@ import sys
 from typing import Any, List, Optional
 
 from .. import __version__
-from ..base.errors import HybridError
 from ..base.launcher import is_worker
 from . import console
 
@@ -80,7 +79,7 @@ def _guarded(run: Any, given: argparse.Namespace) -> int:
     except BrokenPipeError:  # `mxhybrid report file | head`
         console.drop_output()
         return 128 + signal.SIGPIPE
-    except HybridError as error:
+    except console.OutputError as error:  # no other: of a job's failures its own hook of exceptions tells all workers
         sys.stderr.write('mxhybrid: %s\n' % error)
         return 1
 

@@ -74,7 +74,7 @@ _WHOLE, _DRAWN_WHOLE = Rule(), _DrawnWhole()
 def rule_of(one: Operator) -> Rule:
     """The rule of an operator."""
     if one.op == 'LeakyReLU' and one.draws:
-        return _RULES['Dropout']
+        return _DRAWN_WHOLE  # which gives the slopes, too
     return _RULES.get(one.op, _DRAWN_WHOLE if one.draws else _WHOLE)
 
 

@@ -8,6 +8,7 @@ from mxnet.gluon import nn
 from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plan_files import from_json, load, save
 from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers
+from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.split import Split, whole_on
 from mxhybrid.parallel.traced import traced
 
@@ -95,6 +96,14 @@ def test_numbers_are_drawn_once():
         Explicit({network.graph.label(one): whole_on(len(network.graph.shape(one)), (0, 1))
                   for one in network.graph.computing}, network.graph.digest(), 4).settle(
             network.graph, network.dimensions, 4)
+
+
+def test_slopes_that_are_drawn_have_no_copies():
+    found = {}
+    for kind in ('rrelu', 'leaky'):
+        network = network_of(lambda F, x, kind=kind: F.LeakyReLU(x, act_type=kind))
+        found[kind], = (rule_of(one).alone for one in network.graph.computing)
+    assert found == {'rrelu': True, 'leaky': False}
 
 
 def test_files_that_cannot_be_read(tmp_path):

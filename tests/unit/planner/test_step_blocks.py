@@ -248,6 +248,16 @@ def test_weights_that_are_not_trained_need_memory_but_no_gradients(states):
     assert planned.predict(data_parallel()).largest_memory() == sum(memory.values())
 
 
+def test_exchanges_within_an_operator_are_told_apart_from_those_of_what_it_gives(planned):
+    def kinds(plan, label):
+        return {task.kind for task in planned.predict(plan).tasks() if task.label == label and 'exchange' in task.kind}
+    joint = {'exchange_within', 'exchange_within_back'}
+    assert kinds(data_parallel(), 'shortcut0_batchnorm0_fwd') == joint
+    assert kinds(one_weird_trick(), 'shortcut0_batchnorm0_fwd') == joint
+    assert kinds(data_parallel(), 'flatten0_flatten0') == set()
+    assert kinds(one_weird_trick(), 'flatten0_flatten0') == {'exchange', 'exchange_back'}
+
+
 def test_a_plan_for_another_cluster_is_refused(planned):
     from mxhybrid import InputError
     other = planner(cluster(RANKS, rate=2e7))
