@@ -212,7 +212,7 @@ def test_exchanges_in_traces(tmp_path):
 def test_a_worker_that_makes_fewer_steps_ends_the_others():
     """Also where no step has a call of the store: all weights are split."""
     result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
-        {'plain': {'net': 'plain', 'plans': [grid(2)], 'end': [2, 1]}})]).failed()
+        {'dense': {'net': 'dense', 'plans': [grid(2)], 'end': [2, 1]}})]).failed()
     assert 'worker 1 ended its script after' in result.output
     assert 'give every worker the same number of steps' in result.output
 

@@ -59,15 +59,14 @@ def train(net, store, samples, data):
                             update_on_kvstore=GIVEN['update_on_kvstore'] if store else None)
     loss_of, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
     for step in range(GIVEN['steps']):
+        if GIVEN['end'] == [step, getattr(store, 'rank', None)]:
+            sys.exit()  # the others wait in the next exchange, and no call of the store comes before it
         for _ in range(GIVEN['accumulate']):
             arrays = [mx.nd.array(one[step][samples], dtype=GIVEN['dtype']) for one in data]
             with autograd.record():
                 loss = net(*arrays) if nets.HAS_LOSS[GIVEN['net']] else loss_of(net(arrays[0]), arrays[1])
             if GIVEN['kill'] == [step, getattr(store, 'rank', None)]:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if GIVEN['end'] == [step, getattr(store, 'rank', None)]:
-                loss.backward()
-                sys.exit()
             loss.backward()
         if GIVEN['clip'] is None:
             trainer.step(GIVEN['batch'] * GIVEN['accumulate'])

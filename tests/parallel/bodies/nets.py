@@ -5,7 +5,7 @@ from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 
 #: Whether the network takes labels, too, and gives losses.
-HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'unruly': False,
+HAS_LOSS = {'cnn': False, 'plain': False, 'pooled': False, 'averaged': False, 'unruly': False, 'dense': False,
             'language_model': True, 'cells': True, 'alexnet': False, 'resnet': False, 'inception': False,
             'densenet': False}
 WORDS, TIMES = 41, 5
@@ -53,6 +53,14 @@ def unruly():
     with net.name_scope():
         net.add(nn.Dense(12, activation='tanh'), nn.HybridLambda(lambda F, x: F.cumsum(F.L2Normalization(x), axis=1)),
                 nn.Dense(10), nn.HybridLambda(lambda F, x: F.contrib.div_sqrt_dim(x)))
+    return net
+
+
+def dense():
+    """Layers of which all weights can be split."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(16), nn.Dense(10))
     return net
 
 
@@ -114,7 +122,7 @@ def densenet():
     return _of_the_zoo('densenet121')
 
 
-_SIDES = {'cnn': 16, 'plain': 12, 'unruly': 3, 'pooled': 7, 'averaged': 7, 'alexnet': 67, 'resnet': 32,
+_SIDES = {'cnn': 16, 'plain': 12, 'unruly': 3, 'dense': 2, 'pooled': 7, 'averaged': 7, 'alexnet': 67, 'resnet': 32,
           'inception': 299, 'densenet': 224}
 
 
