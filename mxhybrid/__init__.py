@@ -19,15 +19,31 @@ if not _is_tool:
     import mxnet as _mxnet  # noqa: F401
 
 if not _is_tool and _is_worker():
-    from . import checkpoint, parallel, planner
+    import importlib as _importlib
+
     from .base.errors import CheckpointError, HybridError, InputError, JobError, SettingError
     from .base.settings import in_words as _in_words
     from .kvstore import hooks as _hooks
     from .kvstore.hybrid import Hybrid
     from .kvstore.prefetching import prefetch, prefetching
-    from .planner.automatic import parallelize
 
     _hooks.install()
+
+    # Imported when they are first used: a script that splits no layers and saves no checkpoint does without them.
+    _LATER = {'checkpoint': '.checkpoint', 'parallel': '.parallel', 'planner': '.planner',
+              'parallelize': '.planner.automatic'}
+
+    def __getattr__(name):
+        """Import the module that holds a name of the package when the name is first used."""
+        if name not in _LATER:
+            raise AttributeError('module %r has no attribute %r' % (__name__, name))
+        module = _importlib.import_module(_LATER[name], __name__)
+        value = module if name in ('checkpoint', 'parallel', 'planner') else getattr(module, name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted(set(globals()) | set(_LATER))
 
     def create(**settings):
         """Create a hybrid store; the same as ``mx.kv.create('hybrid')``, with settings.

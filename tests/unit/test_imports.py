@@ -5,6 +5,8 @@ and about those that Python runs while a module is imported.
 """
 import ast
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,20 @@ def test_nothing_heavy_at_import_time(folder):
                 assert other not in programs
                 came_from[other] = module
                 modules.append(other)
+
+
+def test_importing_the_package_imports_no_wing():
+    program = ('import sys, mxhybrid\n'
+               'print(*sorted(name for name in sys.modules if name.startswith("mxhybrid.")))\n'
+               'assert mxhybrid.parallelize is mxhybrid.planner.automatic.parallelize\n'
+               'assert callable(mxhybrid.checkpoint.load) and callable(mxhybrid.parallel.grid)\n'
+               'assert set(mxhybrid.__all__) <= set(dir(mxhybrid))\n')
+    output = subprocess.run([sys.executable, '-c', program], check=True, stdout=subprocess.PIPE, timeout=60).stdout
+    imported = output.decode().split()
+    assert 'mxhybrid.kvstore.hybrid' in imported
+    assert not [name for name in imported if name.split('.')[1] in ('checkpoint', 'parallel', 'planner')]
+    with pytest.raises(AttributeError, match='no attribute'):
+        mxhybrid.no_such_name  # noqa: B018
 
 
 def test_scripts_know_nothing_of_tests():
