@@ -74,6 +74,7 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
   for (uint32_t owner : shape.owners) handled.push_back(roster_.handler(host_, owner) == number_);
   auto made = std::make_shared<Table>(number, shape, number_, handled);
   uint64_t elsewhere = 0;
+  bool answers_pulls = false;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
     part.owner = shape.owners[i];
@@ -85,11 +86,13 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
       part.arrived.resize(roster_.workers.size());
     } else if (part.handled) {
       elsewhere += shape.rows_of(i);
+      answers_pulls = true;
     }
     made->parts.push_back(std::move(part));
   }
   made->slots = Memory(std::max<uint64_t>(1, elsewhere) * sizeof(uint32_t));
-  made->sides.resize(workers_.size());
+  if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->sides.resize(workers_.size());
+  for (Side& side : made->sides) side.asked.resize(answers_pulls ? kTickets : 0);
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(made);
 }
@@ -102,7 +105,9 @@ int Node::table_descriptor(uint32_t number) {
 void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& found = table(number);
-  Side& side = found.sides.at(worker);
+  if (worker >= workers_.size()) throw std::runtime_error("no worker of this host has number " + std::to_string(worker));
+  if (found.sides.empty()) return;  // this node has no part in the table
+  Side& side = found.sides[worker];
   side.memory = Memory(descriptor, found.sides_layout.size);
   side.shared = side.memory.at<WorkerTable>(0);
 }

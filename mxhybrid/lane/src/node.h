@@ -47,7 +47,8 @@ class Node {
   void add_table(uint32_t number, const TableShape& shape);
   /// The memory of a table, of which the layout is NodeTableLayout.
   int table_descriptor(uint32_t number);
-  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout.
+  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout, if this node handles any of the
+  /// table's partitions.
   void attach(uint32_t number, uint32_t worker, int descriptor);
   /// Drop a table; nobody uses it any more.
   void drop_table(uint32_t number);

@@ -23,7 +23,7 @@ void Node::look(Table& table) {
     const uint32_t activity = side.shared->activity.load(std::memory_order_acquire);
     if (activity == side.activity) continue;
     side.activity = activity;
-    for (uint32_t i = 0; i < kTickets; ++i) {
+    for (uint32_t i = 0; i < side.asked.size(); ++i) {
       const uint32_t asked = side.shared->tickets[i].asked.load(std::memory_order_acquire);
       if (asked == side.asked[i]) continue;
       side.asked[i] = asked;

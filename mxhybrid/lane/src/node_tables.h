@@ -52,7 +52,8 @@ struct Node::Side {
   Memory memory;
   WorkerTable* shared = nullptr;
   uint32_t activity = 0;
-  uint32_t asked[kTickets] = {};
+  /// By ticket; empty if this node answers no pulls, see TableShape.
+  std::vector<uint32_t> asked;
 };
 
 struct Node::Asked {
@@ -93,6 +94,7 @@ struct Node::Table {
   NodeTable* const shared;
   Merger merger;
   std::vector<Part> parts;
+  /// By worker of this host; empty if this node handles no partition, see TableShape.
   std::vector<Side> sides;
   /// Rounds of this host's workers that were taken; messages that still read their memory.
   uint32_t taken = 0;

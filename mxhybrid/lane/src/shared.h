@@ -36,6 +36,10 @@ inline size_t size_of(Dtype dtype) {
 ///
 /// Row r is row r / P of partition r % P.  Of a host's nodes, exactly one *handles* each partition: its owner, if that
 /// is on this host, else the one that sends what this host's workers push on to the owner.
+///
+/// Workers wait for the nodes that have a part in what they do, and for no others.  So a node that handles no partition
+/// of a table maps no worker's memory for it, and takes no rounds; a node that handles no partition of another host
+/// reads no tickets.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 
 #include "half.h"
@@ -31,8 +32,6 @@ struct Worker::Pull {
 struct Worker::Side {
   Memory memory;
   NodeTable* shared = nullptr;
-  bool handles = false;    // any partition
-  bool elsewhere = false;  // any partition of another host
 };
 
 struct Worker::Table {
@@ -49,6 +48,9 @@ struct Worker::Table {
   std::vector<size_t> shards;
   size_t cache[kMaxLocalNodes] = {}, aside[kMaxLocalNodes] = {};
   std::vector<Side> sides;
+  /// Positions of the nodes that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
+  /// and waits for these.
+  std::vector<uint32_t> takers, answerers;
   uint32_t pushes = 0, pushed_before = 0, pushed_last = 0;
   Pull pulls[kTickets];
   std::vector<uint32_t> order;
@@ -85,14 +87,17 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
   auto made = std::make_shared<Table>(shape);
   made->sides.resize(nodes_.size());
   made->shards.resize(shape.partitions());
+  std::set<uint32_t> takers, answerers;
   for (uint32_t owner : shape.owners) {
     const uint32_t node = roster_.handler(host_, owner);
     const uint32_t at = position(node);
     made->handlers.push_back(at);
     made->owned.push_back(node == owner);
-    made->sides.at(at).handles = true;
-    if (node != owner) made->sides[at].elsewhere = true;
+    takers.insert(at);
+    if (node != owner) answerers.insert(at);
   }
+  made->takers.assign(takers.begin(), takers.end());
+  made->answerers.assign(answerers.begin(), answerers.end());
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = made;
   return made->memory.descriptor();
@@ -156,10 +161,9 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
   const bool free = wait([&table] {
-    for (const Side& side : table.sides) {
-      if (side.handles && !reached(side.shared->consumed.load(std::memory_order_acquire), table.pushes)) return false;
-    }
-    return true;
+    return std::all_of(table.takers.begin(), table.takers.end(), [&table](uint32_t node) {
+      return reached(table.sides[node].shared->consumed.load(std::memory_order_acquire), table.pushes);
+    });
   }, milliseconds);
   if (!free) return false;
   const TableShape& shape = table.shape;
@@ -188,8 +192,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   table.shared->pushed.store(table.pushes, std::memory_order_release);
   table.shared->activity.fetch_add(1);
   const uint32_t workers = roster_.workers[host_];
-  for (uint32_t node = 0; node < table.sides.size(); ++node) {
-    if (!table.sides[node].handles) continue;
+  for (uint32_t node : table.takers) {
     // The one that completes a round rings.
     if ((table.sides[node].shared->arrived.fetch_add(1) + 1) % workers == 0) ring(node);
   }
@@ -216,30 +219,25 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
         table.memory.at<int32_t>(table.layout.ticket_places[ticket]), pull.order.data());
   shared.want = pull.want;
   shared.flags = flags;
-  bool any = false;
-  for (const Side& side : table.sides) any = any || side.elsewhere;
-  if (any) {
+  if (!table.answerers.empty()) {
     pull.asked = shared.asked.load() + 1;
     shared.asked.store(pull.asked, std::memory_order_release);
     table.shared->activity.fetch_add(1);
-    for (uint32_t node = 0; node < table.sides.size(); ++node) {
-      if (table.sides[node].elsewhere) ring(node);
-    }
+    for (uint32_t node : table.answerers) ring(node);
   }
   return ticket;
 }
 
 bool Worker::is_answered(const Table& table, int ticket) {
   const Pull& pull = table.pulls[ticket];
-  for (uint32_t node = 0; node < table.sides.size(); ++node) {
-    const Side& side = table.sides[node];
-    if (side.handles && !reached(side.shared->version.load(std::memory_order_acquire), pull.want)) return false;
-    if (side.elsewhere && !reached(table.shared->tickets[ticket].answered[node].load(std::memory_order_acquire),
-                                   pull.asked)) {
-      return false;
-    }
-  }
-  return true;
+  const auto shows = [&](uint32_t node) {
+    return reached(table.sides[node].shared->version.load(std::memory_order_acquire), pull.want);
+  };
+  const auto has_answered = [&](uint32_t node) {
+    return reached(table.shared->tickets[ticket].answered[node].load(std::memory_order_acquire), pull.asked);
+  };
+  return std::all_of(table.takers.begin(), table.takers.end(), shows) &&
+         std::all_of(table.answerers.begin(), table.answerers.end(), has_answered);
 }
 
 bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
@@ -312,8 +310,8 @@ void Worker::write(Table& table, int ticket, char* out) {
   }
   if (overflow) table.overflows |= kPulledOverflow;
   table.shared->tickets[ticket].released.store(pull.asked);
-  for (uint32_t node = 0; (pull.flags & kExact) && node < table.sides.size(); ++node) {
-    if (!table.sides[node].elsewhere || !table.sides[node].shared->crowded.load()) continue;
+  for (uint32_t node : table.answerers) {
+    if (!(pull.flags & kExact) || !table.sides[node].shared->crowded.load()) continue;
     table.shared->activity.fetch_add(1);
     ring(node);
   }

@@ -102,12 +102,17 @@ class Hosts:
                     lib.checked(lib.worker_add_node(worker, number, os.dup(lib.node_bell(node)), lib.node_block(node)))
         self.start()
         self.tables = {}
+        #: By table: descriptors of the memory that workers share for it.
+        self.memories = {}
         self._inboxes = {}
 
     def start(self):
         """Have nodes work."""
-        for node in self.nodes:
-            lib.checked(lib.node_start(node))
+        for number in range(len(self.nodes)):
+            self.start_node(number)
+
+    def start_node(self, number):
+        lib.checked(lib.node_start(self.nodes[number]))
 
     def join(self, one, other):
         for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):
@@ -122,8 +127,10 @@ class Hosts:
         shape = (number, rows, width, DTYPES.index(np.dtype(dtype)), halves, len(owners), library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         descriptors = [lib.checked(lib.node_add_table(node, *shape)) for node in self.nodes]
+        self.memories[number] = []
         for host, local, worker in self.workers:
             mine = lib.checked(lib.worker_add_table(worker, *shape))
+            self.memories[number].append(mine)
             for node, descriptor in enumerate(descriptors):
                 if self.node_hosts[node] == host:
                     lib.checked(lib.node_attach(self.nodes[node], number, local, mine))

@@ -1,8 +1,10 @@
 """Rows through nodes and workers of several hosts: sums, versions, pulls, in every shape of a job."""
+import mmap
+
 import numpy as np
 import pytest
 
-from .hosts import ASSIGN, EXACT, FENCE, SGD, hosts
+from .hosts import ASSIGN, EXACT, FENCE, SGD, Hosts, hosts
 
 #: Workers and nodes by host: one host, several servers on it, several hosts, a host without server, one without worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
@@ -123,3 +125,37 @@ def test_exact_pulls_and_fences(workers, nodes):
             np.testing.assert_array_equal(rounded, exact.astype(np.float16))
             np.testing.assert_array_equal(rounded, found[0][1])
             np.testing.assert_array_equal(exact, again)
+
+
+class LateStart(Hosts):
+    """Its nodes are started by the test."""
+
+    def start(self):
+        pass
+
+
+def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
+    """Workers do not wait for it, so what it would read of their memory may change at any time."""
+    job = LateStart([2], [2])
+    try:
+        for table, owner in enumerate((0, 1)):
+            job.table(table, 40, 2, [owner] * 4)
+            job.rule(table, ASSIGN)
+        job.start_node(1)
+
+        def train(worker, table):
+            for step in range(3):
+                assert job.push(worker, table, np.arange(40), np.full((40, 2), step))
+                assert (job.pull(worker, table, np.arange(40)) == step).all()
+        job.everywhere(lambda worker: train(worker, 1))
+        for memory in job.memories[1]:
+            with mmap.mmap(memory, 0) as mapped:
+                bounds = np.array([0, 10, 20, 30, 40], np.uint32).tobytes()
+                at = mapped.find(bounds)
+                assert at > 0
+                mapped[at:at + len(bounds)] = np.array([0, 40, 3, 0, 7], np.uint32).tobytes()
+        job.start_node(0)
+        job.everywhere(lambda worker: train(worker, 0))
+    finally:
+        job.close()
+    assert job.failures == []
