@@ -99,7 +99,7 @@ class Node {
   void look(Table& table);
   bool too_many_questions(Table& table, uint32_t peer);
   bool take_pulls(Table& table);
-  bool take_pull(Table& table, const Pull& pull);
+  bool take_pull(Table& table, const Pull& pull);  // false if it waits for room
   bool finish_pulls(Table& table);
   bool round_is_complete(const Table& table) const;
   void take_round(Table& table);

@@ -33,17 +33,22 @@ void Node::look(Table& table) {
 }
 
 bool Node::take_pulls(Table& table) {
-  bool news = false;
+  bool any_waits = false;
   for (size_t i = 0; i < table.pulls.size();) {
     const Pull pull = table.pulls[i];
-    if (!reached(table.taken, table.sides[pull.worker].shared->tickets[pull.ticket].want) || !take_pull(table, pull)) {
+    const bool due = reached(table.taken, table.sides[pull.worker].shared->tickets[pull.ticket].want);
+    if (!due || !take_pull(table, pull)) {
+      any_waits = any_waits || due;
       ++i;
       continue;
     }
     table.pulls.erase(table.pulls.begin() + i);
-    news = finish_pulls(table) || news;
   }
-  return news;
+  if (table.crowded && !any_waits) {
+    table.crowded = false;
+    table.shared->crowded.store(0);
+  }
+  return finish_pulls(table);
 }
 
 bool Node::take_pull(Table& table, const Pull& taken) {
@@ -57,12 +62,14 @@ bool Node::take_pull(Table& table, const Pull& taken) {
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
   if (flags & kExact) {
-    table.shared->crowded.store(1);
+    if (!table.crowded) {  // before this looks at what was released: a ticket that is given back later rings
+      table.crowded = true;
+      table.shared->crowded.store(1);
+    }
     // Room that was set aside is free again once nobody reads it.
     auto& beside = table.beside;
     beside.erase(std::remove_if(beside.begin(), beside.end(), [&](const Pull& other) {
-      return reached(table.sides[other.worker].shared->tickets[other.ticket].released.load(std::memory_order_acquire),
-                     other.asked);
+      return reached(table.sides[other.worker].shared->tickets[other.ticket].released.load(), other.asked);
     }), beside.end());
     if (beside.empty()) table.aside = 0;
     uint64_t rows = 0, all = 0;
@@ -72,8 +79,7 @@ bool Node::take_pull(Table& table, const Pull& taken) {
       all += shape.rows_of(part);
     }
     if (table.aside + rows > all && !beside.empty()) return false;
-    table.shared->crowded.store(0);
-    beside.push_back(pull);
+    if (rows > 0) beside.push_back(pull);
   }
   std::vector<int32_t> missing;
   std::vector<uint8_t> fenced(roster_.hosts.size(), 0);

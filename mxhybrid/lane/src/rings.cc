@@ -45,14 +45,14 @@ void Way::define(uint32_t number, uint64_t tag, uint32_t capacity) {
   } else if (made.capacity != capacity || made.written.load() != made.taken.load()) {
     throw std::runtime_error("a ring that is not free");
   }
-  made.tag.store(tag + 1, std::memory_order_release);
+  made.tag.store(tag + 1);
   if (number >= head().rings.load()) head().rings.store(number + 1);
 }
 
 uint32_t Way::find(uint64_t tag) const {
   const uint32_t count = std::min(head().rings.load(), kMostRings);
   for (uint32_t number = 0; number < count; ++number) {
-    if (ring(number).tag.load(std::memory_order_acquire) == tag + 1) return number;
+    if (ring(number).tag.load() == tag + 1) return number;
   }
   return kMostRings;
 }

@@ -44,7 +44,7 @@ struct WayHead {
 /// use of a move begins at a multiple of 8.
 struct RingHead {
   /// Whose it is, plus 1; stored after the two fields below, which never change afterwards.  The writer may give the
-  /// ring another tag when everything in it was taken.
+  /// ring another tag when everything in it was taken.  A reader that is `hungry` looks for it: see shared.h.
   alignas(64) std::atomic<uint64_t> tag;
   uint64_t offset;
   uint32_t capacity;

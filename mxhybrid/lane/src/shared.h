@@ -6,6 +6,10 @@
 //
 // Counters only ever grow, modulo 2^32: `reached` compares them.  Each is written by one side, with release order
 // after whatever it announces, and read by the other with acquire order.
+//
+// A process that is about to sleep says so (`asleep`, `sleepers`, `crowded`, `hungry`) and then looks once more; the
+// other side changes something and then looks whether anybody sleeps.  One of them has to see what the other stored, so
+// all four are sequentially consistent: a load with acquire order may be made before the store that precedes it.
 #pragma once
 
 #include <atomic>
@@ -165,7 +169,7 @@ struct WorkerTableLayout {
 /// result is there.
 struct SumGiven {
   alignas(64) Counter count;
-  int32_t priority;
+  std::atomic<int32_t> priority;
 };
 
 /// One of each host and sum; the result follows, which stays until all workers have given again.

@@ -49,7 +49,7 @@ struct Sums::Sum {
   std::vector<uint8_t> expected;    // by piece: whether its result is to come from another host
 
   SumGiven& given(uint32_t worker) const { return *sides[worker]->at<SumGiven>(0); }
-  int32_t priority() const { return given(0).priority; }
+  int32_t priority() const { return given(0).priority.load(std::memory_order_relaxed); }
   bool complete() const {
     for (uint32_t worker = 0; worker < sides.size(); ++worker) {
       if (!reached(given(worker).count.load(std::memory_order_acquire), round + 1)) return false;

@@ -44,7 +44,9 @@ class WorkerSums::Sum {
   char* given() const { return given_.at<char>(kSumData); }
   char* total() const { return total_.at<char>(kSumData); }
   /// Sums that are ready together are made in the order of their priorities, the highest first.
-  void set_priority(int32_t priority) { given_.at<SumGiven>(0)->priority = priority; }
+  void set_priority(int32_t priority) {
+    given_.at<SumGiven>(0)->priority.store(priority, std::memory_order_relaxed);
+  }
   /// The values are in their place; `complete` is to be called when the result is.
   void begin(const OnComplete& complete);
 

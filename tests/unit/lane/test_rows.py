@@ -4,7 +4,7 @@ import mmap
 import numpy as np
 import pytest
 
-from .hosts import ASSIGN, EXACT, FENCE, SGD, Hosts, hosts
+from .hosts import ASSIGN, EXACT, FENCE, SGD, Hosts, hosts, lib
 
 #: Workers and nodes by host: one host, several servers on it, several hosts, a host without server, one without worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
@@ -159,3 +159,25 @@ def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
     finally:
         job.close()
     assert job.failures == []
+
+
+#: Where ``NodeTable`` has `crowded`, see ``shared.h``.
+CROWDED_OFFSET = 3 * 64
+
+
+def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
+    """A worker that gives room back rings the node only while the node says that a pull waits for room."""
+    rows, own = 2 * np.arange(600), 2 * np.arange(100) + 1
+    with hosts([3, 1], [1, 1]) as job:
+        job.table(0, 2000, 3, [1, 0])
+        job.rule(0, ASSIGN)
+        for worker in range(4):
+            assert job.push(worker, 0, np.arange(2000) if worker == 3 else [], np.ones((2000 * (worker == 3), 3)))
+        tickets = [job.ask(worker, 0, ids, EXACT) for worker, ids in enumerate((rows, rows, own))]
+        with mmap.mmap(lib.checked(lib.node_table(job.nodes[0], 0)), 0) as shared:
+            assert (job.take(2, 0, tickets[2], len(own)) == 1).all()
+            assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 1
+            for worker in (0, 1):
+                assert (job.take(worker, 0, tickets[worker], len(rows)) == 1).all()
+            assert (job.pull(0, 0, own, EXACT) == 1).all()
+            assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 0
