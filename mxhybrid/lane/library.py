@@ -11,7 +11,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 9
+_VERSION = 10
 
 #: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -42,7 +42,7 @@ _FUNCTIONS = {
     'node_shard': (_POINTER, [_POINTER, _U32, _U32]),
     'node_set_rule': (_INT, [_POINTER, _U32, _U32, _U32, _U32, _DOUBLES]),
     'node_set_state': (_INT, [_POINTER, _U32, _U32, _U32, _POINTER, _U64]),
-    'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U32]),
+    'node_set_updates': (_INT, [_POINTER, _U32, _U32, _U64]),
     'node_observe': (_INT, [_POINTER, Observer]),
     'node_start': (_INT, [_POINTER]),
     'node_close': (_INT, [_POINTER, _INT]),

@@ -111,7 +111,7 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 9; }
+int lane_version() { return 10; }
 
 const char* lane_error() { return error.c_str(); }
 
@@ -190,7 +190,7 @@ int lane_node_set_state(void* node, uint32_t number, uint32_t part, uint32_t slo
     return 0;
   }, -1);
 }
-int lane_node_set_updates(void* node, uint32_t number, uint32_t part, uint32_t count) {
+int lane_node_set_updates(void* node, uint32_t number, uint32_t part, uint64_t count) {
   return guarded([&] { static_cast<Node*>(node)->set_updates(number, part, count); return 0; }, -1);
 }
 using ObserverFunction = void (*)(uint32_t table, uint32_t part, int64_t begin, int64_t end, uint32_t rows);

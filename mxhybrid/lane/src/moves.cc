@@ -18,8 +18,8 @@ struct Moves::Ring {
   uint32_t capacity = 0;  // 0 if it is not known
   uint64_t tag = 0;
   char* data = nullptr;
-  uint32_t sent = 0;   // of an outgoing way: bytes that were sent; of the other: that are there
-  uint32_t taken = 0;  // that the reader is known to have taken, or was told to
+  uint32_t sent = kFirst;   // of an outgoing way: bytes that were sent; of the other: that are there
+  uint32_t taken = kFirst;  // that the reader is known to have taken, or was told to
 };
 
 /// A way's end on this host.
@@ -32,7 +32,7 @@ struct Moves::End {
   const bool outgoing;
   const uint32_t peer;  // node
   Way way;
-  uint32_t changed = 0;
+  uint32_t changed = kFirst;
   std::vector<Ring> rings;
 
   Ring& known(uint32_t number) {
@@ -43,7 +43,7 @@ struct Moves::End {
 
 Moves::Moves(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
     : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
-      seen_(roster.workers.at(host_)) {}
+      seen_(roster.workers.at(host_), kFirst) {}
 
 Moves::~Moves() = default;
 
@@ -187,7 +187,7 @@ void Moves::end(const Header& header, uint32_t from, const std::vector<Memory>& 
   Ring& known = end.known(header.want);
   RingHead& ring = end.way.ring(header.want);
   WayHead& head = end.way.head();
-  Counter* waits;
+  Flag* waits;
   if (header.kind == Message::kTaken) {
     known.taken += header.count;
     ring.taken.store(known.taken);

@@ -15,8 +15,8 @@
 namespace lane {
 namespace {
 
-/// How long the thread sleeps at most: should a ring ever be missed, training would be slow, and not hang.
-constexpr int kSleepMs = 1000;
+/// How long a node that ends waits at a time.
+constexpr int kCloseMs = 1000;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
 }
 
 Node::~Node() {
-  while (!close(kSleepMs)) {
+  while (!close(kCloseMs)) {
   }
   peers_.clear();
   ::close(epoll_);
@@ -74,7 +74,6 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
   for (uint32_t owner : shape.owners) handled.push_back(roster_.handler(host_, owner) == number_);
   auto made = std::make_shared<Table>(number, shape, number_, handled);
   uint64_t elsewhere = 0;
-  bool answers_pulls = false;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
     part.owner = shape.owners[i];
@@ -86,13 +85,13 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
       part.arrived.resize(roster_.workers.size());
     } else if (part.handled) {
       elsewhere += shape.rows_of(i);
-      answers_pulls = true;
+      made->owners[part.owner].part = i;
     }
     made->parts.push_back(std::move(part));
   }
   made->slots = Memory(std::max<uint64_t>(1, elsewhere) * sizeof(uint32_t));
   if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->sides.resize(workers_.size());
-  for (Side& side : made->sides) side.asked.resize(answers_pulls ? kTickets : 0);
+  for (Side& side : made->sides) side.asked.resize(made->owners.empty() ? 0 : kTickets, kFirst);
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(made);
 }
@@ -114,15 +113,7 @@ void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
 
 void Node::drop_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = tables_.find(number);
-  if (found == tables_.end()) return;
-  const size_t row_bytes = found->second->shape.row_bytes();
-  for (const Part& part : found->second->parts) {
-    for (const auto& queue : part.arrived) {
-      for (size_t i = 1; i < queue.size(); ++i) ahead_ -= Pushed::cost(queue[i].count, row_bytes);
-    }
-  }
-  tables_.erase(found);
+  tables_.erase(number);
 }
 
 int Node::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
@@ -178,7 +169,7 @@ void Node::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, 
   found.state_bytes[slot] = row_bytes;
 }
 
-void Node::set_updates(uint32_t number, uint32_t part, uint32_t count) {
+void Node::set_updates(uint32_t number, uint32_t part, uint64_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
   own_part(number, part).updates = count;
 }
@@ -234,7 +225,7 @@ void Node::serve() {
   }
   bool ends_well = false;
   try {
-    while (turn(kSleepMs)) {
+    while (turn(kFallbackMs)) {
     }
     ends_well = true;
   } catch (const std::bad_alloc&) {
@@ -322,9 +313,7 @@ bool Node::has_work() {
 void Node::notify() {
   for (Memory& memory : workers_) {
     if (!memory.mapped()) continue;
-    WorkerBlock& worker = *memory.at<WorkerBlock>(0);
-    worker.bell.fetch_add(1);
-    if (worker.sleepers.load() > 0) wake(worker.bell);
+    ring_bell(*memory.at<WorkerBlock>(0));
   }
 }
 
@@ -360,7 +349,7 @@ bool Node::progress(Table& table) {
 }
 
 bool Node::publish(Table& table) {
-  uint32_t version = table.taken, consumed = table.taken - (table.unsent > 0 ? 1 : 0);
+  uint32_t version = table.taken, consumed = table.taken - (table.reading > 0 ? 1 : 0);
   bool first = true;
   for (const Part& part : table.parts) {
     if (!part.mine) continue;

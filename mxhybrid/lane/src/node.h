@@ -66,7 +66,7 @@ class Node {
   /// Where optimizer state number `slot` lies, rows of `row_bytes`; it stays.
   void set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes);
   /// Updates made to a partition so far.
-  void set_updates(uint32_t number, uint32_t part, uint32_t count);
+  void set_updates(uint32_t number, uint32_t part, uint64_t count);
 
   /// Tell of every update from now on; before `start`.
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -83,6 +83,7 @@ class Node {
   struct Pushed;   // rows that another host pushed
   struct Part;     // a partition, as far as it is this node's business
   struct Side;     // what a worker of this host shares for a table
+  struct Owner;    // another node that owns partitions of a table
   struct Asked;    // a question to another node
   struct Question; // another node's
   struct Pull;     // a worker's, by ticket
@@ -108,7 +109,9 @@ class Node {
   void update(Table& table, uint32_t part);
   uint32_t apply(Table& table, uint32_t part, const std::vector<List>& lists);
   void answer(Table& table);
-  void ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places, char* to);
+  void ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places, char* to,
+           uint64_t own = 0);
+  void note_shown(Table& table, uint64_t question, const Asked& asked);
   bool publish(Table& table);
   void notify();
   const std::shared_ptr<Table>& shared_table(uint32_t number);
@@ -132,12 +135,11 @@ class Node {
   Moves moves_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;
-  size_t ahead_ = 0;  // bytes of pushes that wait behind others of their hosts
   std::atomic<bool> closing_{false};
   bool said_bye_ = false;
   bool freed_ = false;  // memory of workers that a message was read from
   std::thread thread_;
-  Counter ended_{0};  // 1 once the thread does nothing more
+  Flag ended_{0};  // 1 once the thread does nothing more
 };
 
 }  // namespace lane

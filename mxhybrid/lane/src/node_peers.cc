@@ -5,12 +5,6 @@
 #include "node_tables.h"
 
 namespace lane {
-namespace {
-
-/// Of pushes that wait behind others of their hosts, in bytes.
-constexpr size_t kMostAhead = size_t(1) << 30;
-
-}  // namespace
 
 void Node::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
@@ -29,8 +23,7 @@ void Node::Peer::begin(const Header& header, Piece pieces[2]) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
-      if (!part.arrived[host].empty() &&
-          node.ahead_ + Pushed::cost(header.count, shape.row_bytes()) > kMostAhead) {
+      if (part.arrived[host].size() >= kMostAhead) {
         throw std::runtime_error("too many pushes before others have made theirs");
       }
       arriving.count = header.count;
@@ -112,6 +105,7 @@ void Node::Peer::end(const Header& header) {
         widen(asked.halves.as<uint16_t>(), reinterpret_cast<float*>(asked.to),
               static_cast<size_t>(asked.count) * shape.width);
       }
+      node.note_shown(table, header.number, asked);
       table.asked.erase(found);
     }
   }

@@ -125,7 +125,7 @@ bool Node::take_pull(Table& table, const Pull& taken) {
 }
 
 void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places,
-               char* to) {
+               char* to, uint64_t own) {
   const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(places.size());
   auto message = std::make_unique<Outgoing>();
   Header& header = message->header;
@@ -135,13 +135,14 @@ void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const 
   header.part = part;
   header.count = count;
   header.want = want;
-  header.number = ++questions_;
+  header.number = own | ++questions_;
   message->buffers[0] = Buffer(count * sizeof(int32_t));
   if (count) std::memcpy(message->buffers[0].data(), places.data(), count * sizeof(int32_t));
   message->pieces[0] = {message->buffers[0].data(), message->buffers[0].size()};
   Asked& asked = table.asked[header.number];
   asked.peer = owner;
   asked.part = part;
+  asked.want = want;
   asked.count = count;
   asked.flags = flags;
   asked.to = to;
@@ -179,8 +180,8 @@ void Node::forget_rows(Table& table) {
 bool Node::too_many_questions(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
-  // Each ticket of a worker asks for each partition once at a time.
-  return *unanswered >= uint64_t(kTickets) * roster_.workers[roster_.hosts[peer]] * table.shape.partitions();
+  // Each ticket of a worker asks for each partition once at a time, and the node asks for itself.
+  return *unanswered > uint64_t(kTickets) * roster_.workers[roster_.hosts[peer]] * table.shape.partitions();
 }
 
 void Node::answer(Table& table) {

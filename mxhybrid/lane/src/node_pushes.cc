@@ -10,6 +10,9 @@ namespace lane {
 
 bool Node::round_is_complete(const Table& table) const {
   if (table.sides.empty() || table.unsent > 0) return false;
+  for (const auto& [node, owner] : table.owners) {
+    if (!reached(owner.shown + kMostAhead, table.taken + 1)) return false;
+  }
   for (const Side& side : table.sides) {
     if (side.shared == nullptr || !reached(side.shared->pushed.load(std::memory_order_acquire), table.taken + 1)) {
       return false;
@@ -36,6 +39,20 @@ void Node::take_round(Table& table) {
   for (uint32_t part = 0; part < parts; ++part) {
     if (table.parts[part].elsewhere()) send_on(table, part);
   }
+  for (auto& [node, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
+    if (owner.is_asked || reached(owner.shown + kMostAhead - 2, table.taken)) continue;
+    owner.is_asked = true;
+    ask(table, owner.part, table.taken, kFence, {}, nullptr, kOwnQuestion);
+  }
+}
+
+void Node::note_shown(Table& table, uint64_t question, const Asked& asked) {
+  Owner& owner = table.owners.at(asked.peer);
+  if (question & kOwnQuestion) owner.is_asked = false;
+  // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one before
+  // to all partitions.
+  const uint32_t shown = asked.flags & kFence ? asked.want : asked.want - 1;
+  if (reached(shown, owner.shown)) owner.shown = shown;
 }
 
 void Node::send_on(Table& table, uint32_t part) {
@@ -48,15 +65,11 @@ void Node::send_on(Table& table, uint32_t part) {
     most += lists.back().count;
   }
   uint32_t count = most;
+  bool reads_workers = false;
   if (lists.size() == 1 && !shape.halves) {  // from where they are
     message->pieces[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].places));
     message->pieces[1].data = const_cast<char*>(lists[0].rows);
-    ++table.unsent;
-    Table* sent = &table;
-    message->sent = [this, sent] {
-      --sent->unsent;
-      freed_ = true;
-    };
+    reads_workers = true;
   } else {
     const size_t row_bytes = shape.travelling_bytes(false);
     message->buffers[0] = Buffer(most * sizeof(int32_t));
@@ -82,13 +95,18 @@ void Node::send_on(Table& table, uint32_t part) {
   message->header.table = table.number;
   message->header.part = part;
   message->header.count = count;
+  ++table.unsent;
+  table.reading += reads_workers;
+  message->sent = [this, sent = &table, reads_workers] {
+    --sent->unsent;
+    sent->reading -= reads_workers;
+    freed_ = true;
+  };
   peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
 void Node::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
-  auto& queue = table.parts[part].arrived[host];
-  if (!queue.empty()) ahead_ += Pushed::cost(pushed.count, table.shape.row_bytes());
-  queue.push_back(std::move(pushed));
+  table.parts[part].arrived[host].push_back(std::move(pushed));
 }
 
 void Node::update(Table& table, uint32_t number) {
@@ -122,9 +140,7 @@ void Node::update(Table& table, uint32_t number) {
   const uint32_t touched = apply(table, number, lists);
   if (observer_) observer_(table.number, number, begin, now(), touched);
   for (auto& queue : part.arrived) {
-    if (queue.empty()) continue;
-    queue.pop_front();
-    if (!queue.empty()) ahead_ -= Pushed::cost(queue.front().count, table.shape.row_bytes());
+    if (!queue.empty()) queue.pop_front();
   }
   ++part.version;
 }

@@ -17,15 +17,22 @@ inline int64_t now() {
       .count();
 }
 
-struct Node::Pushed {
-  /// What each counts besides its size, in bytes.
-  static constexpr size_t kCost = 16 << 10;
+/// Pushes of a host to a partition that wait at its owner until other hosts have made theirs.  The host makes no more
+/// before it knows that the owner shows some of them: so the slowest host sets the pace, and queues stay short.
+constexpr uint32_t kMostAhead = 4;
+/// A question by which a node learns how far an owner is, and for which no worker waits: it comes behind all others of a
+/// table.
+constexpr uint64_t kOwnQuestion = uint64_t(1) << 63;
 
+struct Node::Pushed {
   uint32_t count;
   Buffer places, rows;
+};
 
-  /// What it takes at most, with rows of so many bytes.
-  static size_t cost(uint32_t count, size_t row_bytes) { return count * (sizeof(int32_t) + row_bytes) + kCost; }
+struct Node::Owner {
+  uint32_t part;            // one of its partitions
+  uint32_t shown = kFirst;  // pushes that all its partitions are known to show
+  bool is_asked = false;    // for more
 };
 
 struct Node::Part {
@@ -37,8 +44,8 @@ struct Node::Part {
   Rule rule;
   char* state[2] = {nullptr, nullptr};
   size_t state_bytes[2] = {0, 0};
-  uint32_t version = 0;  // pushes that it shows
-  uint32_t updates = 0;
+  uint32_t version = kFirst;  // pushes that it shows
+  uint64_t updates = 0;
   /// By host: what came from there and was not taken into account yet.  This host's entry stays empty.
   std::vector<std::deque<Pushed>> arrived;
 
@@ -51,13 +58,13 @@ struct Node::Part {
 struct Node::Side {
   Memory memory;
   WorkerTable* shared = nullptr;
-  uint32_t activity = 0;
+  uint32_t activity = kFirst;
   /// By ticket; empty if this node answers no pulls, see TableShape.
   std::vector<uint32_t> asked;
 };
 
 struct Node::Asked {
-  uint32_t peer, part, count;
+  uint32_t peer, part, want, count;
   uint8_t flags;
   char* to;
   Buffer halves;  // where rows arrive that have to be widened
@@ -96,10 +103,13 @@ struct Node::Table {
   std::vector<Part> parts;
   /// By worker of this host; empty if this node handles no partition, see TableShape.
   std::vector<Side> sides;
-  /// Rounds of this host's workers that were taken; messages that still read their memory.
-  uint32_t taken = 0;
-  uint32_t unsent = 0;
-  uint32_t version = 0;
+  /// Rounds of this host's workers that were taken.
+  uint32_t taken = kFirst;
+  /// Pushes to other hosts that were not sent yet, and those among them that still read the memory of workers.
+  uint32_t unsent = 0, reading = 0;
+  uint32_t version = kFirst;
+  /// By node of another host whose partitions this node handles.
+  std::map<uint32_t, Owner> owners;
 
   /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
   Memory slots;

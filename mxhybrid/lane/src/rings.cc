@@ -60,7 +60,7 @@ uint32_t Way::find(uint64_t tag) const {
 void Way::mark(uint32_t number, uint32_t turn) {
   ring(number).turn.store(turn);
   head().dirty[number / 64].fetch_or(uint64_t(1) << number % 64);
-  head().changed.fetch_add(1);
+  head().changed.add();
 }
 
 }  // namespace lane

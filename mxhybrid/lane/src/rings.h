@@ -28,11 +28,11 @@ constexpr size_t kRoom = size_t(1) << 32;
 /// What a way begins with.
 struct WayHead {
   /// Heads of rings that were ever used, all before this one; by the writer.
-  alignas(64) Counter rings;
+  alignas(64) Flag rings;
   /// 1 while the reader waits for bytes, or for a ring: who writes then puts 0 here and has to wake it.
-  alignas(64) Counter hungry;
+  alignas(64) Flag hungry;
   /// 1 while the writer waits for room: who takes then puts 0 here and has to wake it.
-  alignas(64) Counter crowded;
+  alignas(64) Flag crowded;
   /// Of ways to and from other hosts: changes that the worker made and its node has to look at, and in which rings.
   /// The worker sets the ring's bit and then adds 1; the node takes bits away and then looks.
   alignas(64) Counter changed;

@@ -45,19 +45,19 @@ WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
 }
 
 namespace {
-uint32_t* word(Counter& counter) { return reinterpret_cast<uint32_t*>(&counter); }
+uint32_t* word(Flag& flag) { return reinterpret_cast<uint32_t*>(&flag); }
 }  // namespace
 
-void sleep_while(Counter& counter, uint32_t seen, int milliseconds) {
+void sleep_while(Flag& flag, uint32_t seen, int milliseconds) {
   struct timespec limit = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
-  syscall(SYS_futex, word(counter), FUTEX_WAIT, seen, &limit, nullptr, 0);
+  syscall(SYS_futex, word(flag), FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-void wake(Counter& counter) { syscall(SYS_futex, word(counter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void wake(Flag& flag) { syscall(SYS_futex, word(flag), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 void ring_bell(WorkerBlock& worker) {
-  worker.bell.fetch_add(1);
-  if (worker.sleepers.load() > 0) wake(worker.bell);
+  worker.bell.add();
+  if (worker.sleepers.load() > 0) worker.bell.wake();
 }
 
 }  // namespace lane

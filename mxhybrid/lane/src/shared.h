@@ -4,7 +4,7 @@
 // worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
 // its nodes, and the other way round.
 //
-// Counters only ever grow, modulo 2^32: `reached` compares them.  Each is written by one side, with release order
+// Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is written by one side, with release order
 // after whatever it announces, and read by the other with acquire order.
 //
 // A process that is about to sleep says so (`asleep`, `sleepers`, `crowded`, `hungry`) and then looks once more; the
@@ -20,8 +20,48 @@
 
 namespace lane {
 
-using Counter = std::atomic<uint32_t>;
-static_assert(Counter::is_always_lock_free, "counters in shared memory must be lock-free");
+/// A flag, or a number of things that are there: no counter.
+using Flag = std::atomic<uint32_t>;
+static_assert(Flag::is_always_lock_free, "flags in shared memory must be lock-free");
+
+/// Sleep while `flag` has the value `seen`, at most so long.
+void sleep_while(Flag& flag, uint32_t seen, int milliseconds);
+/// Wake all that sleep on a flag.
+void wake(Flag& flag);
+
+// Tests begin just before the wrap, which nothing may depend on.
+#ifndef LANE_FIRST_COUNT
+#define LANE_FIRST_COUNT 0
+#endif
+/// The first value of each counter, a multiple of 8.
+constexpr uint32_t kFirst = LANE_FIRST_COUNT;
+static_assert(kFirst % 8 == 0, "elements in rings are aligned");
+
+/// A counter modulo 2^32 in shared memory.  New memory, all zeros, reads as `kFirst`.
+class Counter {
+ public:
+  uint32_t load(std::memory_order order = std::memory_order_seq_cst) const { return stored_.load(order) + kFirst; }
+  void store(uint32_t value, std::memory_order order = std::memory_order_seq_cst) {
+    stored_.store(value - kFirst, order);
+  }
+  /// Add 1, sequentially consistent.
+  void add() { stored_.fetch_add(1); }
+  /// Sleep while it has the value `seen`, at most so long.
+  void sleep_while(uint32_t seen, int milliseconds) { lane::sleep_while(stored_, seen - kFirst, milliseconds); }
+  /// Wake all that sleep.
+  void wake() { lane::wake(stored_); }
+
+ private:
+  Flag stored_;
+};
+
+/// Counts the workers that have arrived in all rounds so far.  A round is complete at a multiple of the number of
+/// workers, which need not divide 2^32; 2^64 is never reached.
+using Arrivals = std::atomic<uint64_t>;
+static_assert(Arrivals::is_always_lock_free, "counters in shared memory must be lock-free");
+
+/// Count a worker; returns whether the round is complete.
+inline bool completes_round(Arrivals& arrived, uint32_t workers) { return (arrived.fetch_add(1) + 1) % workers == 0; }
 
 inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>(now - wanted) >= 0; }
 
@@ -81,7 +121,7 @@ struct Traffic {
 /// One of each node.
 struct NodeBlock {
   /// 1 while the node sleeps, or is about to: who has work for it has to ring its bell then.
-  alignas(64) Counter asleep;
+  alignas(64) Flag asleep;
   alignas(64) Traffic traffic;
 };
 
@@ -92,10 +132,10 @@ struct NodeTable {
   alignas(64) Counter version;
   /// Pushes of this host's workers that this node does not need to see again: they may write the next one.
   alignas(64) Counter consumed;
-  /// Workers add 1 with each push: the one that makes a round complete rings.
-  alignas(64) Counter arrived;
+  /// Workers count themselves with each push: the one that makes a round complete rings.
+  alignas(64) Arrivals arrived;
   /// 1 while a pull waits for room beside the cache: who gives a ticket back has to ring then.
-  alignas(64) Counter crowded;
+  alignas(64) Flag crowded;
 };
 
 /// Where things are in the memory of a node for a table.
@@ -118,7 +158,7 @@ struct WorkerBlock {
   /// Nodes, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
   alignas(64) Counter bell;
   /// Threads of the worker that sleep on `bell`, or are about to.
-  alignas(64) Counter sleepers;
+  alignas(64) Flag sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
   alignas(64) Counter given;
   /// The worker adds 1 whenever nodes have to look at its ways to and from other hosts, see rings.h.
@@ -176,8 +216,8 @@ struct SumGiven {
 struct SumTotal {
   /// Results so far.
   alignas(64) Counter done;
-  /// Workers of the host add 1 when they give: the one that makes a round complete rings.
-  alignas(64) Counter arrived;
+  /// Workers of the host count themselves when they give: the one that makes a round complete rings.
+  alignas(64) Arrivals arrived;
 };
 
 /// Where values begin in the memory of either.
@@ -186,10 +226,13 @@ static_assert(sizeof(SumGiven) <= kSumData && sizeof(SumTotal) <= kSumData, "val
 
 // --------------------------------------------------------------------------------------------------------- waiting
 
-/// Sleep while `counter` has the value `seen`, at most so long.
-void sleep_while(Counter& counter, uint32_t seen, int milliseconds);
-/// Wake all that sleep on a counter.
-void wake(Counter& counter);
+/// How long threads sleep at most: should a ring ever be missed, training would be slow, and not hang.  Tests find
+/// missed rings, and so have it long.
+#ifndef LANE_FALLBACK_MS
+#define LANE_FALLBACK_MS 1000
+#endif
+constexpr int kFallbackMs = LANE_FALLBACK_MS;
+
 /// Tell a worker that something has happened.
 void ring_bell(WorkerBlock& worker);
 

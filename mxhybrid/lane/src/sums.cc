@@ -43,7 +43,7 @@ struct Sums::Sum {
   /// Results that have yet to be sent, from where the next sum will be made.
   std::shared_ptr<uint32_t> unsent = std::make_shared<uint32_t>(0);
 
-  uint32_t round = 0, waiting = 0;
+  uint32_t round = kFirst, waiting = 0;
   bool under_way = false;
   std::map<uint32_t, Owned> owned;  // by piece
   std::vector<uint8_t> expected;    // by piece: whether its result is to come from another host
@@ -62,7 +62,7 @@ struct Sums::Sum {
 
 Sums::Sums(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
     : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
-      seen_(roster.workers.at(host_)) {
+      seen_(roster.workers.at(host_), kFirst) {
   for (uint32_t host = 0; host < roster.workers.size(); ++host) {
     if (roster.workers[host] > 0) hosts_.push_back(host);
   }

@@ -170,7 +170,7 @@ Update kernel_for(Kind kind) {
 
 }  // namespace
 
-Settings::Settings(const Rule& rule, uint32_t count)
+Settings::Settings(const Rule& rule, uint64_t count)
     : lr(rule.lr),
       wd(rule.wd),
       rescale(rule.rescale),

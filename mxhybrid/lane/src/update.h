@@ -45,7 +45,7 @@ struct Settings {
   float lr, wd, rescale, clip, momentum, beta1, beta2, epsilon, lamda1, beta;
 
   /// Those of update number `count`, from 1 on: adam's rate depends on it.
-  Settings(const Rule& rule, uint32_t count);
+  Settings(const Rule& rule, uint64_t count);
 };
 
 /// One row with its state, and its gradient.

@@ -4,12 +4,6 @@
 #include <iterator>
 
 namespace lane {
-namespace {
-
-/// How long the thread sleeps at most: should a ring ever be missed, training would be slow, and not hang.
-constexpr int kSleepMs = 1000;
-
-}  // namespace
 
 void Waiter::push(Item item) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -48,7 +42,7 @@ void Waiter::serve() {
     done.clear();
     if (any) continue;
     block_.sleepers.fetch_add(1);
-    sleep_while(block_.bell, seen, kSleepMs);
+    block_.bell.sleep_while(seen, kFallbackMs);
     block_.sleepers.fetch_sub(1);
   }
 }
@@ -59,8 +53,8 @@ void Waiter::close() {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
-  block_.bell.fetch_add(1);
-  wake(block_.bell);
+  block_.bell.add();
+  block_.bell.wake();
   thread_.join();
   added_.clear();
 }

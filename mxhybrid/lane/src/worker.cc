@@ -24,7 +24,7 @@ constexpr uint32_t kUnusual = 4;
 struct Worker::Pull {
   bool used = false;
   bool delivered = false;  // or to be
-  uint32_t want = 0, asked = 0, flags = 0;
+  uint32_t want = kFirst, asked = kFirst, flags = 0;
   std::vector<uint32_t> order;
 };
 
@@ -51,7 +51,8 @@ struct Worker::Table {
   /// Positions of the nodes that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
   /// and waits for these.
   std::vector<uint32_t> takers, answerers;
-  uint32_t pushes = 0, pushed_before = 0, pushed_last = 0;
+  uint32_t pushes = kFirst;
+  uint32_t pushed_before = 0, pushed_last = 0;
   Pull pulls[kTickets];
   std::vector<uint32_t> order;
   std::atomic<uint32_t> overflows{0};
@@ -152,7 +153,7 @@ bool Worker::wait(Done done, int milliseconds) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
     if (left <= 0) return false;
     block.sleepers.fetch_add(1);
-    sleep_while(block.bell, seen, static_cast<int>(left));
+    block.bell.sleep_while(seen, static_cast<int>(left));
     block.sleepers.fetch_sub(1);
   }
 }
@@ -190,11 +191,11 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   }
   ++table.pushes;
   table.shared->pushed.store(table.pushes, std::memory_order_release);
-  table.shared->activity.fetch_add(1);
+  table.shared->activity.add();
   const uint32_t workers = roster_.workers[host_];
   for (uint32_t node : table.takers) {
     // The one that completes a round rings.
-    if ((table.sides[node].shared->arrived.fetch_add(1) + 1) % workers == 0) ring(node);
+    if (completes_round(table.sides[node].shared->arrived, workers)) ring(node);
   }
   return true;
 }
@@ -222,7 +223,7 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
   if (!table.answerers.empty()) {
     pull.asked = shared.asked.load() + 1;
     shared.asked.store(pull.asked, std::memory_order_release);
-    table.shared->activity.fetch_add(1);
+    table.shared->activity.add();
     for (uint32_t node : table.answerers) ring(node);
   }
   return ticket;
@@ -312,7 +313,7 @@ void Worker::write(Table& table, int ticket, char* out) {
   table.shared->tickets[ticket].released.store(pull.asked);
   for (uint32_t node : table.answerers) {
     if (!(pull.flags & kExact) || !table.sides[node].shared->crowded.load()) continue;
-    table.shared->activity.fetch_add(1);
+    table.shared->activity.add();
     ring(node);
   }
   bool was_delivered;

@@ -73,7 +73,7 @@ void WorkerMoves::written(Link& link, uint32_t ring) {
     return;
   }
   link.out->mark(ring, block_.moved.load());
-  block_.moved.fetch_add(1);
+  block_.moved.add();
   ring_(link.node);
 }
 
@@ -83,7 +83,7 @@ void WorkerMoves::taken(Link& link, uint32_t ring) {
     return;
   }
   link.in->mark(ring, block_.moved.load());
-  block_.moved.fetch_add(1);
+  block_.moved.add();
   ring_(link.node);
 }
 

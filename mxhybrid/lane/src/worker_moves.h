@@ -99,7 +99,7 @@ class Move : public std::enable_shared_from_this<Move> {
     char* data = nullptr;
     // Of the use at hand: bytes that were copied; the box at which that is, and where that begins.
     size_t done = 0, box = 0, start = 0;
-    uint32_t told = 0;  // to the node: what was taken
+    uint32_t told = kFirst;  // to the node: what was taken
 
     void add(const Box& box) {
       boxes.push_back(box);

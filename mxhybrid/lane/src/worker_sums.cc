@@ -42,8 +42,8 @@ void WorkerSums::Sum::begin(const OnComplete& complete) {
   SumTotal* total = total_.at<SumTotal>(0);
   all_->waiter_.add([total, round] { return reached(total->done.load(std::memory_order_acquire), round); }, complete);
   given_.at<SumGiven>(0)->count.store(round, std::memory_order_release);
-  all_->block_.given.fetch_add(1);
-  if ((total->arrived.fetch_add(1) + 1) % all_->workers_ == 0) all_->ring_(node_);
+  all_->block_.given.add();
+  if (completes_round(total->arrived, all_->workers_)) all_->ring_(node_);
 }
 
 }  // namespace lane

@@ -57,7 +57,7 @@ class WorkerSums::Sum {
   uint32_t node_ = 0;
   Memory given_, total_;
   size_t size_ = 0;
-  uint32_t round_ = 0;
+  uint32_t round_ = kFirst;
 };
 
 }  // namespace lane

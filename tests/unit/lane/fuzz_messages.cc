@@ -564,7 +564,7 @@ std::vector<Case> cases() {
                repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2), step(kAskRows, 1, {1, 0, 0}), answers,
                step(kTakeRows, 1, {1})})},
       {"more questions than tickets ask", "too many questions", 0,
-       repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 1)},
+       repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 2)},
       {"moves", "", 3,
        joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {5, 1, 9, 1}), step(kTakeBytes, 1),
                say(kAMove, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kTakeBytes, 1), step(kGoOn, 1, {kMoves, 255}),

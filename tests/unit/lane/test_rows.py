@@ -4,7 +4,7 @@ import mmap
 import numpy as np
 import pytest
 
-from .hosts import ASSIGN, EXACT, FENCE, SGD, Hosts, hosts, lib
+from .hosts import ADAM, ASSIGN, EXACT, FENCE, SGD, LIMIT_MS, Hosts, hosts, lib, pointer
 
 #: Workers and nodes by host: one host, several servers on it, several hosts, a host without server, one without worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
@@ -146,8 +146,9 @@ def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
         def train(worker, table):
             for step in range(3):
                 assert job.push(worker, table, np.arange(40), np.full((40, 2), step))
-                assert (job.pull(worker, table, np.arange(40)) == step).all()
-        job.everywhere(lambda worker: train(worker, 1))
+                assert (job.pull(worker, table, np.arange(40)) == 2 * step).all()
+            return True
+        assert all(job.everywhere(lambda worker: train(worker, 1)))
         for memory in job.memories[1]:
             with mmap.mmap(memory, 0) as mapped:
                 bounds = np.array([0, 10, 20, 30, 40], np.uint32).tobytes()
@@ -155,7 +156,7 @@ def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
                 assert at > 0
                 mapped[at:at + len(bounds)] = np.array([0, 40, 3, 0, 7], np.uint32).tobytes()
         job.start_node(0)
-        job.everywhere(lambda worker: train(worker, 0))
+        assert all(job.everywhere(lambda worker: train(worker, 0)))
     finally:
         job.close()
     assert job.failures == []
@@ -181,3 +182,42 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
                 assert (job.take(worker, 0, tickets[worker], len(rows)) == 1).all()
             assert (job.pull(0, 0, own, EXACT) == 1).all()
             assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 0
+
+
+def test_adam_counts_more_updates_than_32_bits_hold():
+    gradient, rate = np.full((4, 3), 0.5), 0.1
+    with hosts([1], [1]) as job:
+        job.table(0, 4, 3, [0], 'float64')
+        states = job.states(0, 3, 2)
+        job.rule(0, ADAM, lr=rate, beta1=0.9, beta2=0.999, epsilon=1e-8)
+        lib.checked(lib.node_set_updates(job.nodes[0], 0, 0, (1 << 32) - 2))
+        mean, square, weight = (np.zeros((4, 3)) for _ in range(3))
+        for _ in range(4):
+            assert job.push(0, 0, np.arange(4), gradient)
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient ** 2
+            weight = weight - rate * mean / (np.sqrt(square) + 1e-8)  # the corrections have long become 1
+            np.testing.assert_allclose(job.pull(0, 0, np.arange(4)), weight, rtol=1e-5)
+        assert states
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_pushes_without_pulls_wait_for_a_host_that_is_late(workers):
+    """A host may be a few pushes ahead of others, whose number does not depend on the size of the rows."""
+    rows, most = 5000, 10
+    with hosts([workers, 1], [1, 1]) as job:
+        job.table(0, rows, 4, [1, 1])
+        job.rule(0, SGD, lr=1.0, rescale=-1.0)
+
+        def push(worker, limit_ms=LIMIT_MS):
+            ids, values = np.arange(rows), np.ones((rows, 4), np.float32)
+            return lib.checked(lib.worker_push(job.workers[worker][2], 0, pointer(ids), rows, pointer(values),
+                                               limit_ms)) == 0
+        ahead = 0
+        while ahead < 3 * most and all(push(worker, 500) for worker in range(workers)):
+            ahead += 1
+        assert 2 <= ahead <= most
+
+        def go_on(worker):
+            pushed = all(push(worker) for _ in range(3 * most - ahead * (worker < workers)))
+            return pushed and (job.pull(worker, 0, np.arange(rows)) == 3 * most * (workers + 1)).all()
+        assert all(job.everywhere(go_on))

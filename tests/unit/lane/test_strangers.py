@@ -70,9 +70,9 @@ def refused(job, data):
     (fragment(message(PUSH, count=11)), 'too many rows'),
     (fragment(message(PULL, count=1 << 31)), 'too many rows'),
     (fragment(message(PULL, part=1)), 'not here'),
-    # More than a worker's tickets ask of both partitions; and more than 1 GB, as which small pushes count.
-    (fragment(message(PULL, want=1)) * 17, 'too many questions'),
-    (fragment(message(PUSH)) * 65538, 'too many pushes'),
+    # More than a worker's tickets and its node ask of both partitions; and more than wait for other hosts' pushes.
+    (fragment(message(PULL, want=1)) * 18, 'too many questions'),
+    (fragment(message(PUSH)) * 5, 'too many pushes'),
     (fragment(message(ROWS, part=1, count=3, number=5)), 'no question'),
     (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed places'),
     (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed places'),
