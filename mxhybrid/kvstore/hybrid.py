@@ -188,6 +188,7 @@ class Hybrid(KVStore):
             checks.stypes(call, name, outs, (value.stype,), 'give outputs the storage type of the value')
             if value.stype == 'row_sparse':
                 checks.server_dtype(call, name, value.dtype)
+                checks.initial_rows(call, name, value)
         for key, value, outs in given:
             name = self._names.get(key, str(key))
             with self._meter.call(call, parameter=name):
@@ -216,7 +217,10 @@ class Hybrid(KVStore):
 
     @_unrecorded
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Sum `value` over devices and workers into the keys, by the optimizer if one is set (collective)."""
+        """Sum `value` over devices and workers into the keys, by the optimizer if one is set (collective).
+
+        Row ids of a row_sparse array may come in any order and more than once: the rows of an id are added up.
+        """
         work = self._checked('push', key, value)
         for route, arrays in work:
             checks.gradient(route, arrays)

@@ -87,19 +87,27 @@ def make_row_sparse(ids, rows, shape):
 def sum_row_sparse(parts):
     """Sum row_sparse contributions: ``[(ids, rows), …]`` to one ``(ids, rows)``, ids sorted and unique.
 
-    Rows are added in the order given, which makes the result reproducible.  Ids within one contribution are unique.
+    Rows are added in the order given, which makes the result reproducible.  A contribution may have its ids in any
+    order, and more than once: its rows of one id are added up first.
     """
+    parts = [_merge_repeated(ids, rows) for ids, rows in parts]
     if len(parts) == 1:
-        ids, rows = parts[0]
-        if len(ids) < 2 or bool(np.all(ids[1:] > ids[:-1])):
-            return ids, rows
-        order = np.argsort(ids, kind='stable')
-        return ids[order], rows[order]
+        return parts[0]
     union = np.unique(np.concatenate([ids for ids, _ in parts]))
     total = np.zeros((len(union),) + parts[0][1].shape[1:], parts[0][1].dtype)
     for ids, rows in parts:
         total[np.searchsorted(union, ids)] += rows
     return union, total
+
+
+def _merge_repeated(ids, rows):
+    """Sort row ids, and add up the rows of an id that occurs more than once; returns both unchanged if none does."""
+    if len(ids) < 2 or bool(np.all(ids[1:] > ids[:-1])):
+        return ids, rows
+    order = np.argsort(ids, kind='stable')
+    ids, rows = ids[order], rows[order]
+    first = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
+    return (ids, rows) if len(first) == len(ids) else (ids[first], np.add.reduceat(rows, first, axis=0))
 
 
 def row_reader(array: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..lane.kernels import sorted_unique
 from ..lane.row_arrays import few_wanted
-from ..native.arrays import SERVER_DTYPES, host_view
+from ..native.arrays import SERVER_DTYPES, host_view, row_sparse_parts
 
 
 def pairs(call: str, key: Any, value: Any) -> List[Tuple[Any, List[Any]]]:
@@ -84,6 +84,16 @@ def row_ids(call: str, name: str, ids: np.ndarray, rows: int) -> None:
         bad = ids[(ids < 0) | (ids >= rows)]
         raise InputError('%s: row id %d is out of range for %s, which has rows 0 to %d'
                          % (call, int(bad[0]), name, rows - 1))
+
+
+def initial_rows(call: str, name: str, value: Any) -> None:
+    """Refuse a row_sparse initial value with a row outside the table, or with two values for one row."""
+    ids = np.sort(row_sparse_parts(value)[0])
+    row_ids(call, name, ids, value.shape[0])
+    repeated = ids[1:][ids[1:] == ids[:-1]]
+    if len(repeated):
+        raise InputError('%s: the value of %s has row id %d more than once: give each row one value'
+                         % (call, name, int(repeated[0])))
 
 
 def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:

@@ -1,6 +1,8 @@
 #include "rows.h"
 
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "half.h"
 
@@ -85,6 +87,15 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
     places[at] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
     order[at] = i;
   }
+}
+
+void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count) {
+  if (count == 0) return;
+  bool sorted = ids[0] >= 0 && static_cast<uint64_t>(ids[count - 1]) < shape.rows;
+  for (uint32_t i = 1; i < count; ++i) sorted &= ids[i] > ids[i - 1];
+  if (sorted) return;
+  throw std::runtime_error(std::to_string(count) + " row ids for a table of " + std::to_string(shape.rows) +
+                           " rows are not sorted, not unique or out of range: sum repeated rows and sort them first");
 }
 
 bool well_formed(const int32_t* places, uint32_t count, uint64_t rows) {

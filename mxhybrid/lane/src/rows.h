@@ -91,6 +91,9 @@ int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t*
 void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* places,
            uint32_t* order);
 
+/// Throws std::runtime_error unless row ids are sorted, unique and rows of the table: then as many fit into its memory.
+void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count);
+
 /// Whether places are sorted, unique and below `rows`.
 bool well_formed(const int32_t* places, uint32_t count, uint64_t rows);
 

@@ -161,6 +161,7 @@ bool Worker::wait(Done done, int milliseconds) {
 bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
+  check_ids(table.shape, ids, count);
   const bool free = wait([&table] {
     return std::all_of(table.takers.begin(), table.takers.end(), [&table](uint32_t node) {
       return reached(table.sides[node].shared->consumed.load(std::memory_order_acquire), table.pushes);
@@ -203,6 +204,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
 int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
+  check_ids(table.shape, ids, count);
   int ticket = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);

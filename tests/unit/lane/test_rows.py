@@ -4,7 +4,9 @@ import mmap
 import numpy as np
 import pytest
 
-from .hosts import ADAM, ASSIGN, EXACT, FENCE, SGD, LIMIT_MS, Hosts, hosts, lib, pointer
+from mxhybrid.base.errors import JobError
+
+from .hosts import ADAM, ASSIGN, EXACT, FENCE, LIMIT_MS, SGD, Hosts, hosts, lib, pointer
 
 #: Workers and nodes by host: one host, several servers on it, several hosts, a host without server, one without worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
@@ -45,6 +47,20 @@ def test_pushes_are_summed_and_pulls_see_them(workers, nodes, parts, dtype):
         for seen in found:
             wanted, pulled = seen[step]
             np.testing.assert_array_equal(pulled, value[wanted])
+
+
+@pytest.mark.parametrize('parts', [1, 3])
+@pytest.mark.parametrize('ids', [[1, 1], [2, 1], [-1, 3], [3, 9], list(range(9)) * 3, [0] * 1000, [1 << 40]])
+def test_ids_that_do_not_fit_into_the_memory_of_a_table_are_refused_before_a_byte_is_written(ids, parts):
+    with hosts([1], [1]) as job:
+        job.table(0, 9, 3, [0] * parts)
+        job.rule(0, ASSIGN)
+        values = np.arange(27.0).reshape(9, 3)
+        assert job.push(0, 0, np.arange(9), values)
+        for call in (lambda: job.push(0, 0, ids, np.ones((len(ids), 3))), lambda: job.pull(0, 0, ids)):
+            with pytest.raises(JobError, match='%d row ids for a table of 9 rows' % len(ids)):
+                call()
+        np.testing.assert_array_equal(job.pull(0, 0, np.arange(9)), values)
 
 
 @pytest.mark.parametrize('workers, nodes', [([1], [1]), ([1, 1], [1, 1])])

@@ -216,6 +216,24 @@ def test_sum_sorts_a_single_unsorted_contribution():
     assert ids.tolist() == [1, 3, 5] and rows[:, 0].tolist() == [1, 3, 5]
 
 
+@fast
+@given(st.lists(st.lists(st.integers(0, 6), max_size=30), min_size=1, max_size=3), st.sampled_from(DTYPES))
+def test_rows_of_an_id_that_one_contribution_repeats_are_summed(id_lists, dtype):
+    parts, dense = [], np.zeros((7, 3), dtype)
+    for seed, id_list in enumerate(id_lists):
+        ids = np.array(id_list, np.int64)
+        values = some_rows((len(ids), 3), dtype, seed)
+        parts.append((ids, values))
+        np.add.at(dense, ids, values)
+    before = [(ids.copy(), values.copy()) for ids, values in parts]
+    ids, total = sum_row_sparse(parts)
+    assert ids.tolist() == sorted(set().union(*id_lists)) and total.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(total, dense[ids])
+    for (old_ids, old_values), (new_ids, new_values) in zip(before, parts):
+        np.testing.assert_array_equal(old_ids, new_ids)
+        np.testing.assert_array_equal(old_values, new_values)
+
+
 def test_sum_keeps_rows_that_cancel_out():
     at = np.array([2])
     ids, rows = sum_row_sparse([(at, np.ones((1, 2))), (at, -np.ones((1, 2)))])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from mxhybrid.base.errors import HybridError, InputError
+from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.routes import checks
 
 
@@ -104,6 +105,16 @@ def test_a_wrong_shape_on_any_device_is_refused_with_both_shapes():
 def test_a_wrong_dtype_is_refused_with_the_cast_to_make():
     text = problem(checks.dtypes, 'push', 'w', [mx.nd.zeros(2, dtype='float64')], 'float32')
     assert text.startswith('push: w has dtype float32') and 'float64' in text and ".astype('float32')" in text
+
+
+@pytest.mark.parametrize('ids, said', [([2, 0, 2], r'has row id 2 more than once'), ([0, 5], 'row id 5 is out of range'),
+                                       ([-1], 'row id -1 is out of range')])
+def test_initial_values_without_one_value_for_each_row_are_refused(ids, said):
+    value = make_row_sparse(np.array(ids), np.ones((len(ids), 3), 'f4'), (5, 3))
+    text = problem(checks.initial_rows, 'init', 'words', value)
+    assert text.startswith('init: ') and 'words' in text and said in text
+    checks.initial_rows('init', 'words', make_row_sparse(np.array([4, 1]), np.ones((2, 3), 'f4'), (5, 3)))
+    checks.initial_rows('init', 'words', mx.nd.sparse.zeros('row_sparse', (5, 3)))
 
 
 def test_a_wrong_storage_type_is_refused_with_advice():
