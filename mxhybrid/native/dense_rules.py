@@ -8,6 +8,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
+from .optimizers import as_read
+
 
 class Update(NamedTuple):
     """What one update of several weights takes: a rule of ``lane/src/update.h``, its settings, two arrays of state a
@@ -34,17 +36,18 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) ->
         return None
     optimizer._set_current_context(context.device_id)
     clip = optimizer.clip_gradient
-    settings = {'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
+    settings = {'rescale': as_read(optimizer.rescale_grad), 'clip': as_read(clip) if clip else -1.0}
     optimizer._update_count(list(keys))
     lrs, wds = optimizer._get_lrs(list(keys)), optimizer._get_wds(list(keys))
     if isinstance(optimizer, mx.optimizer.Adam):
-        settings.update(beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+        settings.update(beta1=as_read(optimizer.beta1), beta2=as_read(optimizer.beta2),
+                        epsilon=as_read(optimizer.epsilon))
         for place, key in enumerate(keys):
             count = optimizer._index_update_count[key]
             lrs[place] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
         return Update('dense adam', settings, states, (lrs, wds))
     if optimizer.momentum > 0:
-        return Update('momentum', dict(settings, momentum=optimizer.momentum), states, (lrs, wds))
+        return Update('momentum', dict(settings, momentum=as_read(optimizer.momentum)), states, (lrs, wds))
     return Update('multi sgd', settings, states, (lrs, wds))
 
 

@@ -49,8 +49,8 @@ _NOT_SENT = BOOKKEEPING | {'lr', 'wd'}
 _SHORT_NAMES = {'nd': 'ndarray', 'sym': 'symbol', 'np': 'numpy', 'npx': 'numpy_extension', 'rnd': 'random'}
 
 _SCALARS = (bool, int, float, str, type(None))
-#: Marks a tuple in JSON, which has lists only.
-_TUPLE = '__tuple__'
+#: Marks a tuple in JSON, which has lists only, and a number of NumPy's that is less precise than Python's.
+_TUPLE, _NUMPY = '__tuple__', '__numpy__'
 
 
 def name_of(optimizer: Any) -> str:
@@ -142,7 +142,7 @@ def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any
     name = name_of(optimizer)
     if made_with is None or made_with[0] != name or not is_known(optimizer):
         return
-    before = made_with[1]
+    before = _unpacked(made_with[1])
     if 'momentum' in before and not before['momentum'] and optimizer.momentum > 0:
         setting, was = 'momentum=%g' % optimizer.momentum, '0'
     elif 'centered' in before and bool(before['centered']) != bool(optimizer.centered):
@@ -156,9 +156,22 @@ def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any
 
 def scalars(optimizer: Any) -> Dict[str, Any]:
     """All scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(optimizer).items()
-             if name not in _NOT_SENT}
-    return {name: value for name, value in plain.items() if isinstance(value, _SCALARS)}
+    return {name: _plain(value) for name, value in vars(optimizer).items()
+            if name not in _NOT_SENT and isinstance(value.item() if isinstance(value, np.generic) else value, _SCALARS)}
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's.  One of fewer bits keeps its type: MXNet's operators get settings as text, and
+    ``np.float32(0.1)`` has another text than the float64 of the same value.
+    """
+    if isinstance(value, (np.float16, np.float32)):
+        return {_NUMPY: [value.dtype.name, value.item()]}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_read(value: Any) -> float:
+    """The number that the text of a setting says, which is what MXNet's operators get of it."""
+    return float(str(value))
 
 
 def attributes_of(optimizer: Any) -> Dict[str, Any]:
@@ -179,12 +192,12 @@ def attributes_of(optimizer: Any) -> Dict[str, Any]:
 
 def _packed(value: Any) -> Any:
     if isinstance(value, np.generic):
-        value = value.item()
+        return _plain(value)
     if type(value) is list:
         return [_packed(one) for one in value]
     if type(value) is tuple:
         return {_TUPLE: [_packed(one) for one in value]}
-    if type(value) is dict and all(type(name) is str and name != _TUPLE for name in value):
+    if type(value) is dict and all(type(name) is str and name not in (_TUPLE, _NUMPY) for name in value):
         return {name: _packed(one) for name, one in value.items()}
     if not isinstance(value, _SCALARS):
         raise TypeError('a value of type %s' % type(value).__name__)
@@ -197,6 +210,8 @@ def _unpacked(value: Any) -> Any:
     if isinstance(value, dict):
         if _TUPLE in value:
             return tuple(_unpacked(one) for one in value[_TUPLE])
+        if _NUMPY in value:
+            return np.dtype(value[_NUMPY][0]).type(value[_NUMPY][1])
         return {name: _unpacked(one) for name, one in value.items()}
     return value
 

@@ -11,7 +11,7 @@ from mxnet import ndarray as nd
 from ..lane.node import Node
 from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
-from ..native.optimizers import TableOptimizer
+from ..native.optimizers import TableOptimizer, as_read
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .stored import Partition
 
@@ -33,7 +33,8 @@ def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
     clip = optimizer.clip_gradient
     found = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
     found.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
-    return {name: float(value) for name, value in found.items()}
+    # Python computes adam's learning rate with its two; between 0.0001 and 1 their floats are the same either way.
+    return {name: float(value) if name in ('beta1', 'beta2') else as_read(value) for name, value in found.items()}
 
 
 class Shard(Partition):

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "attribute.h"
 #include "bundle.h"
 #include "exchange_operator.h"
 #include "half.h"
@@ -520,6 +521,11 @@ void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 
 /// Whether all values of float16 are finite.
 int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }
+
+/// The float that MXNet's operators get of a setting, in a list of settings or by itself.
+float lane_attribute(double value, int in_list) {
+  return in_list ? lane::list_attribute(value) : lane::attribute(value);
+}
 
 int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
   return lane::sorted_unique(ids, count, rows, marks, result);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "attribute.h"
 #include "half.h"
 
 namespace lane {
@@ -50,8 +51,10 @@ void Bundle::update(const Rule& rule, const std::vector<Target>& targets) {
   for (size_t i = 0; i < items_.size(); ++i) {
     const Item& item = items_[i];
     const Target& target = targets[i];
-    settings.lr = static_cast<float>(target.lr);
-    settings.wd = static_cast<float>(target.wd);
+    // MXNet updates weights one by one with adam, and several at once with the others.
+    const bool alone = rule.kind == Kind::kDenseAdam;
+    settings.lr = alone ? attribute(target.lr) : list_attribute(target.lr);
+    settings.wd = alone ? attribute(target.wd) : list_attribute(target.wd);
     const size_t step = halves_ ? kBlock : item.count;
     for (size_t start = 0; start < item.count; start += step) {
       const size_t count = std::min(step, item.count - start);

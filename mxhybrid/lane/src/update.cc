@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "attribute.h"
+
 namespace lane {
 namespace {
 
@@ -171,19 +173,19 @@ Update kernel_for(Kind kind) {
 }  // namespace
 
 Settings::Settings(const Rule& rule, uint64_t count)
-    : lr(rule.lr),
-      wd(rule.wd),
-      rescale(rule.rescale),
-      clip(rule.clip),
-      momentum(rule.momentum),
-      beta1(rule.beta1),
-      beta2(rule.beta2),
-      epsilon(rule.epsilon),
-      lamda1(rule.lamda1),
-      beta(rule.beta) {
+    : lr(attribute(rule.lr)),
+      wd(attribute(rule.wd)),
+      rescale(attribute(rule.rescale)),
+      clip(attribute(rule.clip)),
+      momentum(attribute(rule.momentum)),
+      beta1(attribute(rule.beta1)),
+      beta2(attribute(rule.beta2)),
+      epsilon(attribute(rule.epsilon)),
+      lamda1(attribute(rule.lamda1)),
+      beta(attribute(rule.beta)) {
   if (rule.kind == Kind::kAdam) {  // as class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
-    lr = rule.lr * (std::sqrt(second) / first);
+    lr = attribute(rule.lr * (std::sqrt(second) / first));
   }
 }
 

@@ -40,7 +40,7 @@ struct Rule {
   double momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0, lamda1 = 0, beta = 0;
 };
 
-/// Settings of one update: float32, as the operators of MXNet take them.
+/// Settings of one update: float32, as the operators of MXNet get them, see attribute.h.
 struct Settings {
   float lr, wd, rescale, clip, momentum, beta1, beta2, epsilon, lamda1, beta;
 

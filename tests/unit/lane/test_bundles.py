@@ -14,6 +14,8 @@ from .hosts import hosts
 
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4)]
 ROUNDS = 4
+#: Where learning rates differ from round to round.
+MORE_ROUNDS = 40
 
 
 class OneHost:
@@ -43,6 +45,9 @@ OPTIMIZERS = {
     'momentum': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.01}),
     'momentum clip': ('sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'clip_gradient': 0.3}),
     'adam': ('adam', {'learning_rate': 0.01, 'wd': 0.1}),
+    'sgd odd': ('sgd', {'learning_rate': 1.7e-5, 'wd': 2.9e-5, 'clip_gradient': 4.3e-5}),
+    'momentum odd': ('sgd', {'learning_rate': 1.7e-5, 'momentum': 1.9e-5, 'wd': 2.9e-5}),
+    'adam odd': ('adam', {'learning_rate': 1.7e-5, 'wd': 2.9e-5, 'epsilon': 1.7e-7, 'clip_gradient': 4.3e-5}),
     'adam clip': ('adam', {'learning_rate': 0.01, 'beta1': 0.8, 'clip_gradient': 0.3}),
 }
 
@@ -63,9 +68,15 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     gradients = arrays(1, dtype)
     place = Place(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
     bundle = Bundle(place, gradients, np.dtype(dtype))
-    for step in range(ROUNDS):
+    rates = np.random.RandomState(7)
+    rounds = MORE_ROUNDS if name.endswith('odd') else ROUNDS
+    for step in range(rounds):
         for array, value in zip(gradients, arrays(10 + step, dtype)):
             value.copyto(array)
+        if name.endswith('odd'):  # numbers of which MXNet's operators get other floats than the nearest
+            lr, rescale = (10 ** rates.uniform(-7, 0, 2)).tolist()
+            for updater in (ours, theirs):
+                updater.optimizer.lr, updater.optimizer.rescale_grad = lr, rescale
         theirs(list(keys), gradients, expected)
         if step == 0:  # MXNet makes the state
             assert begin_update(ours, keys, mx.cpu(), dtype) is None
@@ -76,7 +87,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
         bundle.update(update.rule, update.settings, Values(found, update.states), update.rates, 0)
         for mine, other in zip(found, expected):
             np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
-    assert ours.optimizer.num_update == theirs.optimizer.num_update == ROUNDS
+    assert ours.optimizer.num_update == theirs.optimizer.num_update == rounds
     for key in keys:
         for mine, other in zip(*(state_arrays(updater.states[key]) for updater in (ours, theirs))):
             np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy())

@@ -165,5 +165,8 @@ def test_schedules_multipliers_and_counts_stay_on_the_worker():
 
 @pytest.mark.parametrize('kind', [float, np.float64, np.float32, np.float16])
 def test_numpy_scalars_travel_too(kind):
-    sent = json.loads(json.dumps(scalars(mx.optimizer.create('sgd', momentum=kind(0.5), clip_gradient=kind(2)))))
-    assert sent.get('momentum') == 0.5 and sent.get('clip_gradient') == 2
+    sent = json.loads(json.dumps(scalars(mx.optimizer.create('sgd', momentum=kind(0.3), clip_gradient=kind(2)))))
+    built = build('sgd', dict(sent, lr=0.1, wd=0.0))
+    assert built.momentum == kind(0.3) and built.clip_gradient == 2
+    # MXNet's operators get the text.
+    assert (str(built.momentum), str(built.clip_gradient)) == (str(kind(0.3)), str(kind(2)))

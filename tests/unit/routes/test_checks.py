@@ -107,8 +107,9 @@ def test_a_wrong_dtype_is_refused_with_the_cast_to_make():
     assert text.startswith('push: w has dtype float32') and 'float64' in text and ".astype('float32')" in text
 
 
-@pytest.mark.parametrize('ids, said', [([2, 0, 2], r'has row id 2 more than once'), ([0, 5], 'row id 5 is out of range'),
-                                       ([-1], 'row id -1 is out of range')])
+@pytest.mark.parametrize('ids, said', [
+    ([2, 0, 2], 'has row id 2 more than once'), ([0, 5], 'row id 5 is out of range'),
+    ([-1], 'row id -1 is out of range')])
 def test_initial_values_without_one_value_for_each_row_are_refused(ids, said):
     value = make_row_sparse(np.array(ids), np.ones((len(ids), 3), 'f4'), (5, 3))
     text = problem(checks.initial_rows, 'init', 'words', value)

@@ -123,6 +123,38 @@ def test_updates_to_the_same_bits_as_mxnet(one, name, own, more, dtype):
                                       reference.read(slot, 0, ROWS, theirs))
 
 
+#: Settings of which MXNet's operators get other floats than the nearest, by optimizer.
+ODD = {'sgd': [{'wd': 3.3e-5}, {'momentum': 1.7e-5, 'wd': 2.9e-5}],
+       'adam': [{'epsilon': np.float32(2.3e-7), 'beta2': np.float32(0.99)}, {'epsilon': 1.7e-7, 'wd': 2.9e-5}],
+       'adagrad': [{'eps': 3.7e-7}, {'eps': np.float32(3.7e-7)}], 'groupadagrad': [{'eps': 3.7e-7}],
+       'ftrl': [{'lamda1': 2.3e-5, 'beta': 7.7e-6, 'wd': 3.1e-5}]}
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('name, own', [(name, own) for name, settings in ODD.items() for own in settings])
+def test_updates_have_the_bits_of_mxnets_operators_at_any_learning_rate(one, name, own, dtype):
+    if dtype == 'float64' and name not in OF_ALL_DTYPES:
+        return  # MXNet keeps their state in float32
+    random = np.random.RandomState(1)
+    optimizer = made_by_mxnet(name, dict(own, rescale_grad=1.9e-5, clip_gradient=4.3e-5))
+    weights = random.standard_normal((ROWS, WIDTH)).astype(dtype)
+    here = one(dtype)
+    here.shard.set_mode(ASSIGN)
+    here.push(np.arange(ROWS), weights)
+    here.optimize(optimizer)
+    theirs = TableOptimizer(reference_of(optimizer), dict(attributes_of(optimizer), lr=optimizer.lr, wd=optimizer.wd))
+    reference = Partition(17, 'table', ROWS, WIDTH, OPTIMIZE)
+    reference.hold(make_row_sparse(np.arange(ROWS), weights, (ROWS, WIDTH)))
+    for rate in np.exp(random.uniform(np.log(1e-8), np.log(3), 60)):
+        optimizer.lr = float(rate)
+        here.optimize(optimizer)
+        theirs.change({'lr': optimizer.lr})
+        rows = random.standard_normal((ROWS, WIDTH)).astype(dtype)
+        here.push(np.arange(ROWS), rows)
+        reference.update(theirs, make_row_sparse(np.arange(ROWS), rows, (ROWS, WIDTH)))
+        np.testing.assert_array_equal(here.pull(), reference.view, err_msg='learning rate %r' % rate)
+
+
 def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
     here = one()
     here.optimize(made_by_mxnet('sgd', {'momentum': 0.9}))

@@ -1,0 +1,139 @@
+#include "attribute.h"
+
+#include <cctype>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <locale>
+#include <sstream>
+
+namespace lane {
+namespace {
+
+/// Digits after the point that dmlc-core's parser reads.
+constexpr int kMostDigits = 19;
+/// Python writes numbers with an exponent where theirs, as in `Decimal`, is not above the one or above the other.
+constexpr int kLeastPlain = -4, kMostPlain = 16;
+
+/// A decimal number: 0.d1d2d3... times a power of ten.
+struct Decimal {
+  std::string digits;
+  int exponent;
+};
+
+/// What printf made, in whatever locale: digits, then 'e' and an exponent.
+Decimal decimal_of(const char* printed) {
+  Decimal found;
+  const char* at = printed;
+  for (; *at != 'e'; ++at) {
+    if (std::isdigit(static_cast<unsigned char>(*at))) found.digits += *at;
+  }
+  while (found.digits.size() > 1 && found.digits.back() == '0') found.digits.pop_back();
+  found.exponent = std::atoi(at + 1) + 1;
+  return found;
+}
+
+/// The number with the fewest digits that reads as a positive `value`; of several the nearest.
+Decimal shortest(double value) {
+  char printed[40];
+  int fraction = 0;
+  // Below a power of two doubles are closer together than above it: what is nearest among decimals of 16 digits may
+  // read as another double, and the next one above as `value`.
+  const bool power = std::frexp(value, &fraction) == 0.5;
+  for (int precision = 14; precision < 17; ++precision) {  // 15 digits are as many as every double keeps
+    std::snprintf(printed, sizeof printed, "%.*e", precision, value);
+    if (std::strtod(printed, nullptr) == value) break;
+    if (!power) continue;
+    char* last = std::strchr(printed, 'e') - 1;
+    if (*last == '9') continue;
+    ++*last;
+    if (std::strtod(printed, nullptr) == value) break;
+  }
+  return decimal_of(printed);
+}
+
+/// ParseFloat<float> of dmlc-core for a positive number without sign and suffix.
+float parse(const char* at) {
+  uint64_t before = 0;
+  for (; std::isdigit(static_cast<unsigned char>(*at)); ++at) before = before * 10 + static_cast<uint64_t>(*at - '0');
+  float value = static_cast<float>(before);
+  if (*at == '.') {
+    uint64_t power = 1, after = 0;
+    int digits = 0;
+    for (++at; std::isdigit(static_cast<unsigned char>(*at)); ++at, ++digits) {
+      if (digits >= kMostDigits) continue;
+      after = after * 10 + static_cast<uint64_t>(*at - '0');
+      power *= 10;
+    }
+    value += static_cast<float>(static_cast<double>(after) / static_cast<double>(power));
+  }
+  if (*at != 'e') return value;
+  ++at;
+  const bool divides = *at == '-';
+  float scale = 1;
+  int exponent = std::abs(std::atoi(at));
+  for (; exponent >= 8; exponent -= 8) scale *= 1e8f;
+  for (; exponent > 0; --exponent) scale *= 10.f;
+  return divides ? value / scale : value * scale;
+}
+
+float parse_in_list(const char* text) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  float value = 0;
+  stream >> value;
+  return value;
+}
+
+/// Parses the text of a double, unless that was done before: few settings are in use at a time, again and again.
+template <float (*Parse)(const char*)>
+float remembered(double value) {
+  struct Known {
+    uint64_t bits;
+    float result;
+  };
+  constexpr int kKnownBits = 6;
+  thread_local Known known[1 << kKnownBits] = {};  // which holds for 0.0
+  if (!std::isfinite(value)) return static_cast<float>(value);
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  Known& place = known[(bits * 0x9E3779B97F4A7C15u) >> (64 - kKnownBits)];
+  if (place.bits != bits) {
+    const float parsed = Parse(text_of(std::fabs(value)).c_str());
+    place = {bits, std::signbit(value) ? -parsed : parsed};
+  }
+  return place.result;
+}
+
+}  // namespace
+
+std::string text_of(double value) {
+  if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
+  const Decimal number = shortest(std::fabs(value));
+  const int count = static_cast<int>(number.digits.size());
+  std::string text = value < 0 ? "-" : "";
+  if (number.exponent > kLeastPlain && number.exponent <= kMostPlain) {
+    if (number.exponent <= 0) {
+      text += "0." + std::string(-number.exponent, '0') + number.digits;
+    } else if (number.exponent >= count) {
+      text += number.digits + std::string(number.exponent - count, '0') + ".0";
+    } else {
+      text += number.digits.substr(0, number.exponent) + "." + number.digits.substr(number.exponent);
+    }
+    return text;
+  }
+  text += number.digits.substr(0, 1);
+  if (count > 1) text += "." + number.digits.substr(1);
+  const int exponent = number.exponent - 1;
+  char printed[16];
+  std::snprintf(printed, sizeof printed, "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
+  return text + printed;
+}
+
+float attribute(double value) { return remembered<parse>(value); }
+
+float list_attribute(double value) { return remembered<parse_in_list>(value); }
+
+}  // namespace lane
