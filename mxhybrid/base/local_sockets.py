@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from typing import Any, List, Optional, Tuple
 
 from .errors import JobError
@@ -15,6 +16,8 @@ from .errors import JobError
 #: Largest message on a connection, in bytes.
 _MESSAGE_BYTES = 4096
 _LEFT = 'a process of this host has left'
+#: Seconds in which a process that listens lets others in.
+_CONNECT_S = 60
 
 
 class Left(JobError):
@@ -62,9 +65,7 @@ class Connection:
 
     def readable(self, timeout: float) -> bool:
         """Whether there is something to receive within `timeout` seconds."""
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        return bool(poll.poll(1000 * max(0.0, timeout)))
+        return _readable(self, max(0.0, timeout))
 
     def receive(self, timeout: Optional[float] = None) -> Tuple[List[Any], Optional[int]]:
         """Wait for a message, up to `timeout` seconds; also returns the descriptor that came with it, if one did.
@@ -99,6 +100,13 @@ class Connection:
         self._sock.close()
 
 
+def _readable(source: Any, timeout: float) -> bool:
+    """Whether `source` can be read within `timeout` seconds; False where that is negative."""
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return timeout >= 0 and bool(poll.poll(1000 * timeout))
+
+
 def _credentials(sock: socket.socket) -> Tuple[int, int, int]:
     """Process, user and group at the other end."""
     found: Any = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i')))
@@ -118,20 +126,32 @@ class Listener:
         self._sock.bind('')
         self.name = os.fsdecode(self._sock.getsockname()[1:])
         self._sock.listen(128)
+        self._sock.setblocking(False)
 
     def fileno(self) -> int:
         """Descriptor, to wait for who connects with a selector."""
         return self._sock.fileno()
 
-    def accept(self, timeout: float) -> Connection:
-        """Wait up to `timeout` seconds for the next connection, or raise socket.timeout."""
-        while True:
-            self._sock.settimeout(timeout)
+    def accept_one(self) -> Optional[Connection]:
+        """Take one process that has connected, without waiting; None if none has, or if it is another user's."""
+        try:
             sock, _ = self._sock.accept()
-            if _own_peer(sock):
-                sock.settimeout(None)
-                return Connection(sock)
+        except (BlockingIOError, ConnectionError):
+            return None
+        if not _own_peer(sock):
             sock.close()
+            return None
+        sock.setblocking(True)
+        return Connection(sock)
+
+    def accept(self, timeout: float) -> Connection:
+        """Wait up to `timeout` seconds in all for the next connection, or raise socket.timeout."""
+        deadline = time.monotonic() + timeout
+        while _readable(self, deadline - time.monotonic()):
+            connection = self.accept_one()
+            if connection is not None:
+                return connection
+        raise socket.timeout('no process of this user connected within %g s' % timeout)
 
     def close(self) -> None:
         """Accept no more."""
@@ -142,12 +162,21 @@ def connect(name: str) -> Connection:
     """Connect to the :class:`Listener` of that name, of the same host and user; Left where there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        # Who connects waits while others, of any user, fill the queue.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', _CONNECT_S, 0))
         sock.connect(b'\0' + os.fsencode(name))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', 0, 0))
         if not _own_peer(sock):
-            raise PermissionError('the process that listens as %r belongs to another user' % name)
+            raise PermissionError('the process that listens as %r belongs to user %d, and this one to user %d: start '
+                                  'all processes of a job on this host as one user'
+                                  % (name, _credentials(sock)[1], os.getuid()))
     except ConnectionError:
         sock.close()
         raise Left(_LEFT) from None
+    except BlockingIOError:
+        sock.close()
+        raise JobError('the process that listens as %r let nobody in within %d s: see what else on this host connects '
+                       'to it (ss -xp)' % (name, _CONNECT_S)) from None
     except BaseException:
         sock.close()
         raise
@@ -155,7 +184,17 @@ def connect(name: str) -> Connection:
 
 
 def place_of_host() -> str:
-    """A name for what can share memory: equal in processes that share a kernel and its Unix sockets."""
+    """A name for what can share memory: equal in processes of one user that share a kernel and its Unix sockets."""
     with open('/proc/sys/kernel/random/boot_id') as handle:
         boot = handle.read().strip()
-    return '%s/%d' % (boot, os.stat('/proc/self/ns/net').st_ino)
+    return '%s/%d/%d' % (boot, os.stat('/proc/self/ns/net').st_ino, os.getuid())
+
+
+def user_of_place(place: str) -> str:
+    """The number of the user whose processes are in a place."""
+    return place.rpartition('/')[2]
+
+
+def differ_in_user(place: str, other: str) -> bool:
+    """Whether two places are of the same host, but of two users."""
+    return place != other and place.rpartition('/')[0] == other.rpartition('/')[0]

@@ -2,6 +2,7 @@
 from typing import Iterable, List
 
 from ..base.errors import SettingError
+from ..base.local_sockets import differ_in_user, user_of_place
 from ..base.log import get_logger
 from ..base.settings import Settings, variable
 from ..lane import library
@@ -42,9 +43,17 @@ def is_served(settings: Settings, rank: int, places: Iterable[str], servers: Ite
     """Whether there is a server in every place in which workers are, so that they can share memory; as
     :func:`takes_lane` if not.
     """
-    if set(servers).issuperset(places):
+    places, servers = list(places), list(servers)
+    lacking = [place for place in places if place not in servers]
+    if not lacking:
         return True
-    refuse_lane(settings, rank, 'a host has workers, but no server that they share memory with')
+    why = 'a host has workers, but no server that they share memory with'
+    for server in servers:
+        if differ_in_user(lacking[0], server):
+            why = ('worker %d runs as user %s, and a server of its host as user %s, and only processes of one user share '
+                   'memory. Start all processes of a host as one user'
+                   % (places.index(lacking[0]), user_of_place(lacking[0]), user_of_place(server)))
+    refuse_lane(settings, rank, why)
     return False
 
 

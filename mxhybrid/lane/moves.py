@@ -2,6 +2,7 @@
 moved.
 """
 import os
+import time
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -49,6 +50,7 @@ class Ways:
 
     def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
+        deadline = time.monotonic() + self._timeout
         try:
             for rank in here:
                 if rank < self.rank:
@@ -56,7 +58,7 @@ class Ways:
                     self._introduce(rank, connections[-1])
             for rank in here:
                 if rank > self.rank:
-                    connections.append(listener.accept(self._timeout))
+                    connections.append(listener.accept(deadline - time.monotonic()))
             for connection in connections:
                 self._link(connection)
         finally:

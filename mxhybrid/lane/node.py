@@ -8,7 +8,6 @@ Messages of a worker: ``worker`` (its number among those of the host), ``table``
 ranks of both ends, number of the other host), and ``no sum`` (number).  The node answers ``bell`` and ``block``,
 ``table``, ``sum``, each with a descriptor, and ``way``.
 """
-import contextlib
 import ctypes
 import os
 import selectors
@@ -40,8 +39,6 @@ SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilo
 
 #: Seconds in which a node ends: less than workers wait for their servers at exit.
 CLOSE_S = 10.0
-#: Seconds to wait for somebody who has already knocked.
-_ACCEPT_S = 0.5
 #: What connections of nodes are for.
 PURPOSE = 'the lane'
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
@@ -195,8 +192,10 @@ class Node:
                         if isinstance(key.fileobj, Connection):
                             self._hear(selector, key.fileobj)
                         else:
-                            with contextlib.suppress(socket.timeout):  # it has gone again, or was another user's
-                                selector.register(self._listener.accept(_ACCEPT_S), selectors.EVENT_READ)
+                            # One at a time: whoever connects again and again holds up nobody.
+                            connection = self._listener.accept_one()
+                            if connection is not None:
+                                selector.register(connection, selectors.EVENT_READ)
         except Exception as error:
             self._on_failure('%s: %s' % (type(error).__name__, error))
 
@@ -229,8 +228,11 @@ class Node:
                 connection.tell(['way'])
             else:
                 self._library.checked(self._library.node_attach(self._handle, number, more[0], descriptor))
-                connection.tell(['table', number],
-                                self._library.checked(self._library.node_table(self._handle, number)))
+                result = self._library.checked(self._library.node_table(self._handle, number))
+                try:
+                    connection.tell(['table', number], result)
+                finally:
+                    os.close(result)
         finally:
             os.close(descriptor)
 

@@ -1,4 +1,7 @@
 """What rows travel by: as asked for, where it can be, and the same on all workers."""
+import os
+import re
+
 import pytest
 from lab.jobs import run_job
 
@@ -29,6 +32,14 @@ def test_workers_that_share_memory_with_no_server_do_without(launcher):
     assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
     assert result.output.count('rows travel by ps-lite') == 1
     assert 'a host has workers, but no server that they share memory with' in result.output
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
+def test_workers_of_two_users_on_a_host_do_without_and_both_are_named(launcher):
+    result = run_job(BODY, launcher, workers=2, args=['--other-user']).ok()
+    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
+    assert re.search(r'rows travel by ps-lite.*: worker \d runs as user %d, and a server of its host as user %d, and only '
+                     'processes of one user share memory' % (os.getuid() + 1, os.getuid()), result.output)
 
 
 @pytest.mark.parametrize('setting', ['WIRE', 'DENSE'])

@@ -145,11 +145,12 @@ int lane_node_add_table(void* node, uint32_t number, uint64_t rows, uint32_t wid
                         uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
     static_cast<Node*>(node)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
-    return static_cast<Node*>(node)->table_descriptor(number);
+    return 0;
   }, -1);
 }
+/// Returns the descriptor of the table's memory, to be closed; once for each worker of the host.
 int lane_node_table(void* node, uint32_t number) {
-  return guarded([&] { return static_cast<Node*>(node)->table_descriptor(number); }, -1);
+  return guarded([&] { return static_cast<Node*>(node)->share_table(number); }, -1);
 }
 int lane_node_attach(void* node, uint32_t number, uint32_t worker, int descriptor) {
   return guarded([&] { static_cast<Node*>(node)->attach(number, worker, descriptor); return 0; }, -1);
@@ -223,7 +224,7 @@ int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block
 int lane_worker_add_node(void* worker, uint32_t node, int bell, int descriptor) {
   return guarded([&] { static_cast<Worker*>(worker)->add_node(node, bell, descriptor); return 0; }, -1);
 }
-/// Returns the descriptor of the table's memory.
+/// Returns the descriptor of the table's memory, which is open until all nodes of the host are attached.
 int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
                           uint32_t parts, const uint32_t* owners) {
   return guarded([&] {

@@ -1,5 +1,6 @@
 #include "node.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -90,6 +91,7 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
     made->parts.push_back(std::move(part));
   }
   made->slots = Memory(std::max<uint64_t>(1, elsewhere) * sizeof(uint32_t));
+  made->slots.close_descriptor();  // nobody else maps it
   if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->sides.resize(workers_.size());
   for (Side& side : made->sides) side.asked.resize(made->owners.empty() ? 0 : kTickets, kFirst);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -99,6 +101,15 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
 int Node::table_descriptor(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   return table(number).memory.descriptor();
+}
+
+int Node::share_table(uint32_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Table& found = table(number);
+  const int descriptor = fcntl(found.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) throw Refused(refused("cannot share memory", 0, errno));
+  if (++found.shares == workers_.size()) found.memory.close_descriptor();
+  return descriptor;
 }
 
 void Node::attach(uint32_t number, uint32_t worker, int descriptor) {

@@ -47,6 +47,8 @@ class Node {
   void add_table(uint32_t number, const TableShape& shape);
   /// The memory of a table, of which the layout is NodeTableLayout.
   int table_descriptor(uint32_t number);
+  /// The same, to be closed by the caller; once for each worker of the host, after which the node's own is closed.
+  int share_table(uint32_t number);
   /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout, if this node handles any of the
   /// table's partitions.
   void attach(uint32_t number, uint32_t worker, int descriptor);

@@ -103,6 +103,8 @@ struct Node::Table {
   std::vector<Part> parts;
   /// By worker of this host; empty if this node handles no partition, see TableShape.
   std::vector<Side> sides;
+  /// Workers that were given its memory.
+  uint32_t shares = 0;
   /// Rounds of this host's workers that were taken.
   uint32_t taken = kFirst;
   /// Pushes to other hosts that were not sent yet, and those among them that still read the memory of workers.

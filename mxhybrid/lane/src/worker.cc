@@ -118,6 +118,9 @@ void Worker::attach(uint32_t number, uint32_t node, int descriptor) {
   for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
     if (handled[part]) found->shards[part] = layout.shards[part];
   }
+  const bool all = std::all_of(found->sides.begin(), found->sides.end(),
+                               [](const Side& each) { return each.memory.mapped(); });
+  if (all) found->memory.close_descriptor();
 }
 
 Dtype Worker::dtype(uint32_t number) { return table(number)->shape.dtype; }

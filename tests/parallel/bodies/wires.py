@@ -1,5 +1,5 @@
 """Trains a small table and says what its rows travelled by; ``--without RANK`` has no compiled part on that worker,
-``--elsewhere`` has all but one worker share no memory with anybody.
+``--elsewhere`` has all but one worker share no memory with anybody, ``--other-user`` has them look like another user's.
 """
 import argparse
 import os
@@ -18,6 +18,7 @@ from mxhybrid.lane import library
 parser = argparse.ArgumentParser()
 parser.add_argument('--without', type=int)
 parser.add_argument('--elsewhere', action='store_true')
+parser.add_argument('--other-user', action='store_true')
 given = parser.parse_args()
 
 
@@ -30,6 +31,9 @@ if given.without is not None and int(os.environ['HOROVOD_RANK']) == given.withou
     library.load = missing
 if given.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
     horovodrun.place_of_host = launch_py.place_of_host = lambda: 'elsewhere %d' % os.getpid()
+if given.other_user and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) != '0':
+    user = os.getuid()
+    os.getuid = lambda: user + 1
 store = mxhybrid.create()
 net = SparseEmbedding(20, 3)
 net.initialize(mx.init.Constant(1.0))

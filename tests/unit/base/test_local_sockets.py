@@ -1,9 +1,14 @@
 """Messages between processes of a host: what who sends, waits or connects is told when the other one has gone."""
 import os
+import socket
+import threading
+import time
 
 import pytest
 
-from mxhybrid.base.local_sockets import Left, Listener, connect
+from mxhybrid.base import local_sockets
+from mxhybrid.base.errors import JobError
+from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user, place_of_host, user_of_place
 
 
 def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
@@ -23,3 +28,62 @@ def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
     with pytest.raises(Left):
         connect(listener.name)
     mine.close()
+
+
+def test_another_user_who_connects_without_end_does_not_keep_a_process_waiting_beyond_its_deadline(monkeypatch):
+    listener, ended = Listener(), threading.Event()
+
+    def call():
+        while not ended.is_set():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.settimeout(0.1)
+                try:
+                    sock.connect(b'\0' + listener.name.encode())
+                except OSError:
+                    continue
+    caller = threading.Thread(target=call)
+    monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: False)
+    caller.start()
+    try:
+        begin = time.monotonic()
+        with pytest.raises(socket.timeout, match='no process of this user connected within 0.5 s'):
+            listener.accept(0.5)
+        assert time.monotonic() - begin < 20
+    finally:
+        ended.set()
+        caller.join()
+        listener.close()
+
+
+def test_one_process_is_accepted_at_a_time_and_none_is_waited_for():
+    listener = Listener()
+    assert listener.accept_one() is None
+    ends = [connect(listener.name) for _ in range(2)]
+    taken = [listener.accept_one() for _ in range(2)]
+    assert listener.accept_one() is None
+    for mine, theirs in zip(ends, taken):
+        theirs.send(['here'])
+        assert mine.receive(1) == (['here'], None)
+    for each in ends + taken:
+        each.close()
+    listener.close()
+
+
+def test_who_listens_and_lets_nobody_in_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(local_sockets, '_CONNECT_S', 1)
+    listener, waiting = Listener(), []
+    with pytest.raises(JobError, match='let nobody in within 1 s'):
+        while len(waiting) < 1000:  # more than its queue takes
+            waiting.append(connect(listener.name))
+    for each in waiting:
+        each.close()
+    listener.close()
+
+
+def test_processes_of_two_users_share_no_memory(monkeypatch):
+    mine = place_of_host()
+    assert place_of_host() == mine and user_of_place(mine) == str(os.getuid()) and not differ_in_user(mine, mine)
+    monkeypatch.setattr(os, 'getuid', lambda: 4711)
+    theirs = place_of_host()
+    assert theirs != mine and user_of_place(theirs) == '4711' and differ_in_user(mine, theirs)
+    assert not differ_in_user(mine, 'another kernel/1/4711')

@@ -115,3 +115,21 @@ def test_who_answers_in_the_place_of_a_node_is_none(doors):
 def test_a_node_that_does_not_come_is_named(doors):
     with pytest.raises(JobError, match='127.0.0.1 and 127.0.0.1 within 0.2 s'):
         peers.connect_peers(0, [door.getsockname()[:2] for door in doors[:2]], [1], doors[0], SECRET, 0.2, PURPOSE)
+
+
+def test_strangers_who_say_nothing_do_not_put_off_the_deadline(doors, monkeypatch):
+    """Node 0 waits for node 1, which does not come."""
+    monkeypatch.setattr(peers, '_LINE_S', 0.4)
+    addresses = [door.getsockname()[:2] for door in doors]
+    errors, strangers = [], [socket.create_connection(addresses[0]) for _ in range(60)]
+
+    def wait():
+        with pytest.raises(JobError) as caught:
+            peers.connect_peers(0, addresses, [1], doors[0], SECRET, 1, PURPOSE)
+        errors.append(str(caught.value))
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(15)
+    for stranger in strangers:
+        stranger.close()
+    assert errors and 'no connection for a test' in errors[0]

@@ -1,5 +1,6 @@
 """Nodes and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
 import ctypes
+import itertools
 import os
 import socket
 import threading
@@ -126,15 +127,18 @@ class Hosts:
         """A new table, of zeros."""
         shape = (number, rows, width, DTYPES.index(np.dtype(dtype)), halves, len(owners), library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
-        descriptors = [lib.checked(lib.node_add_table(node, *shape)) for node in self.nodes]
+        for node in self.nodes:
+            lib.checked(lib.node_add_table(node, *shape))
         self.memories[number] = []
         for host, local, worker in self.workers:
             mine = lib.checked(lib.worker_add_table(worker, *shape))
-            self.memories[number].append(mine)
-            for node, descriptor in enumerate(descriptors):
+            self.memories[number].append(os.dup(mine))
+            for node, pointer_of_node in enumerate(self.nodes):
                 if self.node_hosts[node] == host:
-                    lib.checked(lib.node_attach(self.nodes[node], number, local, mine))
-                    lib.checked(lib.worker_attach(worker, number, node, descriptor))
+                    lib.checked(lib.node_attach(pointer_of_node, number, local, mine))
+                    theirs = lib.checked(lib.node_table(pointer_of_node, number))
+                    lib.checked(lib.worker_attach(worker, number, node, theirs))
+                    os.close(theirs)
 
     def rule(self, number, kind, slot=0, **settings):
         values = {**dict.fromkeys(SETTINGS, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
@@ -254,6 +258,8 @@ class Hosts:
         for node in self.nodes:
             assert lib.node_close(node, LIMIT_MS) == 0, lib.error()
             lib.node_free(node)
+        for descriptor in itertools.chain.from_iterable(self.memories.values()):
+            os.close(descriptor)
 
 
 @contextmanager

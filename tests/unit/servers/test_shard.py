@@ -1,14 +1,16 @@
 """Partitions on the lane are updated to the same bits as MXNet's own optimizers update row_sparse weights."""
+import os
 import socket
+import subprocess
+import sys
 import threading
-import time
 
 import mxnet as mx
 import numpy as np
 import pytest
 
 from mxhybrid.base import local_sockets
-from mxhybrid.lane import node
+from mxhybrid.lane import worker
 from mxhybrid.lane.node import Node
 from mxhybrid.lane.roster import Roster
 from mxhybrid.lane.worker import Lane
@@ -51,10 +53,10 @@ class OneShard:
         self.roster = Roster([self.node.entry], [local_sockets.place_of_host()])
         self.node.connect(self.roster, 10)
         self.lane = Lane(self.roster, 0)
-        shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
-        self.node.add_table(0, shape)
+        self.shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
+        self.node.add_table(0, self.shape)
         self.table = Table(dtype)
-        self.lane.open(self.table, 0, shape)
+        self.lane.open(self.table, 0, self.shape)
         self.shard = Shard(17, 'table', self.node, 0, 0, ROWS, WIDTH)
         self.optimizer = None
 
@@ -169,18 +171,64 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
 
 
 def test_who_is_of_another_user_does_not_end_the_node(one, monkeypatch):
-    monkeypatch.setattr(node, '_ACCEPT_S', 0.05)
     here = one()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(b'\0' + here.roster.nodes[0].listener.encode())
         assert turned_away.wait(10)
-    time.sleep(0.3)  # longer than the node waits for the next one
-    assert here.failures == []
     monkeypatch.undo()
     Lane(here.roster, 0).close()  # somebody who comes later is let in
     assert here.failures == []
+
+
+#: Connects again and again to the socket that it is told, from several threads.
+CALLER = '''
+import socket, sys, threading
+def call():
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            try:
+                sock.connect(b'\\0' + sys.argv[1].encode())
+            except OSError:
+                return
+threads = [threading.Thread(target=call) for _ in range(8)]
+for thread in threads:
+    thread.start()
+print('calling', flush=True)
+'''
+
+
+def test_workers_are_answered_while_another_user_connects_without_end(one, monkeypatch):
+    here = one()
+    monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
+    monkeypatch.setattr(worker, '_ANSWER_S', 10.0)
+    with subprocess.Popen([sys.executable, '-c', CALLER, here.roster.nodes[0].listener],
+                          stdout=subprocess.PIPE) as caller:
+        try:
+            assert caller.stdout.readline() == b'calling\n'
+            late = Lane(here.roster, 0)  # which meets the node
+            for number in range(1, 20):
+                here.node.add_table(number, here.shape)
+                here.table.index = number
+                late.open(here.table, number, here.shape)
+            late.close()
+        finally:
+            caller.kill()
+    assert here.failures == []
+
+
+def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(one):
+    here = one()
+    before = len(os.listdir('/proc/self/fd'))
+    for number in range(1, 20):
+        here.node.add_table(number, here.shape)
+        here.table.index = number
+        here.lane.open(here.table, number, here.shape)
+    assert len(os.listdir('/proc/self/fd')) == before
+    here.node.set_rule(19, 0, 'assign')
+    here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))  # to the last one
+    assert (here.pull() == 1).all()
 
 
 @pytest.mark.parametrize('name', ['sgd', 'nag'])
