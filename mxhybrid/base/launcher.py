@@ -8,6 +8,9 @@ launcher            recognised by                                            wha
 none                none of them                                             plain ``python``
 ==================  =======================================================  ==========================
 
+An MPI's tasks form a job only where Horovod was built with MPI, and tasks of other launchers, such as torchrun, form
+none.  :func:`several_tasks` reads how many tasks a launcher has started, whoever it is.
+
 What a member of a job forks or starts has the launcher's variables, but is no member: ``MXHYBRID_MEMBER`` tells it so.
 """
 import os
@@ -15,18 +18,33 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
 #: How the variables of each launcher begin, for who starts processes that must not believe themselves in its job.
-OF_HOROVODRUN = ('HOROVOD_', 'OMPI_', 'PMI_', 'PMIX_')
+OF_HOROVODRUN = ('HOROVOD_', 'OMPI_', 'PMI_', 'PMIX_', 'MV2_')
 OF_LAUNCH_PY = ('DMLC_', 'PS_')
+#: Variables of launchers whose tasks form no job here.
+OF_OTHERS = ('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'WORLD_SIZE', 'RANK', 'JSM_NAMESPACE_', 'FLUX_JOB_SIZE',
+             'FLUX_TASK_RANK')
 #: Process id of the member of a job that a process descends from, or is, and its place in that job.
 MEMBER = 'MXHYBRID_MEMBER'
 #: PMIx has no variable for the size; Slurm, which starts most such jobs, says it.
-_RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
-_SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
+_RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
+_SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE', 'PMI_SIZE')
 _SIZE_UNDER_PMIX = 'SLURM_STEP_NUM_TASKS'
+#: Launchers with the variables that say how many tasks there are and which of them a process is.  The first for which
+#: both are set counts: a launcher that was started by another one stands before it.  ``SLURM_NTASKS`` is not among
+#: them: it is also set in a batch script, which is one process.
+_TASKS = (
+    ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK'),
+    ('mpirun of Open MPI', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
+    ('mpirun of MVAPICH', 'MV2_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_RANK'),
+    ('an MPI over PMI (mpirun of MPICH or Intel MPI, or srun --mpi=pmi2)', 'PMI_SIZE', 'PMI_RANK'),
+    ('jsrun', 'JSM_NAMESPACE_SIZE', 'JSM_NAMESPACE_RANK'),
+    ('torchrun', 'WORLD_SIZE', 'RANK'),
+    ('flux run', 'FLUX_JOB_SIZE', 'FLUX_TASK_RANK'),
+    ('srun', 'SLURM_STEP_NUM_TASKS', 'SLURM_PROCID'))
 #: Together they are different in each process that a launcher starts.
 _PLACE_BY_LAUNCH_PY = ('DMLC_PS_ROOT_URI', 'DMLC_PS_ROOT_PORT', 'DMLC_TASK_ID')
 _PLACE_BY_HOROVODRUN = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK',
-                        'OMPI_COMM_WORLD_RANK', 'PMI_RANK', 'PMIX_NAMESPACE', 'PMIX_RANK')
+                        'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMI_RANK', 'PMIX_NAMESPACE', 'PMIX_RANK')
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,54 @@ class Launch:
         return self.local_workers != self.workers
 
 
+@dataclass(frozen=True)
+class StartedTasks:
+    """Several tasks that a launcher has started, of which this process is one."""
+
+    launcher: str
+    #: Number of tasks; where only a rank is known, the least number that there can be.
+    count: int
+    #: The number of this task, if it is known.
+    rank: Optional[int]
+    #: Variables that say so, with their values.
+    variables: Tuple[Tuple[str, str], ...]
+    #: Whether the number of tasks and the rank both say so, and no launcher within says that there is one task.
+    certain: bool
+
+    @property
+    def said(self) -> str:
+        """The variables as text."""
+        return ', '.join('%s=%s' % pair for pair in self.variables)
+
+    @property
+    def names(self) -> str:
+        """Names of the variables as text."""
+        return ' and '.join(name for name, _ in self.variables)
+
+
+def several_tasks(environ: Mapping[str, str] = os.environ) -> Optional[StartedTasks]:
+    """Return what says that a launcher has started this process as one of several tasks; None where nothing does.
+
+    A process that a member of a job has started is not one of the launcher's tasks.
+    """
+    if read(environ).inherited:
+        return None
+    hint: Optional[StartedTasks] = None
+    one_task = False
+    for name, size_variable, rank_variable in _TASKS:
+        size, rank = _number(environ, size_variable), _number(environ, rank_variable)
+        count = (rank or 0) + 1 if size is None else size
+        known = size is not None and rank is not None
+        if count > 1:
+            variables = tuple((each, environ[each]) for each in (size_variable, rank_variable) if each in environ)
+            tasks = StartedTasks(name, count, rank, variables, known and not one_task)
+            if tasks.certain:
+                return tasks
+            hint = hint or tasks
+        one_task = one_task or known
+    return hint
+
+
 def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is not one that launch.py started as a server or scheduler."""
     return environ.get('DMLC_ROLE', 'worker') == 'worker'
@@ -81,8 +147,9 @@ def read(environ: Mapping[str, str] = os.environ) -> Launch:
     address, port = environ.get('HOROVOD_GLOO_RENDEZVOUS_ADDR'), _number(environ, 'HOROVOD_GLOO_RENDEZVOUS_PORT')
     known = address and port and rank is not None and size is not None
     return Launch('horovodrun', -1 if rank is None else rank, size,
-                  _number(environ, 'HOROVOD_LOCAL_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE'), None,
-                  _number(environ, 'HOROVOD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK') or 0,
+                  _number(environ, 'HOROVOD_LOCAL_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MV2_COMM_WORLD_LOCAL_SIZE'),
+                  None, _number(environ, 'HOROVOD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK',
+                                'MV2_COMM_WORLD_LOCAL_RANK') or 0,
                   (str(address), int(port or 0)) if known else None, None, interface)
 
 

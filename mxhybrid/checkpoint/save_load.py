@@ -84,7 +84,8 @@ def _workers_of(trainer: Any) -> Any:
     if isinstance(store, Hybrid):
         return _Together(store) if store.distributed else _Alone()
     name = store if isinstance(store, str) else getattr(store, 'type', None)
-    workers = launcher.read().workers or 1
+    tasks = launcher.several_tasks()
+    workers = max(launcher.read().workers or 1, tasks.count if tasks is not None and tasks.certain else 1)
     if workers > 1 or name is not None and name.lower().startswith(('dist', 'horovod', 'byteps')):
         raise InputError("checkpoint: kvstore=%r does not say what the %d workers of this job have: use "
                          "kvstore='hybrid'" % (name, workers))

@@ -29,7 +29,7 @@ from ..base.settings import DECLARED, variable
 from ..job.children import program_of_child
 from ..job.launch_py_processes import end_processes_of_job
 from . import console
-from .checks import hosts as host_checks, settings as setting_checks, software
+from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
@@ -119,7 +119,10 @@ def examine(launch: Launch, seconds: float) -> Report:
     """
     findings = setting_checks.check(launch, os.environ)
     if not launch.local_rank or launch.rendezvous is None:
-        findings = software.check(seconds) + findings + host_checks.check(launch, min(seconds, 20.0))
+        packages = software.check(seconds)
+        has_mpi = next((one.data.get('mpi') for one in packages if one.name == 'horovod'), None)
+        findings = packages + findings + task_checks.check(launch, has_mpi)
+        findings += host_checks.check(launch, min(seconds, 20.0))
     return Report(launch.rank, socket.gethostname(), findings)
 
 
@@ -212,7 +215,8 @@ def _by_board(launch: Launch, board: NoticeBoard, report: Report, given: argpars
 
 def _can_join(report: Report) -> bool:
     """Whether joining the job can be tried at all."""
-    hinders = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'name', 'interfaces', 'ports')
+    hinders = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'launcher', 'name', 'interfaces',
+               'ports')
     return all(one.level != FAILED or one.name not in hinders for one in report.findings)
 
 
@@ -242,6 +246,12 @@ def run(given: argparse.Namespace) -> int:
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
         report = examine(launch, given.timeout)
+        tasks = launcher.several_tasks()
+        if tasks is not None and tasks.certain and tasks.rank:  # task 0 shows all of it
+            told = _Told(launch)
+            told.found(report)
+            told.say('task %d of %d, by itself it found' % (tasks.rank, tasks.count))
+            return 1
         return 0 if show(_title(launch, [report]), launch, [report], [], given.json) else 1
     told = _Told(launch)
     report = examine(launch, given.timeout)

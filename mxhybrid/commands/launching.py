@@ -11,7 +11,7 @@ import uuid
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from ..base.addresses import free_port
-from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY
+from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
 from ..base.machine import describe_status
 from .checks.processes import interpreter, package_environment
 from .checks.settings import known_variables
@@ -144,7 +144,7 @@ def run_job(launcher: str, job: List[str], workers: int, seconds: float, log: st
     parts = LAUNCHERS[launcher][0](interpreter() + job, workers)
     token = uuid.uuid4().hex
     env = {name: value for name, value in package_environment().items()
-           if not name.startswith(OF_HOROVODRUN + OF_LAUNCH_PY) and name not in known_variables()}
+           if not name.startswith(OF_HOROVODRUN + OF_LAUNCH_PY + OF_OTHERS) and name not in known_variables()}
     env.update({MARKER: token, 'PYTHONUNBUFFERED': '1', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'})
     env.setdefault('OMP_NUM_THREADS', '1')
     started: List['subprocess.Popen[bytes]'] = []

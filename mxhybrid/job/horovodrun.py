@@ -19,6 +19,7 @@ from ..watchdog.deadline import Deadline
 from .guard import Guard
 from .horovod import prepare_horovod
 from .job import Joined, create_native_store
+from .lone_task import compare_sizes, refuse_lone_task
 from .roll_call import RollCall
 from .wires import hindrance, is_served, sums_by_lane, takes_lane
 
@@ -29,7 +30,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if launch.several_hosts and launch.rendezvous is not None:  # Gloo tells others the name; an MPI knows its hosts
         check_host_name()
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
-    if not hvd.is_initialized():
+    initialised = hvd.is_initialized()
+    if not initialised:
         prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         roll_call.answer()
         roll_call.watch()
@@ -39,7 +41,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     rank, num_workers = collective.rank, collective.size
     if num_workers == 1:
         roll_call.joined()
+        refuse_lone_task()
         return None
+    if not initialised:  # a script may have given Horovod some of the processes only
+        compare_sizes(launch, num_workers)
     log.configure(settings.log_level, 'rank %d' % rank)
     address = '127.0.0.1'
     if hvd.local_size() != num_workers:

@@ -19,6 +19,7 @@ from . import horovodrun, launch_py
 from .guard import Guard
 from .job import BOUND_VARIABLE, Job
 from .launch_py_processes import end_processes_of_job, is_started_by_worker
+from .lone_task import refuse_lone_task
 
 logger = log.get_logger(__name__)
 
@@ -93,6 +94,8 @@ def enter(settings: Settings) -> Job:
     if name == 'none':
         if launch.inherited:
             logger.warning('a worker has started this process, which is no member of its job: it trains by itself')
+        else:
+            refuse_lone_task()
         telemetry.alone(settings)
         return Job(settings, name, telemetry, guard)
     check_engine()

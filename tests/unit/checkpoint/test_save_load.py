@@ -398,7 +398,7 @@ def test_a_trainer_of_parameters_that_the_net_lacks(tmp_path):
 @pytest.mark.parametrize('kvstore', [None, 'device'])
 @pytest.mark.parametrize('variables', [
     {'HOROVOD_SIZE': '2'}, {'OMPI_COMM_WORLD_SIZE': '2'}, {'PMI_SIZE': '2'},
-    {'PMIX_RANK': '0', 'SLURM_STEP_NUM_TASKS': '2'},
+    {'PMIX_RANK': '0', 'SLURM_STEP_NUM_TASKS': '2'}, {'WORLD_SIZE': '2', 'RANK': '0'},
     {'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '127.0.0.1', 'DMLC_NUM_WORKER': '2'}], ids=lambda given: min(given))
 def test_stores_that_do_not_join_the_workers_are_refused(tmp_path, monkeypatch, kvstore, variables):
     training = Training('dense', kvstore=kvstore)

@@ -10,8 +10,8 @@ import time
 import pytest
 from lab.launchers import REPOSITORY
 
-from mxhybrid.base.launcher import Launch
-from mxhybrid.commands.checks import hosts as host_checks, settings as setting_checks
+from mxhybrid.base.launcher import OF_OTHERS, Launch, read as read_launch
+from mxhybrid.commands.checks import hosts as host_checks, settings as setting_checks, tasks as task_checks
 from mxhybrid.commands.checks.comparison import Report, compare, merge_findings
 from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
@@ -22,7 +22,7 @@ def doctor(*arguments, options=(), path='', env=None, limits=None):
     """Run the doctor in a process of its own; returns its status, its findings by name, and its output."""
     extra = {name: value for name, value in (env or {}).items() if value is not None}
     environ = {name: value for name, value in os.environ.items()
-               if not name.startswith(('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'MXNET_'))}
+               if not name.startswith(('HOROVOD_', 'DMLC_', 'MXHYBRID_', 'MXNET_') + OF_OTHERS)}
     environ.update(extra, PYTHONPATH=os.pathsep.join(str(part) for part in (path, REPOSITORY) if part))
     argv = [sys.executable, *options, '-m', 'mxhybrid', 'doctor', '--json', '-', *arguments]
     result = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=55,
@@ -48,6 +48,27 @@ def test_a_host_on_which_all_works():
     assert findings['horovod']['data']['gloo'] is True
     for name in ('python', 'numpy', 'psutil', 'mxnet', 'horovod', 'mxhybrid', 'engine', 'ports', 'open files', 'cores'):
         assert findings[name]['level'] == FINE, findings[name]
+
+
+def test_tasks_of_a_launcher_that_makes_no_job():
+    status, findings, _ = doctor(env={'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0'})
+    assert status == 1 and findings['launcher']['level'] == FAILED
+    assert 'OMPI_COMM_WORLD_SIZE=2' in findings['launcher']['text']
+    assert 'horovodrun -np 2' in findings['launcher']['remedy']
+
+
+@pytest.mark.parametrize('environ, has_mpi, level', [
+    ({'WORLD_SIZE': '2', 'RANK': '0'}, False, FAILED), ({'WORLD_SIZE': '2'}, False, ADVICE), ({}, False, None),
+    ({'PMI_SIZE': '2', 'PMI_RANK': '1'}, False, FAILED), ({'PMI_SIZE': '2', 'PMI_RANK': '1'}, True, None),
+    ({'HOROVOD_SIZE': '2', 'HOROVOD_RANK': '0', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1',
+      'HOROVOD_GLOO_RENDEZVOUS_PORT': '7'}, False, None)])
+def test_tasks_that_a_launcher_has_started(monkeypatch, environ, has_mpi, level):
+    for name in os.environ:
+        if name.startswith(OF_OTHERS):
+            monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert [one.level for one in task_checks.check(read_launch(), has_mpi)] == [level] * (level is not None)
 
 
 def test_text_for_people():
