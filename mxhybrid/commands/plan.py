@@ -261,11 +261,14 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _show(self, plan: Any, prediction: Any) -> None:
+        from ..parallel.report import note_lines
         from ..planner.prediction_table import prediction_table, store_lines
 
         planner = self._planner
         splits = planner.splits(plan)
-        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_lines(planner, plan)) + '\n')
+        notes = note_lines(planner.graph, planner.network.dimensions, splits, planner.cluster.ranks, {})
+        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_lines(planner, plan) + notes)
+                      + '\n')
         self._words(splits, prediction)
         if planner.cluster.measured is None:
             console.write('the cluster file was written by hand, not measured')

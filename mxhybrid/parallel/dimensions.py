@@ -3,8 +3,8 @@ from typing import Dict, List, Optional, Tuple
 
 from .boxes import full
 from .graph import Entry, Graph, Operator
-from .rule import with_range
-from .rule_table import has_rule, rule_of
+from .rule_table import moves_dimensions, rule_of
+from .sample_axis import SampleAxis
 from .split import PartPlace
 
 #: Of what lies behind samples and channels, by how many there are.
@@ -15,64 +15,69 @@ _ON_IMAGES = ('Convolution', 'Deconvolution', 'Pooling')
 
 
 class Dimensions:
-    """Of all operators of a graph; `samples` says which dimension of each input of the network has the samples."""
+    """Of all operators of a graph; `samples` says which dimension of each input of the network has the samples.
+
+    Samples are followed from operator to operator by rules.  Where a rule cannot tell where they are, or there is no
+    rule, they are lost until an operator reads an input that has them.
+    """
 
     def __init__(self, graph: Graph, samples: Dict[str, Optional[int]]):
-        self._graph = graph
-        self._samples: Dict[Entry, Optional[int]] = {}
+        self.graph = graph
+        self._samples: Dict[Entry, Optional[SampleAxis]] = {}
+        #: Operators that have lost the samples, by the outputs that lack them since.
+        self._losers: Dict[Entry, Operator] = {}
         self._image: Dict[int, bool] = {}
         for one in graph.operators:
             if one.number in graph.fixed:
                 continue
             if one.op == 'null':
-                self._samples[one.number, 0] = samples[one.name]
+                axis = samples[one.name]
+                # Of a single sample each worker has all.
+                many = axis is not None and graph.data[one.name][axis] > 1
+                self._samples[one.number, 0] = SampleAxis(int(axis)) if many and axis is not None else None
             else:
                 self._trace(one)
 
     def _trace(self, one: Operator) -> None:
-        found = self._found(one)
+        known = [self._samples.get(entry) for entry in one.inputs]
+        unknown: List[Optional[SampleAxis]] = [None] * one.outputs
+        found = rule_of(one).samples(self.graph, one, known) if any(known) else unknown
+        loser = self._who_lost(one) if None in found else None
         for output in range(one.outputs):
-            self._samples[one.number, output] = found[output] if found is not None else None
-        producer = self._graph.operators[one.inputs[0][0]]
+            self._samples[one.number, output] = found[output]
+            if found[output] is None and loser is not None:
+                self._losers[one.number, output] = loser
+        producer = self.graph.operators[one.inputs[0][0]]
         self._image[one.number] = one.op in _ON_IMAGES or (
-            self._image.get(producer.number, False) and len(self._graph.shape(one)) == len(self._graph.inputs(one)[0]))
+            self._image.get(producer.number, False) and not moves_dimensions(one)
+            and len(self.graph.shape(one)) == len(self.graph.inputs(one)[0]))
 
-    def _found(self, one: Operator) -> Optional[List[Optional[int]]]:
-        """The dimension that, if it is cut, cuts the samples of an input; for each output."""
-        rule, shape = rule_of(one), self._graph.shape(one)
-        if not has_rule(one):
-            return [self._alike(one, self._graph.shape(one, output)) for output in range(one.outputs)]
-        for dimension, limit in enumerate(rule.limits(self._graph, one)):
-            grain = rule.grains(self._graph, one)[dimension]
-            if limit < 2:
-                continue
-            part = rule.part(self._graph, one, PartPlace(with_range(full(shape), dimension, (0, grain))))
-            for entry, box in zip(one.inputs, part.inputs):
-                at = self._samples.get(entry)
-                if box is not None and at is not None and box[at] != (0, self._graph.shapes[entry][at]):
-                    return [next((place for place, one_range in enumerate(out) if one_range !=
-                                  (0, self._graph.shape(one, output)[place])), None)
-                            for output, out in enumerate(part.outputs)]
-        return None
-
-    def _alike(self, one: Operator, shape: Tuple[int, ...]) -> Optional[int]:
-        """Of an operator without a rule: where an input has the samples, and an output is as long."""
-        for entry in one.inputs:
-            at = self._samples.get(entry)
-            if at is not None and at < len(shape) and shape[at] == self._graph.shapes[entry][at]:
-                return at
-        return None
+    def _who_lost(self, one: Operator) -> Optional[Operator]:
+        """Who has lost the samples of an operator that does not have them; None where it reads nothing that had any."""
+        part = rule_of(one).part(self.graph, one, PartPlace(full(self.graph.shape(one))))
+        read = [entry for entry, box in zip(one.inputs, part.inputs) if box is not None]
+        former = next((self._losers[entry] for entry in read if entry in self._losers), None)
+        return former or (one if any(self._samples.get(entry) for entry in read) else None)
 
     def samples(self, entry: Entry) -> Optional[int]:
-        """Which dimension of an output has the samples; None if none has."""
+        """Which dimension of an output has the samples; None if none has, or it is not known."""
+        found = self._samples.get(entry)
+        return None if found is None else found.axis
+
+    def sample_axis(self, entry: Entry) -> Optional[SampleAxis]:
+        """Where an output has the samples; None if nowhere, or it is not known."""
         return self._samples.get(entry)
+
+    def loser(self, entry: Entry) -> Optional[Operator]:
+        """The operator that has lost the samples of an output; None where they are known, or there never were any."""
+        return self._losers.get(entry)
 
     def names(self, one: Operator) -> Tuple[str, ...]:
         """What the dimensions of the first output are called."""
-        count = len(self._graph.shape(one))
-        if self._image[one.number] and count - 2 in _IMAGE:
+        count = len(self.graph.shape(one))
+        if self._image[one.number] and count - 2 in _IMAGE and self.samples((one.number, 0)) in (0, None):
             return ('samples', 'channels') + _IMAGE[count - 2]
-        samples = self._samples[one.number, 0]
+        samples = self.samples((one.number, 0))
         names = ['length' if count == 3 else 'dimension%d' % at for at in range(count)]
         if count > 1 or samples is None:
             names[-1] = 'channels'

@@ -7,7 +7,7 @@ import numpy as np
 
 from .boxes import Box, Range, full
 from .graph import Graph, Operator
-from .rule import OperatorPart, Rule, as_tuple, axis_of, summed
+from .rule import OperatorPart, Rule, as_tuple, axis_of, summed, with_range
 from .split import PartPlace
 
 
@@ -262,11 +262,22 @@ class LayerNorm(Rule):
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
+        statistics = with_range(place.box, axis_of(one, len(place.box), -1), (0, 1))
+        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]],
+                            [place.box] + [statistics] * (one.outputs - 1))
 
 
 class SamplesOnly(Rule):
-    """Samples in dimension 0 of the first input and of all outputs; other inputs are whole."""
+    """Dimension 0 of all outputs and of the inputs that have samples: of all, or of as many as are given; others, as
+    weights, are whole.
+    """
+
+    def __init__(self, inputs: Optional[int] = None):
+        self._inputs = inputs
+
+    def _with_samples(self, one: Operator) -> int:
+        """How many inputs have samples."""
+        return len(one.inputs) if self._inputs is None else self._inputs
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """The first."""
@@ -274,6 +285,14 @@ class SamplesOnly(Rule):
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        data, *others = graph.inputs(one)
-        return OperatorPart([(place.box[0],) + full(data[1:])] + [full(shape) for shape in others],
+        count = self._with_samples(one)
+        return OperatorPart([(place.box[0],) + full(shape[1:]) if at < count else full(shape)
+                             for at, shape in enumerate(graph.inputs(one))],
                     [(place.box[0],) + full(graph.shape(one, output)[1:]) for output in range(one.outputs)])
+
+
+class UpSampling(SamplesOnly):
+    """Images that are made larger, several of them side by side; one of them where a weight does it."""
+
+    def _with_samples(self, one: Operator) -> int:
+        return 1 if one.get('sample_type') == 'bilinear' else len(one.inputs)

@@ -6,7 +6,7 @@ from ..base.errors import InputError
 from ..base.settings import TablePlan
 from .dimensions import Dimensions
 from .graph import Graph, Operator
-from .rule_table import has_rule, rule_of
+from .rule_table import rule_of
 from .split import Split, whole_on
 from .store_plan import StorePlan
 
@@ -100,15 +100,12 @@ class Plan:
                 followed = rule_of(one).following(graph, one, producer.degrees)
                 if followed is not None:
                     candidates.append(Split(followed[0], producer.ranks, followed[1]))
-        if samples is not None:
+        if samples is not None and limits[samples] > 1:
             degree = min(ranks, limits[samples])
             candidates.append(Split([degree if at == samples else 1 for at in range(len(shape))],
                                     spread(degree, ranks)))
         if not candidates:
-            why = 'samples cannot be split' if has_rule(one) else 'no rule for %s' % one.op
-            if rule_of(one).alone:
-                return Split((1,) * len(shape), (0,)), 'on one rank: ' + why
-            return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + why
+            return whole_on(len(shape), (0,) if rule_of(one).alone else range(ranks)), ''
         found = max(candidates, key=lambda split: len(split.ranks))
         if graph.has_table(one) and len(found.ranks) < ranks:
             return whole_on(len(shape), range(ranks)), 'whole on every rank: ' + ON_ALL

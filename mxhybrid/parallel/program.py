@@ -103,8 +103,10 @@ class Program:
     ----------
     parts : Parts
     rank : int
-    inputs, outputs : dict of Entry to dict of int to Box
-        What each rank is given of data, and what it is to have of the network's outputs.
+    inputs : dict of Entry to dict of int to Box
+        What each rank is given of data.
+    outputs : dict of Entry to list of dict of int to Box
+        What each rank is to have of the network's outputs: boxes that are put behind each other.
     composed : dict of str to callable
         What builds operators that are more than one, where it says that it is needed: ``build(program, operator,
         inputs)`` gives the symbol, or None.
@@ -130,7 +132,7 @@ class Program:
     """
 
     def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                 outputs: Dict[Entry, Dict[int, Box]], composed: Dict[str, Any], make_node: MakeNode, first: int,
+                 outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], make_node: MakeNode, first: int,
                  flows: Any = (), frozen: Any = ()):
         self.parts, self.graph, self.rank = parts, parts.graph, rank
         self._composed, self._make_node, self._number = composed, make_node, first
@@ -308,7 +310,14 @@ class Program:
         # Else Embedding would be asked for a gradient of ids.
         return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
 
-    def _head(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
+    def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
+        found = [self._head_box(entry, boxes) for boxes in wanted]
+        if len(found) == 1:
+            return found[0]
+        first, second = (boxes[self.rank] for boxes in wanted[:2])
+        return mx.sym.concat(*found, dim=next(at for at, one_range in enumerate(first) if one_range != second[at]))
+
+    def _head_box(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
         if entry[0] in self.graph.fixed:
             return self._constant(entry, wanted[self.rank])
         have = self._layouts[entry]

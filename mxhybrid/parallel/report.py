@@ -1,11 +1,12 @@
 """The table of a plan: how every operator is split, and what that takes and moves."""
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 from ..base.text import aligned, size_text
 from .boxes import size_of
 from .dimensions import Dimensions
 from .exchange import Exchange
 from .graph import Graph, Operator
+from .joint_work import joint_operators, whole_outputs
 from .program import Parts
 from .split import Split
 
@@ -30,11 +31,22 @@ def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, 
              'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(exchanges),
                               size_text(sum(sent.values()))))
     head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
-    ends = ['%s: %s' % (graph.label(graph.operators[number]), note) for number, note in sorted(notes.items())]
+    ends = note_lines(graph, dimensions, parts.splits, ranks, notes)
     # Texts to the left, sizes to the right.
     widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
     return '\n'.join([title, aligned(lines[0], lines[1:])] + ends)
+
+
+def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
+               notes: Mapping[int, str]) -> List[str]:
+    """What stands below a table: what is otherwise than asked, what is computed for the joint batch, and outputs of
+    which workers have more than a range of samples.
+    """
+    joint = joint_operators(graph, dimensions, splits, ranks)
+    return ['%s: %s' % (graph.label(graph.operators[number]), '; '.join(
+        some[number] for some in (notes, joint) if number in some)) for number in sorted({**notes, **joint})
+            ] + whole_outputs(graph, dimensions)
 
 
 def layout_words(dimensions: Dimensions, one: Operator, split: Split) -> str:

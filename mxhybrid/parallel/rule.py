@@ -3,6 +3,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .boxes import Box, Range, full
 from .graph import Graph, Operator
+from .sample_axis import SampleAxis
 from .split import PartPlace
 
 
@@ -65,6 +66,52 @@ class Rule:
         """The part that makes a box of the first output."""
         return OperatorPart([full(shape) for shape in graph.inputs(one)],
                     [full(graph.shape(one, output)) for output in range(one.outputs)])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Return where each output has the samples, of where each input has them; None where that is not known.
+
+        By default they are along the one dimension of which any range is made of the same range of the samples of every
+        input that has them.  Equal lengths say nothing: samples and times may be equally many.
+        """
+        unknown: List[Optional[SampleAxis]] = [None] * one.outputs
+        having = {at: axis for at, axis in enumerate(known) if axis is not None}
+        if len({axis[1:] for axis in having.values()}) != 1:
+            return unknown
+        found, shapes = [], graph.inputs(one)
+        for dimension, can in enumerate(self.splittable(graph, one)):
+            probes = self._probes(graph, one, dimension) if can else []
+            if not probes:
+                continue
+            moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(one)[dimension]
+                     and all(_range_of(part.inputs[at], axis.axis) == probe for probe, part in probes)]
+            if moved:
+                found.append((moved, probes))
+        if len(found) != 1 or len(found[0][0]) != len(having):
+            return unknown  # of no dimension, or of several: then each element is of several samples
+        runs = next(iter(having.values()))
+        axes = [_axis_of_output([(probe, part.outputs[output]) for probe, part in found[0][1]])
+                for output in range(one.outputs)]
+        return [None if axis is None else runs._replace(axis=axis) for axis in axes]
+
+    def _probes(self, graph: Graph, one: Operator, dimension: int) -> List[Tuple[Range, 'OperatorPart']]:
+        """The first and the last range of a dimension of the first output, and the parts that make them."""
+        shape = graph.shape(one)
+        grain, count = self.grains(graph, one)[dimension], shape[dimension]
+        if count < 2 * grain:
+            return []
+        return [(cut, self.part(graph, one, PartPlace(with_range(full(shape), dimension, cut))))
+                for cut in ((0, grain), (count // grain * grain - grain, count))]
+
+
+def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:
+    return None if box is None else box[axis]
+
+
+def _axis_of_output(made: List[Tuple[Range, Box]]) -> Optional[int]:
+    """The only dimension of which parts make the ranges that were asked for."""
+    found = [axis for axis in range(len(made[0][1])) if all(box[axis] == probe for probe, box in made)]
+    return found[0] if len(found) == 1 else None
 
 
 def as_tuple(value: Any, count: int, default: int) -> Tuple[int, ...]:

@@ -1,6 +1,20 @@
 """Which rule is whose: operators that are not here are computed whole."""
 from typing import Dict, Optional
 
+from .aligned_rules import (
+    BatchTake,
+    Dot,
+    Normalised,
+    Nothing,
+    Product,
+    Sequences,
+    Take,
+    TemporalLoss,
+    WholeAlong,
+    WholeLast,
+)
+from .attention_rules import Scores, Weighted
+from .copy_rules import Broadcast, Repeat, Slice, Tile
 from .graph import Operator
 from .layer_rules import (
     BatchNorm,
@@ -12,6 +26,7 @@ from .layer_rules import (
     Recurrent,
     Rule,
     SamplesOnly,
+    UpSampling,
 )
 from .shape_rules import (
     Concat,
@@ -28,13 +43,14 @@ from .shape_rules import (
     SliceChannel,
     Softmax,
     Stack,
+    Where,
 )
 
 _POINTWISE = '''
     Activation BlockGrad Cast _copy identity cast clip
     relu sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1 sqrt rsqrt cbrt square abs sign
     reciprocal negative sin cos erf floor ceil round rint trunc fix gamma gammaln smooth_l1 zeros_like ones_like
-    elemwise_add elemwise_sub elemwise_mul elemwise_div add_n where _maximum _minimum _power _hypot _mod
+    elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _power _hypot _mod
     _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or
     broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod
     broadcast_power broadcast_maximum broadcast_minimum broadcast_equal broadcast_not_equal broadcast_greater
@@ -49,14 +65,29 @@ _DISTRIBUTIONS = 'exponential gamma generalized_negative_binomial negative_binom
 _RULES: Dict[str, Rule] = {
     'Convolution': Convolution(), 'FullyConnected': FullyConnected(), 'Pooling': Pooling(), 'BatchNorm': BatchNorm(),
     'Embedding': Embedding(), 'RNN': Recurrent(), 'LayerNorm': LayerNorm(),
-    'Deconvolution': SamplesOnly(), 'LRN': SamplesOnly(), 'UpSampling': SamplesOnly(), 'InstanceNorm': SamplesOnly(),
-    'GroupNorm': SamplesOnly(), 'Pad': SamplesOnly(),
+    **dict.fromkeys(('Deconvolution', 'LRN', 'InstanceNorm', 'GroupNorm', 'Pad', 'Crop', 'im2col', 'col2im',
+                     'depth_to_space', 'space_to_depth', 'GridGenerator', '_contrib_AdaptiveAvgPooling2D',
+                     '_contrib_BilinearResize2D'), SamplesOnly(1)),
+    **dict.fromkeys(('BilinearSampler', 'SpatialTransformer', 'Correlation'), SamplesOnly()),
+    'UpSampling': UpSampling(),
+    'batch_dot': Product(), '_linalg_gemm2': Product(), '_linalg_gemm': Product(), 'dot': Dot(),
+    '_contrib_interleaved_matmul_selfatt_qk': Scores(False), '_contrib_interleaved_matmul_encdec_qk': Scores(True),
+    '_contrib_interleaved_matmul_selfatt_valatt': Weighted(False),
+    '_contrib_interleaved_matmul_encdec_valatt': Weighted(True), '_contrib_div_sqrt_dim': WholeLast(),
+    'SequenceMask': Sequences(), 'SequenceReverse': Sequences(), 'SequenceLast': Sequences(), 'CTCLoss': TemporalLoss(),
+    '_np_cumsum': WholeAlong(), 'reverse': WholeAlong(), 'softmin': WholeAlong(-1), 'sort': WholeAlong(-1),
+    'argsort': WholeAlong(-1), 'topk': WholeAlong(-1), 'L2Normalization': Normalised(),
+    'SoftmaxActivation': Normalised(),
+    'take': Take(), 'batch_take': BatchTake(), 'slice': Slice(), 'slice_like': Slice(), 'repeat': Repeat(),
+    'tile': Tile(), 'broadcast_to': Broadcast(), 'broadcast_axis': Broadcast(), 'broadcast_like': Broadcast(),
+    '_contrib_arange_like': Nothing(), 'where': Where(),
     'Dropout': Drawn(), 'LeakyReLU': LeakyReLU(),
     'Concat': Concat(), 'concat': Concat(), 'stack': Stack(), 'SliceChannel': SliceChannel(), 'split': SliceChannel(),
-    'slice_axis': SliceAxis(), 'SwapAxis': Permute(), 'transpose': Permute(),
+    '_split_v2': SliceChannel(), 'slice_axis': SliceAxis(), 'SwapAxis': Permute(), 'transpose': Permute(),
     'Reshape': Reshape(), 'reshape': Reshape(), 'Flatten': Reshape(), 'flatten': Reshape(), 'expand_dims': Reshape(),
-    'squeeze': Reshape(),
-    'sum': Reduction(), 'mean': Reduction(), 'max': Reduction(), 'min': Reduction(), 'prod': Reduction(),
+    'squeeze': Reshape(), 'reshape_like': Reshape(),
+    **dict.fromkeys(('sum', 'mean', 'max', 'min', 'prod', 'nansum', 'nanprod', 'norm', 'argmax', 'argmin', 'moments'),
+                    Reduction()),
     'amp_multicast': Multicast(), 'softmax': Softmax(), 'log_softmax': Softmax(), 'pick': Pick(), 'one_hot': OneHot(),
     **{name: Pointwise() for name in _POINTWISE},
     **{'_random_%s_like' % name: Drawn() for name in _DISTRIBUTIONS}}
@@ -88,6 +119,17 @@ def is_elementwise(one: Operator) -> bool:
     return isinstance(rule_of(one), Pointwise) and not rule_of(one).alone and len(one.inputs) == 1
 
 
+def moves_dimensions(one: Operator) -> bool:
+    """Whether dimensions of an operator's output are others than those of its input at the same places."""
+    return isinstance(rule_of(one), (Permute, Reshape))
+
+
+#: Inputs that are indices or lengths, by the name of the operator.
+_INDICES = {'Embedding': 0, 'pick': 1, 'one_hot': 0, 'take': 1, 'batch_take': 1, 'softmax': 1, 'log_softmax': 1,
+            'SequenceMask': 1, 'SequenceReverse': 1, 'SequenceLast': 1}
+
+
 def indices(one: Operator) -> Optional[int]:
-    """Which input of an operator are indices, through which no gradient flows."""
-    return {'Embedding': 0, 'pick': 1, 'one_hot': 0}.get(one.op)
+    """Which input of an operator are indices or lengths, through which no gradient flows."""
+    found = _INDICES.get(one.op)
+    return found if found is not None and found < len(one.inputs) else None

@@ -7,7 +7,11 @@ from .boxes import Box, full, shape_of, size_of
 from .graph import Graph, Operator
 from .layer_rules import inside, shifted_indices
 from .rule import OperatorPart, Rule, axis_of, summed, with_range
+from .sample_axis import SampleAxis, after_reshape, after_slice
 from .split import PartPlace
+
+#: Where each input, or output, has the samples.
+SampleAxes = Sequence[Optional[SampleAxis]]
 
 
 class Pointwise(Rule):
@@ -25,6 +29,19 @@ class Pointwise(Rule):
                        for count, others, chosen in zip(shape, whole, place.box))
                  if len(shape) == len(whole) else full(shape) for shape in graph.inputs(one)]
         return OperatorPart(boxes, [place.box])
+
+
+class Where(Pointwise):
+    """The same, by conditions of each element or of each of the first dimension."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """All."""
+        return [True] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`."""
+        count = len(graph.inputs(one)[0])
+        return OperatorPart([place.box[:count], place.box, place.box], [place.box])
 
 
 class Drawn(Pointwise):
@@ -85,6 +102,15 @@ class Concat(Rule):
             at += shape[dimension]
         return OperatorPart(boxes, [place.box], {'num_args': sum(box is not None for box in boxes)})
 
+    def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
+        """Inputs that lie behind each other along their samples are rounds of them."""
+        first, dimension = known[0], axis_of(one, len(graph.shape(one)), 1, 'dim')
+        if not any(axis is not None and axis.axis == dimension for axis in known):
+            return super().samples(graph, one, known)
+        if first is None or any(axis is None or axis[:2] != first[:2] for axis in known):
+            return [None]
+        return [first._replace(rounds=sum(axis.rounds for axis in known if axis is not None))]
+
 
 class Stack(Rule):
     """All dimensions but the new one."""
@@ -102,10 +128,10 @@ class Stack(Rule):
 
 
 class SliceChannel(Rule):
-    """All dimensions but the one that is sliced."""
+    """All dimensions but the one that is sliced; slices may have different lengths, as those of ``split_v2``."""
 
     def _axis(self, graph: Graph, one: Operator) -> int:
-        return axis_of(one, len(graph.inputs(one)[0]), 1)
+        return axis_of(one, len(graph.inputs(one)[0]), 0 if one.op == '_split_v2' else 1)
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
         """As said."""
@@ -117,9 +143,22 @@ class SliceChannel(Rule):
         axis, count = self._axis(graph, one), graph.inputs(one)[0]
         if one.get('squeeze_axis', False):
             box = place.box[:axis] + ((0, count[axis]),) + place.box[axis:]
-        else:
-            box = with_range(place.box, axis, (0, count[axis]))
-        return OperatorPart([box], [place.box] * one.outputs)
+            return OperatorPart([box], [place.box] * one.outputs)
+        return OperatorPart([with_range(place.box, axis, (0, count[axis]))],
+                            [with_range(place.box, axis, (0, graph.shape(one, output)[axis]))
+                             for output in range(one.outputs)])
+
+    def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
+        """Slices along the samples have whole rounds of them, or are of some of them only."""
+        axis, count, whole = self._axis(graph, one), graph.inputs(one)[0], known[0]
+        if whole is None or whole.axis != axis or one.get('squeeze_axis', False):
+            return super().samples(graph, one, known)
+        found, low = [], 0
+        for output in range(one.outputs):
+            high = low + graph.shape(one, output)[axis]
+            found.append(after_slice(whole, axis, count[axis], low, high))
+            low = high
+        return found
 
 
 class SliceAxis(Rule):
@@ -131,12 +170,22 @@ class SliceAxis(Rule):
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        shape = graph.inputs(one)[0]
-        axis = axis_of(one, len(shape), 0)
-        begin = int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
+        axis, begin = self._where(graph, one)
         low, high = place.box[axis]
         return OperatorPart([with_range(place.box, axis, (low + begin, high + begin))], [place.box],
                     {'begin': 0, 'end': high - low})
+
+    @staticmethod
+    def _where(graph: Graph, one: Operator) -> Tuple[int, int]:
+        """The dimension that is cut, and its first coordinate that is kept."""
+        shape = graph.inputs(one)[0]
+        axis = axis_of(one, len(shape), 0)
+        return axis, int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
+
+    def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
+        """As of :class:`SliceChannel`."""
+        axis, begin = self._where(graph, one)
+        return [after_slice(known[0], axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
 
 
 class Permute(Rule):
@@ -212,8 +261,8 @@ class Reshape(Rule):
         return grains
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """Those that lead a group, where MXNet gives the one shape in the other's order."""
-        groups = {} if one.get('reverse', False) else self._groups(graph, one)
+        """Those that lead a group."""
+        groups = self._groups(graph, one)
         return [at in groups for at in range(len(graph.shape(one)))]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
@@ -233,6 +282,10 @@ class Reshape(Rule):
         assert size_of(tuple(box)) == size_of(place.box), (before, after, place.box)
         return OperatorPart(boxes, [place.box], build=build)
 
+    def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
+        """Where the elements of a sample still lie in whole coordinates of a dimension."""
+        return [after_reshape(known[0], graph.inputs(one)[0], graph.shape(one))]
+
 
 def _product(shape: Sequence[int], dimensions: range) -> int:
     product = 1
@@ -246,7 +299,7 @@ class Reduction(Rule):
 
     def _reduced(self, graph: Graph, one: Operator) -> List[bool]:
         count = len(graph.inputs(one)[0])
-        axes = one.get('axis', ())
+        axes = one.get('axes' if one.op == 'moments' else 'axis', ())
         axes = [axes] if isinstance(axes, int) else list(axes)
         chosen = {int(axis) % count for axis in axes} or set(range(count))
         if one.get('exclude', False) and axes:
@@ -271,19 +324,24 @@ class Reduction(Rule):
         for to, source in enumerate(self._kept(graph, one)):
             if source is not None:
                 box[source] = place.box[to]
-        return OperatorPart([tuple(box)], [place.box])
+        return OperatorPart([tuple(box)], [place.box] * one.outputs)
 
 
 class Softmax(Rule):
-    """All dimensions; along the axis, parts tell each other what they sum to (:mod:`mxhybrid.parallel.composed`)."""
+    """All dimensions; along the axis, parts tell each other what they sum to (:mod:`mxhybrid.parallel.composed`).  With
+    lengths, which count from the beginning of the axis, that stays whole.
+    """
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """All where there is nothing but data."""
-        return [len(one.inputs) == 1] * len(graph.shape(one))
+        """All, or all but the axis."""
+        shape = graph.shape(one)
+        return [len(one.inputs) == 1 or at != axis_of(one, len(shape), -1) for at in range(len(shape))]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
-        return OperatorPart([place.box] + [full(shape) for shape in graph.inputs(one)[1:]], [place.box])
+        axis = axis_of(one, len(place.box), -1)
+        lengths: Box = place.box[:axis] + place.box[axis + 1:]
+        return OperatorPart([place.box] + [lengths] * (len(one.inputs) - 1), [place.box])
 
 
 class Pick(Rule):

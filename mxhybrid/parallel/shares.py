@@ -1,14 +1,28 @@
 """What each rank gives and gets: its samples of data and of outputs."""
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from ..base.errors import InputError
 from .boxes import Box, cuts, full
 from .dimensions import Dimensions
 from .graph import Entry, Graph
+from .rule import with_range
+from .sample_axis import SampleAxis
 
 
 class Shares:
-    """What each rank gives and gets of data and outputs."""
+    """What each rank gives and gets of data and outputs.
+
+    Attributes
+    ----------
+    inputs : dict of Entry to dict of int to Box
+        By rank.
+    outputs : dict of Entry to list of dict of int to Box
+        The same of outputs: several boxes of each rank, one behind the other, where all samples stand several times
+        behind each other, as after a concatenation along them.  An output of which the samples are not known, all ranks
+        get whole.
+    samples : slice
+        What this rank has of the joint batch.
+    """
 
     def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
                  flows: Any):
@@ -25,21 +39,19 @@ class Shares:
         self._by_name: Dict[str, Box] = {}
         for one in graph.operators:
             if one.op == 'null' and one.name in graph.data:
-                boxes = self._boxes((one.number, 0), axes[one.name])
+                axis = axes[one.name]
+                boxes, = self._boxes((one.number, 0), None if axis is None else SampleAxis(axis))
                 self.inputs[one.number, 0] = boxes
                 self._by_name[one.name] = boxes[rank]
-        self.outputs = {entry: self._boxes(entry, dimensions.samples(entry)) for entry in graph.heads}
+        self.outputs = {entry: self._boxes(entry, dimensions.sample_axis(entry)) for entry in graph.heads}
 
-    def _boxes(self, entry: Entry, axis: Optional[int]) -> Dict[int, Box]:
-        shape = self._graph.shapes[entry]
-        found = {}
-        for rank, (low, high) in enumerate(self._ranges):
-            box = list(full(shape))
-            if axis is not None and shape[axis] % self._count == 0:
-                each = shape[axis] // self._count
-                box[axis] = (low * each, high * each)
-            found[rank] = tuple(box)
-        return found
+    def _boxes(self, entry: Entry, where: Optional[SampleAxis]) -> List[Dict[int, Box]]:
+        whole = full(self._graph.shapes[entry])
+        if where is None:
+            return [dict.fromkeys(range(len(self._ranges)), whole)]
+        by_rank = [[with_range(whole, where.axis, one) for one in where.ranges(self._count, low, high)]
+                   for low, high in self._ranges]
+        return [dict(enumerate(boxes)) for boxes in zip(*by_rank)]
 
     def box(self, name: str) -> Box:
         """What this rank gives of an input."""

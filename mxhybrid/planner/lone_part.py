@@ -109,7 +109,7 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
     for at, entry in enumerate(operator.inputs):
         if entry[0] not in alone.graph.fixed:
             inputs[entry] = {rank: box for rank, every in boxes.items() for box in [every[at]] if box is not None}
-    outputs = {entry: parts.layout(operator, entry[1]).boxes for entry in alone.graph.heads}
+    outputs = {entry: [parts.layout(operator, entry[1]).boxes] for entry in alone.graph.heads}
     learns = {name for name, entry in alone.sources.items() if entry[0] in learning}
     made = still(parts, 0, inputs, outputs, composed, learns, set(alone.sources) - learns)
     return made._replace(inputs={

@@ -167,7 +167,7 @@ class Profiles:
     # -- programs --------------------------------------------------------------------------------------------------
 
     def program(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                outputs: Dict[Entry, Dict[int, Box]], flows: Any = (), frozen: Any = ()) -> PartSeconds:
+                outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PartSeconds:
         """What a rank's whole program takes but for its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.program.Program`.
         """
@@ -180,7 +180,7 @@ class Profiles:
         return PartSeconds(*kept)
 
     def scale(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-              outputs: Dict[Entry, Dict[int, Box]], flows: Any = (), frozen: Any = ()) -> float:
+              outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> float:
         """What a rank's program takes, beside the sum of its parts."""
         whole = self.program(parts, rank, inputs, outputs, flows, frozen).both
         return whole / sum(self.part(parts.graph, one, parts.places[one.number][rank], flows, frozen).both

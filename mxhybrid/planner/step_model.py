@@ -8,9 +8,10 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..base.settings import TablePlan
+from ..parallel.boxes import Box
 from ..parallel.graph import Entry, Operator
 from ..parallel.layout import owners
-from ..parallel.rule import OperatorPart
+from ..parallel.rule import OperatorPart, with_range
 from ..parallel.rule_table import indices
 from ..parallel.split import PartPlace, Split
 from ..parallel.weights import Weights
@@ -131,7 +132,7 @@ class StepModel:
                        for one in self.graph.computing}
         shares = step_graph.shares
         self._given = {entry: Placed.of(boxes) for entry, boxes in shares.inputs.items()}
-        self._taken = {entry: Placed.of(boxes) for entry, boxes in shares.outputs.items()}
+        self._taken = {entry: Placed.of(_in_one_piece(boxes)) for entry, boxes in shares.outputs.items()}
 
     def _once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
         found = self._known.get(key)
@@ -439,3 +440,16 @@ class StepModel:
 
 def _by_rank(found: Dict[int, int]) -> Ends:
     return Ends.by_rank(found)
+
+
+def _in_one_piece(boxes: Sequence[Dict[int, Box]]) -> Dict[int, Box]:
+    """As large a box, by rank, for several that are put behind each other: rounds of samples."""
+    first = boxes[0]
+    if len(boxes) == 1:
+        return first
+    found = {}
+    for rank, box in first.items():
+        axis = next(at for at, one_range in enumerate(box) if one_range != boxes[1][rank][at])
+        low, high = box[axis]
+        found[rank] = with_range(box, axis, (len(boxes) * low, len(boxes) * high))
+    return found

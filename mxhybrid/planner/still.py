@@ -8,7 +8,7 @@ import numpy as np
 
 from ..parallel.boxes import Box, shape_of
 from ..parallel.exchange import Exchange
-from ..parallel.graph import Entry, Graph
+from ..parallel.graph import Entry, Graph, Operator
 from ..parallel.layout import Layout
 from ..parallel.program import Parts, Program
 from ..parallel.rule_table import indices
@@ -99,7 +99,7 @@ class _OneRank(Program):
                                 **others)
 
 
-def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, Dict[int, Box]],
+def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, List[Dict[int, Box]]],
           composed: Dict[str, Any], flows: Any = (), frozen: Any = ()) -> StillProgram:
     """A rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.program.Program`.
@@ -155,14 +155,22 @@ def index_limits(graph: Graph) -> Dict[int, int]:
     for one in graph.computing:
         at = indices(one)
         if at is not None:
-            if one.op == 'one_hot':
-                count = int(one.get('depth'))
-            elif one.op == 'pick':
-                count = graph.inputs(one)[0][int(one.get('axis', -1))]
-            else:
-                count = graph.inputs(one)[1][0]
-            note(one.inputs[at][0], count)
+            note(one.inputs[at][0], _index_limit(graph, one))
     return found
+
+
+#: Where indices, or lengths, count along if no axis is given.
+_DEFAULT_AXES = {'take': 0, 'batch_take': 1, 'SequenceMask': 0, 'SequenceReverse': 0, 'SequenceLast': 0}
+
+
+def _index_limit(graph: Graph, one: Operator) -> int:
+    """The count below which an operator's indices, or lengths, are."""
+    if one.op == 'one_hot':
+        return int(one.get('depth'))
+    if one.op == 'Embedding':
+        return graph.inputs(one)[1][0]
+    count = graph.inputs(one)[0][int(one.get('axis', _DEFAULT_AXES.get(one.op, -1)))]
+    return count + (one.op not in ('pick', 'take', 'batch_take'))
 
 
 def learning(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
