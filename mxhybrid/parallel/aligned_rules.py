@@ -156,12 +156,18 @@ class Take(Aligned):
 
 
 class BatchTake(Aligned):
-    """batch_take: an element of each row."""
+    """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is asked for."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
         """As :meth:`Aligned.aligned`."""
         data, indices = (len(shape) for shape in graph.inputs(one))
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """As :meth:`Rule.part`; an exchange behind it would ask."""
+        found = super().part(graph, one, place)
+        found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
+        return found
 
 
 class Nothing(Rule):

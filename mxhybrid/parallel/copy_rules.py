@@ -3,9 +3,9 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
-from .boxes import Box, full, shape_of
+from .boxes import full, shape_of
 from .graph import Graph, Operator
-from .rule import OperatorPart, Rule, with_range
+from .rule import OperatorPart, Rule, shape_only, with_range
 from .sample_axis import SampleAxis, after_slice
 from .split import PartPlace
 
@@ -41,7 +41,7 @@ class Slice(Rule):
         """As :meth:`Rule.part`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
-        boxes: List[Optional[Box]] = [box] + [None] * (len(one.inputs) - 1)
+        boxes = [box] + shape_only(graph, one)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             if all(step == 1 for _, step in self._where(graph, one)):
@@ -81,7 +81,7 @@ class Broadcast(Rule):
         if len(data) != len(place.box):
             return super().part(graph, one, place)
         box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, place.box))
-        boxes: List[Optional[Box]] = [box] + [None] * (len(one.inputs) - 1)
+        boxes = [box] + shape_only(graph, one)
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.broadcast_to(inputs[0], shape=shape_of(place.box), name=name)

@@ -134,3 +134,10 @@ def summed(count: int, place: PartPlace) -> Range:
 def with_range(box: Box, dimension: int, value: Range) -> Box:
     """A box with another range in one dimension."""
     return box[:dimension] + (value,) + box[dimension + 1:]
+
+
+def shape_only(graph: Graph, one: Operator, first: int = 1) -> List[Optional[Box]]:
+    """Return what parts read of an operator's inputs, from one on, of which the shapes alone count: nothing, but all of
+    a weight, so that somebody holds it.
+    """
+    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in one.inputs[first:]]

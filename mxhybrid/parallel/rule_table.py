@@ -49,12 +49,14 @@ from .shape_rules import (
 _POINTWISE = '''
     Activation BlockGrad Cast _copy identity cast clip
     relu sigmoid hard_sigmoid softsign softrelu tanh exp log log2 log10 log1p expm1 sqrt rsqrt cbrt square abs sign
-    reciprocal negative sin cos erf floor ceil round rint trunc fix gamma gammaln smooth_l1 zeros_like ones_like
+    reciprocal negative sin cos tan sinh cosh arcsin arccos arctan arcsinh arccosh arctanh degrees radians rcbrt
+    logical_not erf erfinv floor ceil round rint trunc fix gamma gammaln smooth_l1 zeros_like ones_like
     elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _power _hypot _mod
-    _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or
+    _equal _not_equal _greater _greater_equal _lesser _lesser_equal _logical_and _logical_or _logical_xor
     broadcast_add broadcast_plus broadcast_sub broadcast_minus broadcast_mul broadcast_div broadcast_mod
     broadcast_power broadcast_maximum broadcast_minimum broadcast_equal broadcast_not_equal broadcast_greater
-    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal
+    broadcast_greater_equal broadcast_lesser broadcast_lesser_equal broadcast_hypot broadcast_logical_and
+    broadcast_logical_or broadcast_logical_xor _hypot_scalar _logical_and_scalar _logical_or_scalar _logical_xor_scalar
     _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _mod_scalar _rmod_scalar
     _power_scalar _rpower_scalar _maximum_scalar _minimum_scalar _equal_scalar _not_equal_scalar _greater_scalar
     _greater_equal_scalar _lesser_scalar _lesser_equal_scalar amp_cast'''.split()

@@ -6,7 +6,7 @@ import mxnet as mx
 from .boxes import Box, full, shape_of, size_of
 from .graph import Graph, Operator
 from .layer_rules import inside, shifted_indices
-from .rule import OperatorPart, Rule, axis_of, summed, with_range
+from .rule import OperatorPart, Rule, axis_of, shape_only, summed, with_range
 from .sample_axis import SampleAxis, after_reshape, after_slice
 from .split import PartPlace
 
@@ -278,7 +278,7 @@ class Reshape(Rule):
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             return mx.sym.reshape(inputs[0], shape=shape, name=name)
-        boxes: List[Optional[Box]] = [tuple(box)] + [None] * (len(one.inputs) - 1)
+        boxes = [tuple(box)] + shape_only(graph, one)
         assert size_of(tuple(box)) == size_of(place.box), (before, after, place.box)
         return OperatorPart(boxes, [place.box], build=build)
 

@@ -62,14 +62,15 @@ class Ranks:
                 process.wait()
             process.stdout.close()
 
-    def run(self, symbol, data, weights, splits, training=True):
+    def run(self, symbol, data, weights, splits, training=True, axes=None):
         """Outputs and gradients of all parameters, joined from all ranks, and how many exchanges there are.
 
-        `data` and `weights` are whole arrays by name, `splits` of every operator by its number.  Ranks that fail, or
+        `data` and `weights` are whole arrays by name, `splits` of every operator by its number; `axes` say which
+        dimension of each input has the samples, the first where nothing is said.  Ranks that fail, or
         take too long, are started anew, or what they still do would be taken for the next network.
         """
         try:
-            answers = self._answers(symbol, data, weights, splits, training)
+            answers = self._answers(symbol, data, weights, splits, training, axes or dict.fromkeys(data, 0))
         except (AssertionError, EOFError, OSError):
             self.close(seconds=0)
             self._start()
@@ -77,20 +78,21 @@ class Ranks:
         outputs, gradients = None, {}
         for found, mine, _ in answers:
             outputs = outputs or [{} for _ in found]
-            for boxes, (box, values) in zip(outputs, found):
-                if box in boxes:  # all who have a sample have the same of it
-                    np.testing.assert_allclose(values, boxes[box], rtol=1e-13, atol=1e-13)
-                boxes[box] = values
+            for boxes, pieces in zip(outputs, found):
+                for box, values in pieces:
+                    if box in boxes:  # all who have a sample have the same of it
+                        np.testing.assert_allclose(values, boxes[box], rtol=1e-13, atol=1e-13)
+                    boxes[box] = values
             for name, (box, values) in mine.items():
                 whole = gradients.setdefault(name, np.zeros({**data, **weights}[name].shape))
                 whole[slices_in(box, full(whole.shape))] += values
         return [_joined(boxes) for boxes in outputs], gradients, answers[0][2]
 
-    def _answers(self, symbol, data, weights, splits, training):
+    def _answers(self, symbol, data, weights, splits, training, axes):
         """What all ranks have found."""
         keys = {number: split.key for number, split in splits.items()}
         for process in self._processes:
-            pickle.dump((symbol.tojson(), data, weights, keys, training), process.stdin)
+            pickle.dump((symbol.tojson(), data, weights, keys, training, axes), process.stdin)
             process.stdin.flush()
         deadline, answers = time.monotonic() + ANSWER_S, []
         for rank, process in enumerate(self._processes):

@@ -25,12 +25,12 @@ def four():
     made.close()
 
 
-def compare(ranks, symbol, data, weights, draw, tolerance=1e-10):
+def compare(ranks, symbol, data, weights, draw, tolerance=1e-10, axes=None):
     """Split all operators as is drawn, and compare with the whole."""
     graph = Graph(symbol, {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
     whole, whole_gradients = run_whole(symbol, data, weights)
-    found, gradients, _ = ranks.run(symbol, data, weights, drawn_splits(draw, graph, ranks.count))
+    found, gradients, _ = ranks.run(symbol, data, weights, drawn_splits(draw, graph, ranks.count), axes=axes)
     for one, other in zip(found, whole):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
     for name, gradient in whole_gradients.items():
@@ -70,6 +70,11 @@ def _reals(rng, shape):
     return rng.uniform(-1, 1, shape)
 
 
+def _singles(rng, shape):
+    """Numbers for operators that take float32 alone."""
+    return rng.uniform(-1, 1, shape).astype('float32')
+
+
 def _language_model(ids, labels):
     """Cross-entropy of an LSTM, as gluon makes it."""
     embedded = mx.sym.Embedding(ids, input_dim=7, output_dim=6, name='embed')
@@ -84,9 +89,103 @@ def _language_model(ids, labels):
     return mx.sym.mean(loss, axis=0, exclude=True)
 
 
-IDS, REALS = _ids, _reals
-#: What is built, of inputs of which kind and shape.
+IDS, REALS, SINGLE = _ids, _reals, _singles
+def _attention(x, lengths):
+    """Self-attention of (times, samples, heads x 3 x features), masked, back to features."""
+    scores = mx.sym.contrib.interleaved_matmul_selfatt_qk(mx.sym.tanh(x), heads=2)
+    lengths = mx.sym.cast(mx.sym.repeat(mx.sym.clip(lengths, 1, 4), repeats=2, axis=0), 'int32')
+    lengths = mx.sym.broadcast_axis(mx.sym.expand_dims(lengths, axis=1), axis=1, size=4)
+    return mx.sym.contrib.interleaved_matmul_selfatt_valatt(
+        x, mx.sym.softmax(scores, length=lengths, use_length=True, axis=-1), heads=2)
+
+
+def _attention_between(queries, keys):
+    scores = mx.sym.contrib.interleaved_matmul_encdec_qk(mx.sym.tanh(queries), keys, heads=2)
+    return mx.sym.contrib.interleaved_matmul_encdec_valatt(keys, mx.sym.softmax(scores), heads=2)
+
+
+def _heads(x):
+    """Attention of (samples, times, heads x features), as it is written by hand."""
+    heads = mx.sym.reshape(mx.sym.transpose(mx.sym.reshape(mx.sym.tanh(x), shape=(0, 0, 2, -1)), axes=(0, 2, 1, 3)),
+                           shape=(-1, 0, 0), reverse=True)
+    scores = mx.sym.softmax(mx.sym.batch_dot(mx.sym.contrib.div_sqrt_dim(heads), heads, transpose_b=True))
+    made = mx.sym.transpose(mx.sym.reshape(mx.sym.batch_dot(scores, heads), shape=(-4, -1, 2, 0, 0)), axes=(0, 2, 1, 3))
+    return mx.sym.reshape_like(made, x)
+
+
+def _sequences(x, lengths):
+    lengths = mx.sym.clip(lengths, 1, 4)
+    masked = mx.sym.SequenceMask(mx.sym.tanh(x), lengths, use_sequence_length=True, value=0.5)
+    turned = mx.sym.SequenceReverse(masked * 2, lengths, use_sequence_length=True)
+    return mx.sym.Group([turned, mx.sym.SequenceLast(turned, lengths, use_sequence_length=True)])
+
+
+def _two_inputs_behind_each_other(x, y):
+    joint = mx.sym.concat(mx.sym.tanh(x), y, mx.sym.sin(y), dim=0)
+    made = mx.sym.FullyConnected(joint, num_hidden=3, name='dense')
+    first, second, third = mx.sym.split(made, num_outputs=3, axis=0)
+    return mx.sym.Group([made, first * second - third, mx.sym.slice_axis(made, axis=0, begin=0, end=10),
+                         mx.sym.reshape(made, shape=(3, -1, 3))])
+
+
+#: What is built, of inputs of which kind and shape; and which of their dimensions have the samples, if not the first.
 OPERATORS = {
+    'attention': (_attention, [(SINGLE, (4, 4, 12)), (IDS, (4,))], (1, 0)),
+    'attention between': (_attention_between, [(SINGLE, (3, 4, 4)), (SINGLE, (4, 4, 8))], (1, 1)),
+    'heads': (_heads, [(REALS, (4, 4, 4))]),
+    'sequences': (_sequences, [(REALS, (4, 4, 3)), (IDS, (4,))], (1, 0)),
+    'sequences of samples': (lambda x, n: mx.sym.SequenceLast(mx.sym.SequenceMask(
+        mx.sym.tanh(x), n, use_sequence_length=True, axis=1), mx.sym.clip(n, 1, 4), use_sequence_length=True, axis=1),
+        [(REALS, (4, 4, 3)), (IDS, (4,))]),
+    'two inputs behind each other': (_two_inputs_behind_each_other, [(REALS, (5, 4)), (REALS, (5, 4))]),
+    'dot': (lambda x: mx.sym.dot(mx.sym.dot(mx.sym.tanh(x), mx.sym.var('w', shape=(3, 4))), mx.sym.var(
+        'v', shape=(5, 4)), transpose_b=True), [(REALS, (4, 3, 3))]),
+    'dot of the first dimension': (lambda x: mx.sym.dot(mx.sym.var('w', shape=(4, 3)), mx.sym.dot(
+        mx.sym.tanh(x), mx.sym.sin(x), transpose_a=True), transpose_a=True), [(REALS, (4, 4))]),
+    'gemm': (lambda x: mx.sym.linalg.gemm(mx.sym.tanh(x), mx.sym.sin(x), mx.sym.cos(x), alpha=2.0, beta=0.5,
+                                          transpose_a=True), [(REALS, (3, 4, 4))]),
+    'gemm along another axis': (lambda x: mx.sym.linalg.gemm2(mx.sym.tanh(x), x, axis=0), [(REALS, (3, 3, 3))]),
+    'sorted': (lambda x: mx.sym.topk(mx.sym.sort(mx.sym.tanh(x), axis=1), axis=-1, k=2, ret_typ='value'),
+               [(REALS, (4, 3, 4))]),
+    'reversed': (lambda x: mx.sym.reverse(mx.sym.flip(mx.sym.tanh(x), axis=0) * 2, axis=(1, 2)), [(REALS, (4, 4, 4))]),
+    'repeated': (lambda x: mx.sym.tile(mx.sym.repeat(mx.sym.repeat(
+        mx.sym.tanh(x), repeats=2, axis=0), repeats=3, axis=1), reps=(2, 1, 2)) * 2, [(REALS, (4, 2, 3))]),
+    'repeated without an axis': (lambda x: mx.sym.repeat(mx.sym.tanh(x), repeats=2) * 2, [(REALS, (4, 2))]),
+    'sliced': (lambda x: mx.sym.slice_like(mx.sym.slice(mx.sym.tanh(x), begin=(None, 1, None), end=(None, -1, None),
+                                                        step=(1, 1, -2)) * 2, mx.sym.var('like', shape=(4, 2, 1)),
+                                           axes=(2,)) * 2, [(REALS, (4, 5, 4))]),
+    'some samples': (lambda x: mx.sym.slice(mx.sym.tanh(x), begin=(1,), end=(4,)) * 2, [(REALS, (5, 4))]),
+    'slices of several lengths': (lambda x: mx.sym.Group([
+        2 * one for one in mx.sym.split_v2(mx.sym.tanh(x), (1, 3), axis=1)]), [(REALS, (4, 5))]),
+    'as large as another': (lambda x: mx.sym.broadcast_mul(mx.sym.broadcast_like(mx.sym.var('w', shape=(1, 4)), x) * 2,
+                                                           mx.sym.broadcast_to(mx.sym.mean(x, axis=1, keepdims=True),
+                                                                               shape=(0, 4))), [(REALS, (4, 4))]),
+    'taken': (lambda x, at: mx.sym.broadcast_add(
+        mx.sym.take(mx.sym.var('w', shape=(3, 7, 2)), at, axis=1).mean(axis=0), mx.sym.expand_dims(x, axis=1)),
+        [(REALS, (4, 2)), (IDS, (4, 3))]),
+    'taken of rows': (lambda x, at: mx.sym.BlockGrad(mx.sym.batch_take(
+        mx.sym.tanh(x), mx.sym.cast(at, 'int32'))), [(REALS, (4, 7)), (IDS, (4,))]),
+    'positions': (lambda x: mx.sym.broadcast_add(x, mx.sym.expand_dims(mx.sym.Embedding(mx.sym.contrib.arange_like(
+        x, axis=1), input_dim=4, output_dim=3, name='embed'), axis=0)), [(REALS, (4, 4, 3))]),
+    'norms and positions': (lambda x: mx.sym.Group([mx.sym.norm(x, axis=2), mx.sym.argmax(x, axis=1), mx.sym.moments(
+        x, axes=(1,), keepdims=True)[1]]), [(REALS, (4, 4, 3))]),
+    'chosen': (lambda x, y, n: mx.sym.where(n > 3, mx.sym.tanh(x), y) + mx.sym.where(x > 0, x, y * 2),
+               [(REALS, (4, 3)), (REALS, (4, 3)), (IDS, (4,))]),
+    'images side by side': (lambda x, y: mx.sym.UpSampling(
+        mx.sym.tanh(x), y, scale=2, sample_type='nearest', num_args=2), [(REALS, (4, 2, 4, 4)), (REALS, (4, 3, 4, 4))]),
+    'images by a weight': (lambda x: mx.sym.UpSampling(mx.sym.tanh(x), mx.sym.var('w', shape=(2, 1, 4, 4)), scale=2,
+                                                       num_filter=2, sample_type='bilinear', num_args=2),
+                           [(REALS, (4, 2, 3, 3))]),
+    'images bent': (lambda x, theta: mx.sym.BilinearSampler(mx.sym.tanh(x), mx.sym.GridGenerator(
+        theta, transform_type='affine', target_shape=(3, 3))), [(SINGLE, (4, 2, 4, 4)), (SINGLE, (4, 6))]),
+    'images of other sizes': (lambda x: mx.sym.depth_to_space(mx.sym.contrib.AdaptiveAvgPooling2D(mx.sym.tanh(
+        x), output_size=2), 2) * 2, [(REALS, (4, 4, 4, 4))]),
+    'softmin': (lambda x: mx.sym.softmin(mx.sym.tanh(x), axis=1) * 2, [(REALS, (4, 4, 3))]),
+    'softmax of channels': (lambda x: mx.sym.SoftmaxActivation(x, mode='channel') * mx.sym.SoftmaxActivation(x),
+                            [(SINGLE, (4, 4, 3))]),
+    'a product of samples': (lambda x: mx.sym.broadcast_add(mx.sym.tanh(x), mx.sym.transpose(x)), [(REALS, (4, 4))]),
+    'statistics of a norm': (lambda x: mx.sym.Group([one if at == 0 else mx.sym.BlockGrad(one) for at, one in enumerate(
+        mx.sym.LayerNorm(x, axis=-1, output_mean_var=True, name='norm'))]), [(REALS, (4, 3, 5))]),
     'language model': (_language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
     'softmax along any axis': (lambda x: mx.sym.softmax(x * 3, axis=1, temperature=2.0), [(REALS, (3, 5, 4))]),
     'embedding': (lambda x: mx.sym.Embedding(x, input_dim=7, output_dim=5, name='embed'), [(IDS, (5, 3))]),
@@ -106,10 +205,13 @@ OPERATORS = {
     'sums': (lambda x: mx.sym.broadcast_add(mx.sym.sum(x, axis=1, keepdims=True), mx.sym.max(x, axis=2, keepdims=True)),
              [(REALS, (4, 3, 5))]),
     'learned slopes': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(REALS, (4, 3, 2, 2))]),
-    'no rule': (lambda x: mx.sym.L2Normalization(mx.sym.Convolution(
+    'norms': (lambda x: mx.sym.L2Normalization(mx.sym.Convolution(
         x, num_filter=4, kernel=(3, 3), name='conv'), mode='channel'), [(REALS, (4, 2, 5, 5))]),
-    'no rule, of modules': (lambda x: mx.sym.linalg.gemm2(
+    'products': (lambda x: mx.sym.linalg.gemm2(
         mx.sym.cumsum(mx.sym.contrib.div_sqrt_dim(x), axis=1), mx.sym.tanh(x), transpose_b=True), [(REALS, (5, 6))]),
+    'no rule': (lambda x: mx.sym.tanh(mx.sym.diag(mx.sym.Convolution(
+        x, num_filter=4, kernel=(3, 3), name='conv'), axis1=2, axis2=3)) * 2, [(REALS, (4, 2, 5, 5))]),
+    'no rule, of modules': (lambda x: mx.sym.linalg.syrk(mx.sym.tanh(x)) * 2, [(REALS, (5, 6))]),
     'samples only': (lambda x: mx.sym.UpSampling(mx.sym.Deconvolution(
         mx.sym.tanh(x), num_filter=3, kernel=(2, 2), stride=(2, 2), name='up'), scale=2, sample_type='nearest'),
         [(REALS, (4, 2, 3, 3))]),
@@ -133,16 +235,19 @@ OPERATORS = {
 
 @pytest.mark.parametrize('name', sorted(OPERATORS))
 def test_operators(four, name):
-    build, inputs = OPERATORS[name]
+    build, inputs, *axes = OPERATORS[name]
     names = ['data%d' % at for at in range(len(inputs))]
     rng = np.random.RandomState(0)
     data = {one: make(rng, shape) for one, (make, shape) in zip(names, inputs)}
     symbol = build(*[mx.sym.var(one) for one in names])
+    axes = dict(zip(names, axes[0])) if axes else None
     weights = weights_of(symbol, data, 1)
+
+    # MXNet computes learned slopes as float32.
+    tolerance = 1e-6 if name == 'learned slopes' else 1e-5 if any(make is SINGLE for make, _ in inputs) else 1e-10
 
     @settings(max_examples=12, suppress_health_check=list(HealthCheck), database=None)
     @given(drawn=st.data())
     def look(drawn):
-        # MXNet computes learned slopes as float32.
-        compare(four, symbol, data, weights, drawn.draw, 1e-6 if name == 'learned slopes' else 1e-10)
+        compare(four, symbol, data, weights, drawn.draw, tolerance, axes)
     look()

@@ -41,11 +41,18 @@ def weigh(output):
     return mx.nd.sin(output.detach() * 3 + 1)
 
 
-def compute(transport, text, data, weights, splits, training, first):
+def pieces(values, boxes):
+    """Boxes of an output, each with its values, of an array in which they are behind each other."""
+    if len(boxes) == 1:
+        return [(boxes[0], values)]
+    axis = next(at for at, one in enumerate(boxes[0]) if one != boxes[1][at])
+    return list(zip(boxes, np.split(values, len(boxes), axis)))
+
+
+def compute(transport, text, data, weights, splits, training, axes, first):
     """This rank's outputs and gradients, with their boxes."""
     graph = Graph(mx.sym.load_json(text), {name: array.shape for name, array in data.items()},
                   {name: array.dtype for name, array in {**data, **weights}.items()})
-    axes = dict.fromkeys(data, 0)
     parts = Parts(graph, {number: Split(*key) for number, key in splits.items()})
     shares = Shares(graph, axes, Dimensions(graph, axes), len(SOCKETS) + 1, RANK, floats(data))
     program = Program(parts, RANK, shares.inputs, shares.outputs, COMPOSED[training],
@@ -69,7 +76,8 @@ def compute(transport, text, data, weights, splits, training, first):
         found = operator(*[arrays[name] for name in program.symbol.list_inputs()])
     found = (list(found) if isinstance(found, (list, tuple)) else [found])[:program.outputs]
     mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
-    outputs = [(shares.outputs[head][RANK], one.asnumpy()) for head, one in zip(graph.heads, found)]
+    outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in shares.outputs[head]])
+               for head, one in zip(graph.heads, found)]
     gradients = {name: (shares.box(name) if name in data else parts.weights.boxes(name)[RANK], array.grad.asnumpy())
                  for name, array in arrays.items() if name != TOKEN and array.grad is not None}
     program.forget()
