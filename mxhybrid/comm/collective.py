@@ -166,12 +166,12 @@ class Collective:
     def any_of(self, flags: List[bool], name: str, waiting: str = '') -> List[bool]:
         """Which of `flags`, equally many on all workers, are true on any (blocks); messages call it `waiting`."""
         array = mx.nd.array([float(flag) for flag in flags], ctx=mx.cpu())
-        with self._waiting(waiting or name):
+        with self.waiting(waiting or name):
             self.allreduce_(array, name)
             return [bool(votes > 0) for votes in array.asnumpy()]
 
     @contextmanager
-    def _waiting(self, name: str) -> Iterator[None]:
+    def waiting(self, name: str) -> Iterator[None]:
         """Around a call that blocks until all workers make it."""
         if self._lifeline is None:
             yield
@@ -192,13 +192,13 @@ class Collective:
         Lengths may differ and be zero.  `dtype` is what travels, the same on all workers.
         """
         if self.reduction is not None:
-            with self._waiting(name):
+            with self.waiting(name):
                 return self._gather_by_sums(values, name, dtype)
         # A zero-length array cannot be gathered, so every contribution leads with its count.
         framed = np.empty(len(values) + 1, dtype)
         framed[0] = len(values)
         framed[1:] = values
-        with self._waiting(name):
+        with self.waiting(name):
             everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
         gathered, at = [], 0
         for _ in range(self.size):

@@ -10,6 +10,8 @@ parameters given new values     ``set_data``, ``load_parameters``, ``initialize(
                                 as at the start
 batch size, learning rate, wd,  gradients are summed, so all workers have to update with the same numbers
 momentum and the like
+calls of networks that are      exchanges of a call that one worker makes alone are taken for those of the next one
+split
 ==============================  =====================================================================================
 
 The sum of a step is read when the next one begins, which has to wait for it anyway, or before something is saved.  A
@@ -29,13 +31,15 @@ from ..base.errors import InputError
 from ..comm.float16 import exceeds
 from ..native import trainers
 from ..native.arrays import row_sparse_parts
-from .parts import part_of
+from .parts import NETWORK_CALL, part_of
 
 #: What workers must have in common, and how they get it.
 _NUMBERS = (('batch size', 'step() and update() divide the sum of all workers by it: give the size of the joint batch '
              'on every worker'),
             ('learning rate', 'make the same set_learning_rate, or have the same schedule, on every worker'),
             ('weight decay', 'set the same one on every worker'),
+            ('number of calls of networks that are split', 'call them equally often on every worker, also to evaluate '
+             'them'),
             ("parameters' lr_mult or wd_mult, by a checksum", 'set the same ones on every worker'))
 
 #: More of them: attributes of MXNet's optimizers.
@@ -138,7 +142,7 @@ class Agreement:
         numbers = np.zeros((self._store.num_workers, len(_COMPARED)))
         multipliers = np.array([(param.lr_mult, param.wd_mult) for param in params], np.float64)
         numbers[self._store.rank] = [self.batch_size, _learning_rate(optimizer), optimizer.wd,
-                                     zlib.crc32(multipliers.tobytes()),
+                                     self._store.backend.times(NETWORK_CALL), zlib.crc32(multipliers.tobytes()),
                                      *(_setting(optimizer, name) for name in _SETTINGS)]
         told = np.concatenate([fresh, given, [overflows, ignore_stale], numbers.ravel()])
         with self._lock:

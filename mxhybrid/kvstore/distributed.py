@@ -20,6 +20,7 @@ from ..routes.route import Means
 from ..routes.rows import read_gradient
 from ..servers.trial import check_row_wise
 from . import states_file
+from .counted_names import without_counters
 
 logger = get_logger(__name__)
 
@@ -107,14 +108,22 @@ class Distributed:
                              'or leave %s out' % (call, name, np.dtype(dtype), variable('wire_dtype'),
                                                   variable('wire_dtype')))
 
-    def _agree(self, call: str, keys: List[List[Any]]) -> None:
-        """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``."""
+    def _agree(self, call: str, keys: List[List[Any]]) -> List[str]:
+        """Have all workers compare what they are about to initialise, ``[[key, name, …], …]``; return worker 0's names.
+
+        Names may differ in the numbers that gluon counts up.
+        """
+        names = [key[1] for key in keys]
         keys = [key + ['route ' + self._means.settings.way_for(key[1]), 'own_rows=%d' % self._settings.own_rows]
                 for key in keys]
-        digest = np.frombuffer(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), np.int32)
+        compared = [[key[0], name] + key[2:] for key, name in zip(keys, without_counters(names))]
+        digest = np.concatenate([_digest(compared), _digest(names)])
         tag = '%s.agree' % self._prefix
-        if all(np.array_equal(digest, other) for other in self._collective.gather(digest, tag)):
-            return
+        others = self._collective.gather(digest, tag)
+        if all(np.array_equal(digest, other) for other in others):
+            return names
+        if all(np.array_equal(others[0][:2], other[:2]) for other in others):
+            return [str(name) for name in self._collective.exchange(names, tag + '.names')[0]]
         everyone = self._collective.exchange(keys, tag + '.details')
         for rank, theirs in enumerate(everyone):
             for first, other in itertools.zip_longest(everyone[0], theirs):
@@ -122,6 +131,7 @@ class Distributed:
                     raise InputError('%s: workers disagree: worker 0 has %s, worker %d has %s. Build the same model, '
                                      'in the same order and with the same names, on every worker'
                                      % (call, _declaration(first), rank, _declaration(other)))
+        return names
 
     # -- gradients and weights -----------------------------------------------------------------------------------
 
@@ -274,14 +284,21 @@ class Distributed:
 
     # -- for Trainers ----------------------------------------------------------------------------------------------
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Mapping[str, TablePlan]) -> None:
-        """Agree on a Trainer's parameters; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.attach`."""
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Mapping[str, TablePlan]
+               ) -> Dict[int, str]:
+        """Agree on a Trainer's parameters, see :meth:`mxhybrid.kvstore.hybrid.Hybrid.attach`; return the names that
+        worker 0 has for them.
+        """
         self._keeps_dense = keeps_dense
         self._means.plan(planned)
         # A Trainer may have taken another one's place just now.
         self._holdings.meet(None, self._prefix + '.attach')
-        self._agree('Trainer', [[key] + param for key, param in params.items()])
+        names = self._agree('Trainer', [[key] + param for key, param in params.items()])
+        own = [param[0] for param in params.values()]
+        if names != own:
+            self._means.plan({name: planned[mine] for name, mine in zip(names, own) if mine in planned})
         self._agreed = {key: tuple(param[-1]) for key, param in params.items() if all(param[-1])}
+        return dict(zip(params, names))
 
     def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
@@ -309,8 +326,13 @@ class Distributed:
             self._sums = mx.nd.zeros(len(values), dtype=np.float64, ctx=mx.cpu())
         # One array for all calls: Horovod refuses a name that is still in flight, the engine makes it wait.
         self._sums[:] = values
+        self._lifeline.count_call('a step of a Trainer')
         self._collective.allreduce_(self._sums, self._prefix + '.agreement')
         return self._sums
+
+    def times(self, call: str) -> int:
+        """How often this worker has made a collective call of this name."""
+        return self._lifeline.times(call)
 
     def busy(self) -> ContextManager[None]:
         """Around what may take this worker long while the others wait: it does not count as a stall."""
@@ -324,13 +346,17 @@ class Distributed:
 
     def spread(self, array: Any, what: str) -> None:
         """Overwrite a dense array with worker 0's (blocks)."""
-        self._lifeline.count_call(what)
-        self._collective.broadcast_(array, '%s.%s' % (self._prefix, what))
-        array.wait_to_read()
+        with self._lifeline.waiting(what):
+            self._collective.broadcast_(array, '%s.%s' % (self._prefix, what))
+            array.wait_to_read()
 
     def barrier(self) -> None:
         """Wait for all workers."""
         self._collective.any(False, self._prefix + '.barrier')
+
+
+def _digest(value: Any) -> np.ndarray:
+    return np.frombuffer(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), np.int32)
 
 
 def _declaration(param: Optional[List[Any]]) -> str:

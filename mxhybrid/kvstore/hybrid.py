@@ -398,8 +398,7 @@ class Hybrid(KVStore):
         ones; and what a plan says of tables, by name.
         """
         self._parts = parts
-        self._names.update({key: param[0] for key, param in params.items()})
-        self._backend.attach(params, keeps_dense, planned)
+        self._names.update(self._backend.attach(params, keeps_dense, planned))
 
     @_unrecorded
     def push_own(self, key: Any, value: Any, optimizer: Any, priority: int, devices: Sequence[int]) -> None:

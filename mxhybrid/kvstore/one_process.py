@@ -120,8 +120,9 @@ class OneProcess:
         """Read the optimizer state."""
         self.native.load_optimizer_states(fname)
 
-    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Any) -> None:
-        """Nobody to agree with, and nothing that travels."""
+    def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, planned: Any) -> Dict[int, str]:
+        """Return names: there is nobody to agree with, and nothing that travels."""
+        return {key: param[0] for key, param in params.items()}
 
     def adopt(self, other: 'OneProcess', keys_set: Set[Any]) -> None:
         """Begin anew, since a Trainer initialises all keys from its parameters; nothing is taken over.
@@ -138,6 +139,10 @@ class OneProcess:
     def add_up(self, values: np.ndarray) -> Any:
         """Sum values over all workers."""
         return mx.nd.array(values, dtype=np.float64, ctx=mx.cpu())
+
+    def times(self, call: str) -> int:
+        """Return 0: collective calls are not counted."""
+        return 0
 
     def barrier(self) -> None:
         """Nobody to wait for."""

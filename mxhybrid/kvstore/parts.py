@@ -12,6 +12,8 @@ from ..base.text import size_text
 from ..native import trainers
 
 _ATTRIBUTE = 'mxhybrid_part'
+#: How the job monitor knows a call of a network that is split and has exchanges.
+NETWORK_CALL = 'a call of a network that is split'
 #: Of a parameter of a network that is split: what there is to say of its exchanges.
 _EXCHANGES = 'mxhybrid_exchanges'
 #: Of a whole parameter whose values are parts now.

@@ -12,7 +12,7 @@ from ..base.log import get_logger
 from ..base.settings import variable
 from ..base.text import size_text
 from ..job.join import member
-from ..kvstore.parts import agreed, set_exchanges
+from ..kvstore.parts import NETWORK_CALL, agreed, set_exchanges
 from ..kvstore.planned import set_planned
 from ..kvstore.trainer_step import steps_of
 from ..native import trainers
@@ -23,6 +23,7 @@ from .composed import COMPOSED
 from .held import Held, hold
 from .joint_work import joint_operators, joint_warning
 from .model_files import ModelFiles
+from .network_outline import outline_of_split
 from .plan import Plan
 from .plan_files import as_plan, save
 from .plan_kinds import Explicit
@@ -114,9 +115,9 @@ class Parallel(gluon.Block):
                 return self._others.by_shapes[shapes]
             made = split_again(self._network, data, self._team)
         except InputError as error:
-            self._team.agree('', str(error))
+            self._team.agree('for_data', None, str(error))
             raise
-        self._team.agree(['for_data', made.graph.digest()], '')
+        self._team.agree('for_data', outline_of_split('for_data', made, self._held.params))
         found = self._others.by_shapes[shapes] = Parallel(self._team, made, self._held, self._files,
                                                           self._team.reserve(_NUMBERS), self)
         return found
@@ -144,7 +145,7 @@ class Parallel(gluon.Block):
         self._check(args)
         training = bool(autograd.is_training()) if len(self._programs) > 1 else True
         if self._programs[training].exchanges:
-            self._team.count_call('a call of a network that is split')
+            self._team.count_call(NETWORK_CALL)
         program, found = self._run(training, args)
         with autograd.pause():
             program.average(found, lambda name: self._held.params[name].data())
@@ -328,9 +329,9 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
         made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
     except InputError as error:
         problem = str(error)
-        team.agree('', problem)
+        team.agree('parallelize', None, problem)
         raise
-    seed = team.agree([made.graph.digest(), made.plan.as_json(), batch_norm], problem)
+    seed = team.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
     first = team.reserve(_NUMBERS)
     drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
     held = hold(net, made.parts, team, first + _NUMBERS // 2)

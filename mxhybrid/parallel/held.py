@@ -168,7 +168,7 @@ def hold(net: Any, parts: Parts, team: Team, first: int) -> Held:
                 trainers.initialise_now(param)
             if trainers.has_values(param) and not trainers.is_row_sparse(param):
                 # A Trainer would do it after the first forward.
-                team.broadcast_(param.data(), name)
+                team.broadcast_(param.data(), 'parameter %d' % number)
             params[name] = param
             continue
         if len(param.list_ctx()) > 1 or param.list_ctx()[0].device_type != 'cpu':

@@ -102,10 +102,12 @@ class ModelFiles:
             found = self._fitting(filename, reader.arrays, allow_missing, ignore_extra)
             for name, there in found.items():
                 self._check(name, reader.arrays[there], cast_dtype, dtype_source)
-            return [[name, there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
+            return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
                     for name, there in found.items()]
+        names = list(self._held.params)  # which may be others on other workers, in the same order
         try:
-            for name, there, shape, dtype in self._on_worker_0('load_parameters', begin):
+            for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
+                name = names[number]
                 param, part = self._held.params[name], self._held.parts.get(name)
                 if part is not None:
                     part.scatter(source.rows(there), param.data() if part.holds else None, part.whole_shape,
@@ -114,7 +116,7 @@ class ModelFiles:
                 values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
                 if self._team.rank == 0:
                     host_view(values)[...] = source.rows(there)(0, shape[0])
-                self._team.broadcast_(values, 'load_parameters.' + name)
+                self._team.broadcast_(values, 'load_parameters.%d' % number)
                 trainers.load_values(param, values, ctx, cast_dtype, dtype_source)
             self._on_worker_0('load_parameters', source.end)
         finally:

@@ -15,6 +15,7 @@ from .exchange import Exchange
 from .exchange_node import ExchangeNode, MailTransport, Transport
 from .lane_transport import LaneTransport
 from .mail import Mail
+from .outline import Outline, difference
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -32,22 +33,29 @@ class Team:
         self._mail: Optional[Mail] = None
         self._transport: Any = None
 
-    def agree(self, value: Any, problem: str) -> int:
-        """All workers must have the same JSON `value`, and none a `problem` (collective); a number that worker 0 draws.
+    def agree(self, call: str, outline: Optional[Outline], problem: str = '') -> int:
+        """Compare the outlines of a network on all workers (collective); return a number that worker 0 draws.
 
-        Each draws one, or who had the same random state as worker 0 would not have it any more.
+        Each draws one, or a worker with the same random state as worker 0 would not have it any more.
+
+        Raises
+        ------
+        InputError
+            On all workers: outlines differ, the first difference is named; or another worker has a `problem`, and no
+            outline.
         """
         seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
         if self.size == 1:
             return seed
-        everyone = self._collective.exchange([value, problem, seed], _NAME + 'agree')
-        for rank, (theirs, other, _) in enumerate(everyone):
+        digest = None if outline is None else outline.digest()
+        everyone = self._collective.exchange([digest, problem, seed], _NAME + 'agree')
+        for rank, (_, other, _) in enumerate(everyone):
             if other and not problem:
-                raise InputError('parallelize: worker %d cannot: %s' % (rank, other))
-            if theirs != value and not problem:
-                raise InputError('parallelize: worker %d has another network, data or plan than worker %d: give the '
-                                 'same on all, with the same names: those of layers that are made within a '
-                                 'name_scope() do not depend on what was made before' % (rank, self.rank))
+                raise InputError('%s: worker %d cannot: %s' % (call, rank, other))
+        if not problem and outline is not None and any(theirs != digest for theirs, _, _ in everyone):
+            odd = difference(self._collective.exchange(outline.as_json(), _NAME + 'outlines'))
+            raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
+                             % (call, odd))
         return int(everyone[0][2])
 
     def exchange(self, value: Any, what: str) -> List[Any]:
@@ -107,15 +115,20 @@ class Team:
     def add_up(self, value: float) -> float:
         """The sum of a number of each worker (collective)."""
         array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
-        if self.size > 1:
+        if self.size == 1:
+            return value
+        with self._collective.waiting(_NAME + 'add_up'):
             self._collective.allreduce_(array, _NAME + 'add_up')
-        return float(array.asscalar())
+            return float(array.asscalar())
 
     def broadcast_(self, array: Any, name: str) -> None:
-        """Overwrite a dense array with worker 0's, and wait for it: no name may be under way twice (collective)."""
+        """Overwrite a dense array with worker 0's, and wait for it (collective).  The `name` has to be the same on all
+        workers, which names of layers need not be.
+        """
         if self.size > 1:
-            self._collective.broadcast_(array, _NAME + name)
-            array.wait_to_read()
+            with self._collective.waiting(_NAME + name):
+                self._collective.broadcast_(array, _NAME + name)
+                array.wait_to_read()
 
 
 _teams: Dict[int, Team] = {}

@@ -13,6 +13,7 @@ from ..job.join import member
 from ..kvstore.hybrid import Hybrid
 from ..parallel.block import Parallel, split_network
 from ..parallel.graph import Graph
+from ..parallel.network_outline import outline_of
 from ..parallel.plan import Plan
 from ..parallel.plan_files import from_json
 from ..parallel.plan_kinds import data_parallel
@@ -78,9 +79,9 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         try:
             network = _checked(net, data, batch_axis, dtype, batch_norm, cluster, search_seconds)
         except InputError as error:
-            team.agree('', str(error))
+            team.agree('parallelize', None, str(error))
             raise
-        team.agree([AUTOMATIC, network.graph.digest()], '')
+        team.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with settled_random():
             plan = _Automatic(net, network, team, job.topology.places, job.sums if job.distributed else None).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
@@ -128,7 +129,7 @@ class _Automatic:
         if found['name'] == 'data parallel':
             self._tell('no plan is predicted to be faster than data parallelism, which is taken', searched, 0.0)
             return data_parallel()
-        plan = from_json(found['plan'])
+        plan = from_json(_with_own_labels(found['plan'], found['labels'], self._network.graph))
         times = {name: self._try(one, data, batch_axis, dtype)
                  for name, one in (('found', plan), ('data parallel', data_parallel()))}
         best = min(times, key=lambda name: times[name])
@@ -154,7 +155,8 @@ class _Automatic:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'calibrate on these' % ([host.ranks for host in there.hosts], hosts))
         found = Planner(self._net, data, there, Profiles(), batch_axis, dtype, sums=self._sums).search(seconds)
-        return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds}
+        return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds,
+                'labels': _labels(self._network.graph)}
 
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:
         """Seconds of a step by a plan, of the slowest worker, with a copy of the network."""
@@ -174,6 +176,22 @@ class _Automatic:
         slowest = max(self._team.exchange(mine, 'tried'))
         net.forget()
         return slowest
+
+
+def _labels(graph: Graph) -> List[str]:
+    return [graph.label(one) for one in graph.operators]
+
+
+def _with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
+    """Return worker 0's plan as JSON, with the labels of this worker in the place of worker 0's `labels`."""
+    own = dict(zip(labels, _labels(graph)))
+    found = dict(plan)
+    for part in ('operators', 'tables'):
+        if part in found:
+            found[part] = {own[label]: value for label, value in found[part].items()}
+    if 'operators' in found:
+        found['model'] = graph.digest()
+    return found
 
 
 class _Copy(gluon.SymbolBlock):

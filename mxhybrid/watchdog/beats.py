@@ -53,7 +53,7 @@ class Pulse:
     def __init__(self, limit: float, is_worker: bool):
         self._limit = limit
         self._stall = 0.0
-        self._is_worker = is_worker
+        self.is_worker = is_worker
         self._clock = AwakeClock()
         self._heard = self._beaten = self._computed = 0.0
         self._activity = activity.Activity()
@@ -76,7 +76,7 @@ class Pulse:
     def beat(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
         """The message: what this process has done and where it is."""
         beat: Dict[str, Any] = {}
-        if self._is_worker:
+        if self.is_worker:
             beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'at': line_of_script()}
         if not self._introduced:
             beat['me'], self._introduced = this_process(), True

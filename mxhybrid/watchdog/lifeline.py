@@ -10,7 +10,8 @@ made and waits until all have ended.  A worker that is past that count could onl
 goes on until each process has left the job and said so: the native exit barriers would wait for the dead, too.
 
 So does a deadlock among calls that need everybody: a worker that has waited long in one says in which, and
-when all workers wait in different ones, none of them can ever return.
+when all workers wait in different ones, none of them can ever return.  A worker that stands still says what its last
+calls were, :mod:`mxhybrid.watchdog.call_log`, so that the monitor finds where workers differ.
 
 Other parts may use the connections for messages of their own: see `listen` of either end.
 """
@@ -27,8 +28,10 @@ from ..base.log import get_logger
 from . import identity
 from .admission import answer_challenge
 from .beats import Pulse
+from .call_log import CallLog, Recent, checked_recent, difference
 from .leaving import ECHO_DELAY_S, LAST_WORDS_S, leave
 from .messages import Lines, Sender, decode, send
+from .script import Script
 from .witnesses import Witness
 
 logger = get_logger(__name__)
@@ -57,13 +60,17 @@ class Lifeline:
         self._said_all = False
         self._parted = threading.Event()
         self._lock = threading.Lock()
-        self._calls = 0
-        self._call = ''
+        self._log = CallLog()
+        #: Of the last log that was sent, how many calls had been made.
+        self._logged = 0
+        self._script = Script()
         #: Name of the call that needs all workers in which this one is.
         self._waiting: Optional[str] = None
         #: How many calls are under way that may take long.
         self._busy = 0
-        self._ended: Dict[int, int] = {}
+        #: Of workers whose scripts have ended: how many calls they made, and the last of these.
+        self._ended: Dict[int, Tuple[int, Optional[Recent]]] = {}
+        self._rank = rank
         self._pulse = Pulse(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'look': self._look}
         self._ticks: List[Callable[[], None]] = []
@@ -96,11 +103,14 @@ class Lifeline:
     def count_call(self, call: str) -> None:
         """Count one collective call; raises JobError when a worker that already ended cannot take part."""
         with self._lock:
-            self._calls += 1
-            self._call = call
+            self._log.add(call)
             late = self._behind()
         if late is not None:
             raise JobError(late)
+
+    def times(self, call: str) -> int:
+        """How often this worker has made a call of this name."""
+        return self._log.times(call)
 
     @contextlib.contextmanager
     def waiting(self, call: str) -> Iterator[None]:
@@ -136,9 +146,8 @@ class Lifeline:
 
     def finish(self) -> bool:
         """Say that this worker's script has ended and wait until all have; a death meanwhile ends this process."""
-        with self._lock:
-            calls = self._calls
-        return self.send({'done': calls}) and self._released.wait()
+        log = self._log.recent()
+        return self.send({'done': log.last, 'log': log}) and self._released.wait()
 
     def bye(self) -> None:
         """Say that this process has left the job in order: nobody waits for it any more."""
@@ -169,7 +178,7 @@ class Lifeline:
                 act()
             if not self._readable.poll(1000):
                 now, call = time.monotonic(), self._waiting
-                waiting = None if call is None else (call, self._calls)  # names come again and again
+                waiting = None if call is None else (call, self._log.count)  # names come again and again
                 if waiting != seen:
                     if said:
                         self.send({'waiting': None})
@@ -194,19 +203,30 @@ class Lifeline:
         """Say that this process lives, and end it if the monitor does not."""
         if not self._pulse.due():
             return
-        self.send({'beat': self._pulse.beat(self._calls, self._call, self._waiting, self._busy > 0)})
+        self.send({'beat': self._says()})
         text = self._pulse.silence()
         # What came while this process did not run has not been read yet.
         if text is not None and not self._parted.is_set() and not self._readable.poll(0):
             self.fail(text)
             self._leave(text, [self._pulse.monitor], heard=False)
 
+    def _says(self) -> Dict[str, Any]:
+        """The beat: what this process has done, and what it waits for."""
+        log = self._log.recent()
+        idle = self._pulse.is_worker and self._script.is_idle(log.last, time.monotonic())
+        beat = self._pulse.beat(log.last, log.names[-1] if log.names else '',
+                                self._script.waits_for(self._waiting, idle), self._busy > 0)
+        if idle and self._logged != log.last:
+            beat['log'], self._logged = log, log.last
+        return beat
+
     def _handle(self, message: Dict[str, Any]) -> None:
         if 'abort' in message:
             self._leave(message['abort'], message.get('silent', ()))
         elif 'finished' in message:
+            log = None if message.get('log') is None else checked_recent(message['log'])
             with self._lock:
-                self._ended[message['finished']] = message['calls']
+                self._ended[message['finished']] = message['calls'], log
                 late = self._behind()
             if late is not None:
                 self.fail('%s cannot go on: %s' % (self._name, late))
@@ -223,10 +243,12 @@ class Lifeline:
                     logger.warning('ignoring a malformed message of the job monitor: %.100r', message)
 
     def _behind(self) -> Optional[str]:
-        for rank, calls in self._ended.items():
-            if self._calls > calls:
-                return ('worker %d ended its script after %d collective calls, this worker is at number %d: '
-                        'give every worker the same number of steps' % (rank, calls, self._calls))
+        for rank, (calls, log) in self._ended.items():
+            if self._log.count > calls:
+                odd = difference({rank: log, self._rank: self._log.recent()})
+                return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
+                        'give every worker the same number of steps' % (rank, calls, self._log.count,
+                                                                        odd and '; ' + odd))
         return None
 
     def _answered(self, answer: Dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from ..base.log import Sparingly, get_logger
 from ..base.settings import Limits
 from .activity import BETWEEN_LOOKS_S
 from .admission import HELLO_BYTES, STRANGERS, Admission
+from .call_log import checked_recent
 from .messages import Lines, decode, send
 from .peers import Peer
 from .scheduler import watch_scheduler
@@ -270,7 +271,10 @@ class Monitor:
         elif 'done' in message:
             self._finished.add(peer.rank)
             peer.ends()
-            self.tell({'finished': peer.rank, 'calls': message['done']})
+            log = {} if 'log' not in message else {'log': message['log']}
+            if log:
+                peer.logs(checked_recent(message['log']))
+            self.tell({'finished': peer.rank, 'calls': message['done'], **log})
         elif 'waiting' in message:
             peer.waits(message['waiting'])
             self._look_for_deadlock()

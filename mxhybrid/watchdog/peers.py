@@ -2,6 +2,7 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 from .activity import Activity, Look
+from .call_log import Recent
 
 
 class Peer:
@@ -23,6 +24,11 @@ class Peer:
         self.busy = False
         #: Name of the call in which it has waited for long.
         self.waiting: Optional[str] = None
+        #: What it waits for, as its beats say, None while it goes on; and since when its beats say the same.
+        self.waits_for: Optional[str] = None
+        self.still_since = now
+        #: Its last calls, once it has stood still for a moment.
+        self.log: Optional[Recent] = None
         #: Whether its script has ended, and whether it has left, so that its silence or end says nothing new.
         self.has_ended = self.has_left = False
         self._activity = Activity()
@@ -64,11 +70,17 @@ class Peer:
         """It tells others what the monitor's process does."""
         self.witness = list(address)
 
-    def goes_on(self, calls: int, call: str, at: str, busy: bool) -> None:
+    def goes_on(self, calls: int, call: str, at: str, busy: bool, waits_for: Optional[str], now: float) -> None:
         """It has said what it has done and where it is."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
-        self.calls, self.call, self.at, self.busy = calls, call, at, busy
+        if (calls, busy, at, waits_for) != (self.calls, self.busy, self.at, self.waits_for):
+            self.still_since = now
+        self.calls, self.call, self.at, self.busy, self.waits_for = calls, call, at, busy, waits_for
+
+    def logs(self, log: Recent) -> None:
+        """It has said what its last calls were."""
+        self.log = log
 
     def waits(self, call: Optional[str]) -> None:
         """It has waited for long in a call that needs everybody, or does not any more."""

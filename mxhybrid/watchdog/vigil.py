@@ -13,8 +13,10 @@ from ..base.log import get_logger
 from ..base.settings import Limits
 from .activity import LATE_S, checked_look
 from .beats import COMPUTES, AwakeClock
+from .call_log import checked_recent, difference
 from .identity import look_at, state_of, this_process
 from .peers import Peer
+from .standstill import ADVICE, Standstill
 
 logger = get_logger(__name__)
 
@@ -37,6 +39,7 @@ class Vigil:
     def __init__(self, workers: int, limits: Limits, now: Callable[[], float] = time.monotonic):
         self._workers, self._limits = workers, limits
         self._clock = AwakeClock(now)
+        self._standstill = Standstill(limits)
         self._me: Dict[str, Any] = this_process()
         self._came: List[int] = []
         #: Servers and scheduler by space of process ids and own id: names, and since when those that did not come
@@ -72,7 +75,10 @@ class Vigil:
             self._awaited.pop(peer.key, None)
             answer['me'] = self._me
         if peer.is_worker:
-            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['at']), bool(beat.get('busy')))
+            if 'log' in beat:
+                peer.logs(checked_recent(beat['log']))
+            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['at']), bool(beat.get('busy')),
+                         None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
 
     def expect(self, parent: Peer, children: List[List[Any]]) -> None:
@@ -94,7 +100,7 @@ class Vigil:
         for peer in self._late(peers):
             if self._sees(peer):
                 peer.seen(now, look_at(peer.process))
-        return self._silent(peers, now) or self._absent(now) or self._stalled(peers, now)
+        return self._silent(peers, now) or self._absent(now) or self._stalled(peers, now) or self._still(peers, now)
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
         return [peer for peer in peers if self._clock.seconds - peer.heard > LATE_S]
@@ -176,11 +182,18 @@ class Vigil:
             text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
                     'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.at or 'an unknown place'))
             if 0 < self._limits.stall < missed and not peer.busy:
+                odd = difference({one.rank: one.log for one in workers})
+                if odd:
+                    text += '; %s; %s' % (odd, ADVICE)
                 mute = now - peer.heard > self._limits.silence
                 return Verdict(text, _processes([peer]) if mute else [])
             if peer.is_overdue(missed):
                 logger.warning('%s', text)
         return None
+
+    def _still(self, peers: List[Peer], now: float) -> Optional[Verdict]:
+        text = self._standstill.verdict([peer for peer in peers if peer.is_worker], now)
+        return None if text is None else Verdict(text, [])
 
 
 def _cause(peer: Peer) -> str:

@@ -33,14 +33,21 @@ def used():
     return net
 
 
-def counted():
-    """Its names depend on what was made before."""
-    if store.rank == 0:
-        nn.Dense(4)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(32), nn.Dense(4))
+def dense(units=32, dtype='float32', grad_req='write', **settings):
+    """A network of which each worker gets another one, in this respect or that."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(units, in_units=3, **settings), nn.Dense(4, in_units=units))
+    net.cast(dtype)
     net.initialize()
+    net.collect_params().setattr('grad_req', grad_req)
     return net
+
+
+def different(**settings):
+    """Split a network that has these settings on worker 1 alone."""
+    settings = settings if store.rank else {}
+    return mxhybrid.parallelize(dense(**settings), GRID, (8, 3), dtype=settings.get('dtype', 'float32'))
 
 
 class Constant(gluon.HybridBlock):
@@ -62,14 +69,21 @@ CALLS = {
     'no whole shape': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 0, 12)),
     'images too small': lambda: mxhybrid.parallelize(net_of(), GRID, (8, 3, 12)),
     'weights of other data': lambda: mxhybrid.parallelize(used(), GRID, (8, 24)),
-    'other names': lambda: mxhybrid.parallelize(counted(), GRID, (8, 3)),
+    'other units': lambda: different(units=64),
+    'another activation': lambda: different(activation='tanh'),
+    'no bias': lambda: different(use_bias=False),
+    'another type': lambda: different(dtype='float16'),
+    'another grad_req': lambda: different(grad_req='add'),
+    'other data': lambda: mxhybrid.parallelize(dense(), GRID, (8 + 8 * store.rank, 3)),
+    'input_grad on one': lambda: mxhybrid.parallelize(dense(), GRID, (8, 3), input_grad=bool(store.rank)),
+    'for_data of others': lambda: mxhybrid.parallelize(dense(), GRID, (8, 3)).for_data((4 + 2 * store.rank, 3)),
     'no such axis': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, batch_axis=7),
     'statistics': lambda: mxhybrid.parallelize(nets_cnn(), parallel.grid(domain=(store.num_workers,)), (8, 3, 16, 16),
                                                batch_norm='local'),
     'no type': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE, dtype='float99'),
     'an array for a shape': lambda: mxhybrid.parallelize(net_of(), GRID, mx.nd.zeros(SHAPE)),
     'no symbols': lambda: mxhybrid.parallelize(Constant(), GRID, SHAPE),
-    'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.one_weird_trick()][store.rank], SHAPE),
+    'other plans': lambda: mxhybrid.parallelize(net_of(), [GRID, parallel.data_parallel()][store.rank], SHAPE),
     'one worker alone': lambda: mxhybrid.parallelize(net_of(), GRID, SHAPE if store.rank else (8, 3, 0, 1)),
 }
 

@@ -105,19 +105,52 @@ def rates_and_multipliers(net, trainer):
 def apart(train, plan):
     """How far weights are from those of one process, relative to the largest."""
     # MXNet updates running averages in backward passes, a later call's first.
-    made, norm = [], train in (batches_of_other_sizes, rates_and_multipliers)
-    for net, kvstore in ((build(norm), None), (split(build(norm), plan), mxhybrid.create())):
+    norm = train in (batches_of_other_sizes, rates_and_multipliers)
+    return apart_from((build(norm), split(build(norm), plan)), train)
+
+
+def apart_from(nets, train):
+    """The same of one network that is not split and the same one that is, matched by place."""
+    made = []
+    for net, kvstore in zip(nets, (None, mxhybrid.create())):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 1e-2},
                                 kvstore=kvstore)
         train(net, trainer)
-        made.append(net.collect_params())
-    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in made[0].values())
-    for name, param in made[1].items():
-        part, whole = part_of(param), made[0][name].data().asnumpy()
+        made.append(list(net.collect_params().values()))
+    worst, largest = 0.0, max(float(param.data().abs().max().asscalar()) for param in made[0])
+    for reference, param in zip(*made):
+        part, whole = part_of(param), reference.data().asnumpy()
         if part is None or part.holds:
             mine = whole if part is None else whole[tuple(slice(*one) for one in part.box)]
             worst = max(worst, float(np.abs(mine - param.data().asnumpy()).max()))
     return worst / largest
+
+
+def counted():
+    """A network whose names are by what the process has made before."""
+    mx.random.seed(1)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, padding=1, in_channels=3), nn.Flatten(), nn.Dense(16, activation='tanh', in_units=512),
+            nn.Dense(10, in_units=16))
+    net.cast('float64')
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def other_names_on_each_worker():
+    for _ in range(store.rank):
+        nn.Dense(1)
+    whole, made = counted(), split(counted())
+    with tempfile.TemporaryDirectory() as folder:
+        made.save_parameters(folder + '/values')
+        for param in made.collect_params().values():
+            param.set_data(mx.nd.zeros(param.shape, dtype='float64'))
+        made.load_parameters(folder + '/values')
+        found = apart_from((whole, made), batches_of_other_sizes)
+        trainer = gluon.Trainer(made.collect_params(), 'sgd', kvstore=mxhybrid.create())
+        mxhybrid.checkpoint.save(folder + '/whole', made, trainer, 1)
+        mxhybrid.checkpoint.load(folder + '/whole', made, trainer)
+    return found
 
 
 def error_of(call):
@@ -186,6 +219,7 @@ def exchanges_told():
 found = {train.__name__: max(apart(train, plan) for plan in (GRID, STRIPS))
          for train in (twice_in_a_step, two_losses, calls_that_are_given_up, batches_of_other_sizes,
                        rates_and_multipliers)}
+found['other names on each worker'] = other_names_on_each_worker()
 net = split(build())
 with tempfile.NamedTemporaryFile() as file:
     net.save_plan(file.name)

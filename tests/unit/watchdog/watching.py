@@ -27,9 +27,9 @@ class Watch:
             self.peers.append(who)
             self.beat(who, me={'pid': 2 ** 22 + len(self.peers), 'host': host, 'pid_space': host, 'started': '1'})
 
-    def beat(self, who, calls=0, call='', at='train.py:1', **more):
+    def beat(self, who, calls=0, call='', at='train.py:1', waiting=None, **more):
         self.vigil.heard(who)
-        return self.vigil.beat(who, dict(more, calls=calls, call=call, at=at, waiting=None))
+        return self.vigil.beat(who, dict(more, calls=calls, call=call, at=at, waiting=waiting))
 
     def wait(self, seconds, beating=(), **beat):
         """Let time pass while some beat every second; the first verdict, if there is one."""

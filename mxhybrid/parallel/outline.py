@@ -1,0 +1,55 @@
+"""Outlines: what all workers must have in common of a network, line by line, without names, which may differ."""
+import hashlib
+import json
+from typing import Any, List, NamedTuple, Optional
+
+
+class Line(NamedTuple):
+    """One item of an outline."""
+
+    #: The thing that it describes, as ``'operator 3'``.
+    what: str
+    #: Its name in this process, which is not compared.
+    name: str
+    value: Any
+
+
+class Outline:
+    """What a worker has of a network, line by line."""
+
+    def __init__(self, lines: List[Line]):
+        self.lines = lines
+
+    def digest(self) -> str:
+        """Tell outlines apart."""
+        return hashlib.sha256(json.dumps([[line.what, line.value] for line in self.lines]).encode()).hexdigest()[:16]
+
+    def as_json(self) -> List[Any]:
+        """Return what :func:`difference` takes."""
+        return [list(line) for line in self.lines]
+
+
+def difference(everyone: List[List[Any]]) -> Optional[str]:
+    """Return a sentence about the first line in which workers differ, of the outlines of all; None where none does."""
+    count = max(map(len, everyone))
+    first, *others = [[Line(*line) for line in lines] + [Line('end', '', None)] * (count - len(lines))
+                      for lines in everyone]
+    for place, line in enumerate(first):
+        for rank, lines in enumerate(others, 1):
+            other = lines[place]
+            if (line.what, line.value) != (other.what, other.value):
+                return 'worker 0 has %s, worker %d has %s' % (_words(line, other), rank, _words(other, line))
+    return None
+
+
+def _words(line: Line, other: Line) -> str:
+    value = line.value
+    if isinstance(value, dict) and isinstance(other.value, dict) and line.what == other.what:
+        kept = {key: item for key, item in value.items() if other.value.get(key) != item}
+        value = {**({'op': value['op']} if 'op' in value else {}), **kept}
+    name = ' (%s)' % line.name if line.name else ''
+    if line.what == 'end':
+        return 'nothing more'
+    if isinstance(value, dict):
+        return '%s%s with %s' % (line.what, name, ', '.join('%s %s' % item for item in value.items()) or 'less')
+    return '%s%s %s' % (line.what, name, value)

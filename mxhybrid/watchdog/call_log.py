@@ -1,0 +1,73 @@
+"""The last collective calls that a worker has made, by number, so that workers can be told where their calls differ.
+
+All workers make the same collective calls in the same order.  Where they wait for each other for too long, the first
+number under which their logs have different calls is the cause.
+"""
+import threading
+from collections import Counter, deque
+from typing import Any, Deque, Dict, List, NamedTuple, Optional
+
+#: Calls that a log keeps.
+KEPT = 256
+
+
+class Recent(NamedTuple):
+    """A range of calls: the number of the first one, counted from 1, and the names of all."""
+
+    first: int
+    names: List[str]
+
+    @property
+    def last(self) -> int:
+        """The number of the last call."""
+        return self.first + len(self.names) - 1
+
+    def name(self, number: int) -> str:
+        """The call with a number in the range."""
+        return self.names[number - self.first]
+
+
+class CallLog:
+    """Counts the collective calls of this worker, and keeps the last names."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: Deque[str] = deque(maxlen=KEPT)
+        self._times: Dict[str, int] = Counter()
+        self.count = 0
+
+    def add(self, name: str) -> None:
+        """Count a call."""
+        with self._lock:
+            self.count += 1
+            self._names.append(name)
+            self._times[name] += 1
+
+    def times(self, name: str) -> int:
+        """Return how often a call of this name was made."""
+        return self._times.get(name, 0)
+
+    def recent(self) -> Recent:
+        """Return the calls that are kept."""
+        with self._lock:
+            return Recent(self.count - len(self._names) + 1, list(self._names))
+
+
+def checked_recent(value: Any) -> Recent:
+    """Return a log that another process sent as JSON; TypeError or ValueError if it is none."""
+    first, names = value
+    return Recent(int(first), [str(name) for name in names])
+
+
+def difference(logs: Dict[int, Optional[Recent]]) -> str:
+    """Return a sentence about the first call that is not the same in the logs of all ranks; '' where there is none."""
+    known = {rank: log for rank, log in sorted(logs.items()) if log is not None}
+    if len(known) < 2:
+        return ''
+    first, last = max(log.first for log in known.values()), min(log.last for log in known.values())
+    for number in range(first, last + 1):
+        calls = {rank: log.name(number) for rank, log in known.items()}
+        if len(set(calls.values())) > 1:
+            return 'the first difference is call number %d: %s' % (
+                number, ', '.join('worker %d made %s' % item for item in calls.items()))
+    return ''

@@ -1,0 +1,160 @@
+"""Workers that wait for each other, and the call in which they differ."""
+import json
+import logging
+
+import pytest
+
+from mxhybrid.watchdog.call_log import KEPT, CallLog, Recent, checked_recent, difference
+from mxhybrid.watchdog.script import AN_ARRAY, Script
+
+from ...helpers.obedient import run_python
+from . import watching
+from .watching import LIMITS, Watch
+
+FORWARD, STEP = 'a call of a network that is split', 'a step of a Trainer'
+
+# ------------------------------------------------------------------------------------------ logs
+
+
+def test_a_log_keeps_the_last_calls_and_their_numbers():
+    log = CallLog()
+    assert log.recent() == Recent(1, []) and log.recent().last == 0
+    for number in range(1, KEPT + 11):
+        log.add('call %d' % (number % 7))
+    recent = log.recent()
+    assert (recent.first, recent.last, len(recent.names)) == (11, KEPT + 10, KEPT)
+    assert recent.name(12) == 'call 5'
+    assert log.times('call 1') == sum(number % 7 == 1 for number in range(1, KEPT + 11)) and log.times('none') == 0
+    assert checked_recent(json.loads(json.dumps(recent))) == recent
+
+
+def test_the_first_number_with_other_calls_is_the_difference():
+    logs = {0: Recent(1, ['a', 'b', 'c']), 2: Recent(2, ['b', 'd', 'e', 'f']), 1: Recent(1, ['x', 'b', 'c', 'c']),
+            3: None}
+    assert difference(logs) == ('the first difference is call number 3: worker 0 made c, worker 1 made c, worker 2 '
+                                'made d')
+
+
+@pytest.mark.parametrize('logs', [
+    {}, {0: Recent(1, ['a'])}, {0: Recent(1, ['a']), 1: None}, {0: Recent(1, ['a']), 1: Recent(1, ['a', 'b'])},
+    {0: Recent(1, ['a']), 1: Recent(9, ['b'])}, {0: Recent(1, []), 1: Recent(1, ['b'])}])
+def test_logs_without_a_difference(logs):
+    assert difference(logs) == ''
+
+
+@pytest.mark.parametrize('value', [None, 5, [1], ['x', []], [1, 2], [1, [], 3]])
+def test_what_is_no_log(value):
+    with pytest.raises((TypeError, ValueError)):
+        checked_recent(value)
+
+# ------------------------------------------------------------------------------------------ verdicts
+
+
+def beats(*names, waiting=AN_ARRAY, **more):
+    """What a worker says that has made these calls and waits."""
+    return dict({'calls': len(names), 'call': names[-1], 'log': [1, list(names)], 'waiting': waiting}, **more)
+
+
+def test_workers_that_wait_after_other_calls_are_named_with_them(caplog):
+    watch = Watch(2, worker0='a', worker1='b')
+    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.standstill'):
+        verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, at='train.py:9'),
+                             worker1=beats(FORWARD, STEP, FORWARD))
+    assert verdict.text == (
+        'workers have waited for each other for 101 s: worker0 waits at train.py:9, after call number 3, %s; worker1 '
+        'waits at train.py:1, after call number 3, %s; the first difference is call number 2: worker 0 made %s, '
+        'worker 1 made %s; make the same calls, and the same backward passes, in the same order on every worker'
+        % (STEP, FORWARD, FORWARD, STEP))
+    assert verdict.silent == []
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
+
+
+def test_workers_that_wait_after_the_same_calls_end_too():
+    watch = Watch(2, worker0='a', worker1='b')
+    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
+    assert verdict.text.startswith('workers have waited for each other for 101 s') and 'difference' not in verdict.text
+
+
+def test_a_worker_that_waits_while_another_has_ended():
+    watch = Watch(2, worker0='a', worker1='b')
+    watch.peers[1].ends()
+    verdict = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
+    assert 'worker1 has ended its script, after call number 1, ' + FORWARD in verdict.text
+    assert 'the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD) in verdict.text
+
+
+def test_a_worker_that_waits_while_another_computes_after_another_call():
+    watch = Watch(2, worker0='a', worker1='b')
+    verdict = watch.wait(200, watch.peers, worker0=beats('votes', waiting='votes'), worker1=beats(STEP, waiting=None))
+    assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in verdict.text
+
+
+def test_a_difference_in_calls_is_named_where_one_worker_has_not_come():
+    watch = Watch(2, worker0='a', worker1='b')
+    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP),
+                         worker1=beats(FORWARD, STEP, waiting=None, busy=False))
+    assert verdict.text.startswith('worker1 has not come to the calls in which others wait')
+    assert 'the first difference is call number 2' in verdict.text
+
+
+@pytest.mark.parametrize('first, second', [
+    (beats(FORWARD), beats(FORWARD, waiting=None)), (beats(FORWARD), beats(FORWARD, busy=True)),
+    (beats(FORWARD, waiting=None), beats(STEP, waiting=None))])
+def test_who_goes_on_ends_nothing(first, second):
+    watch = Watch(2, worker0='a', worker1='b')
+    assert watch.wait(500, watch.peers, worker0=first, worker1=second) is None
+
+
+def test_time_counts_from_the_last_change_on():
+    watch = Watch(2, worker0='a', worker1='b')
+    for line in range(20):
+        mine = beats(FORWARD, at='train.py:%d' % line)
+        assert watch.wait(90, watch.peers, worker0=mine, worker1=mine) is None
+
+
+def test_without_a_limit_of_stalls_there_are_warnings_only(caplog, monkeypatch):
+    monkeypatch.setattr(watching, 'LIMITS', LIMITS._replace(stall=0.0))
+    watch = Watch(2, worker0='a', worker1='b')
+    assert watch.wait(300, watch.peers, worker0=beats(FORWARD), worker1=beats(STEP)) is None
+    assert caplog.records
+
+# ------------------------------------------------------------------------------------------ the script of a process
+
+
+def test_a_script_is_idle_once_the_number_of_calls_stays():
+    script = Script()
+    assert [script.is_idle(calls, now) for calls, now in ((1, 0), (1, 2), (1, 3), (2, 4), (2, 6), (2, 7))] == [
+        False, False, True, False, False, True]
+
+
+PROGRAM = """
+import os, sys, threading, time, types
+package = types.ModuleType('mxhybrid')
+package.__path__ = [sys.argv[1]]
+sys.modules['mxhybrid'] = package
+sys.path.insert(0, sys.argv[2])
+import mxnet
+from mxhybrid.watchdog.script import Script
+
+def look():
+    script = Script()
+    for _ in range(3):
+        found = script.waits_for(None, True)
+        time.sleep(1)
+    print(found, script.waits_for('votes', True), script.waits_for(None, False), sep='; ', flush=True)
+    os._exit(0)
+threading.Thread(target=look).start()
+"""
+MXNET = 'import time\ndef wait():\n    time.sleep(60)\ndef compute():\n    while True: pass\n'
+
+
+@pytest.mark.parametrize('body, expected', [
+    ('mxnet.wait()', AN_ARRAY), ('time.sleep(60)', None),
+    ('threading.Thread(target=mxnet.compute, daemon=True).start(); mxnet.wait()', None)],
+    ids=['in a library', 'in the script', 'while another thread computes'])
+def test_what_a_script_waits_for(body, expected, tmp_path):
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet' / '__init__.py').write_text(MXNET)
+    process = run_python(PROGRAM + body, str(tmp_path))
+    assert process.communicate(timeout=60)[0] == '%s; votes; None\n' % expected
