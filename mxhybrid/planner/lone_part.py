@@ -12,6 +12,7 @@ from ..native.symbols import symbol_function
 from ..parallel.boxes import Box, shape_of
 from ..parallel.graph import Entry, Graph, Operator
 from ..parallel.program import Parts
+from ..parallel.rule_table import indices
 from ..parallel.split import PartPlace, Split
 from .still import StillProgram, still
 
@@ -45,6 +46,14 @@ def degrees_of(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
 def stand_in(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
     """A split that has a place, in the degrees of one that has the `whole` of which that is a piece."""
     return _Around(place, degrees_of(shape, whole or place))
+
+
+def _ids(one: Operator) -> Optional[Entry]:
+    """Return the entry that an operator reads as indices only: it gets no gradient, whatever it comes of."""
+    place = indices(one)
+    if place is None or one.inputs[place] in one.inputs[:place] + one.inputs[place + 1:]:
+        return None
+    return one.inputs[place]
 
 
 class _Lone:
@@ -110,7 +119,7 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
         if entry[0] not in alone.graph.fixed:
             inputs[entry] = {rank: box for rank, every in boxes.items() for box in [every[at]] if box is not None}
     outputs = {entry: [parts.layout(operator, entry[1]).boxes] for entry in alone.graph.heads}
-    learns = {name for name, entry in alone.sources.items() if entry[0] in learning}
+    learns = {name for name, entry in alone.sources.items() if entry[0] in learning and entry != _ids(one)}
     made = still(parts, 0, inputs, outputs, composed, learns, set(alone.sources) - learns)
     return made._replace(inputs={
         name: value._replace(is_blocked=name in alone.sources and alone.sources[name][0] in blocked

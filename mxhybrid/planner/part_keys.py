@@ -51,7 +51,8 @@ class PartKeys:
         """What operators have in common of which parts at the same place have the same key."""
         graph = self._graph
         inputs = [self._source(source) if source in graph.fixed and not graph.is_parameter(source)
-                  else [source in self._learning, source in self._blocked] for source, _ in one.inputs]
+                  else [source in self._learning and at != indices(one), source in self._blocked]
+                  for at, (source, _) in enumerate(one.inputs)]
         return geometry_of(graph, one), json.dumps([inputs, self._summed(one), self.goes_back(one)])
 
     def of(self, one: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
@@ -60,14 +61,14 @@ class PartKeys:
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in part.attrs.items()})
         inputs: List[Any] = []
-        for entry, box in zip(one.inputs, part.inputs):
+        for place_of_input, (entry, box) in enumerate(zip(one.inputs, part.inputs)):
             if box is None:
                 inputs.append(None)
             elif entry[0] in graph.fixed and not graph.is_parameter(entry[0]):
                 inputs.append(self._source(entry[0]))
             else:
                 shape, dtype = shape_of(box), graph.dtypes[entry]
-                inputs.append([shape, _name_of(dtype), entry[0] in self._learning,
+                inputs.append([shape, _name_of(dtype), entry[0] in self._learning and place_of_input != indices(one),
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
         told = [one.op, sorted(attrs.items()), inputs, one.outputs, self._summed(one)]
         composed = self._composed.get(one.op)

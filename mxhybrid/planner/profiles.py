@@ -1,10 +1,11 @@
 """Times of operators' parts and of whole programs on this machine, measured once and kept in a file."""
+import contextlib
 import hashlib
 import json
 import os
 import time
 import weakref
-from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 import mxnet as mx
 from tqdm import tqdm
@@ -71,6 +72,10 @@ class Profiles:
         self._timed = TimedParts()
         self._written = time.monotonic()
         self._told = False
+        #: Keys of parts that could not be timed: they are estimated.
+        self._untimed: Set[str] = set()
+        #: Operators of which that was said.
+        self._said: Set[str] = set()
         self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, PartKeys]]' = weakref.WeakKeyDictionary()
         #: Programs and parts that were measured for this object, not found in the file.
         self.measured = 0
@@ -110,20 +115,30 @@ class Profiles:
         kept = self._kept['parts'].get(key)
         if kept is not None:
             return PartSeconds(kept[0], kept[1])
-        piece = None if estimates else _timed_piece(graph, one, place, needed)
+        piece = None if estimates or key in self._untimed else _timed_piece(graph, one, place, needed)
         if piece is None:
             return self._estimate(one.op, work, keys.goes_back(one))
         try:
             forward, backward = part_seconds(keys.program(one, piece.place, place))
             backward += sum(part_seconds(each).forward for each in keys.sums(one, piece.place))
-        except mx.base.MXNetError as error:
-            raise InputError('profiles: %s (%s of shape %s, %s) cannot be timed on this machine: %s: change it, or its '
-                             'type' % (graph.label(one), one.op, graph.shape(one), graph.dtypes[one.number, 0],
-                                       str(error).strip().split('\n')[-1])) from error
+        except Exception as error:  # of any kind: a search goes on without the time
+            self._untimed.add(key)
+            self._say_untimed(graph, one, error)
+            return self._estimate(one.op, work, keys.goes_back(one))
         times = roof_seconds(work) / roof_seconds(piece.work) if piece.place != place else 1.0
         found = PartSeconds(forward * times, backward * times)
         self._keep('parts', key, [*found, *work])
         return found
+
+    def _say_untimed(self, graph: Graph, one: Operator, error: Exception) -> None:
+        """Warn once of each operator that cannot be timed, and drop what MXNet has still to say of it."""
+        with contextlib.suppress(Exception):
+            mx.nd.waitall()  # an operator that failed raises its error here, too
+        text = '%s (%s of shape %s, %s)' % (graph.label(one), one.op, graph.shape(one), graph.dtypes[one.number, 0])
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning('profiles: %s cannot be timed on this machine, and is estimated by other operators: %s: %s',
+                           text, type(error).__name__, _last_line(error))
 
     def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = (),
                 needed: Container[Tuple[int, PartPlace]] = ()) -> int:
@@ -133,7 +148,7 @@ class Profiles:
         """
         keys = self.keys(graph, flows, frozen)
         missing = {key: (one, place, (one.number, place) in needed) for one, place in wanted
-                   for key in [keys.of(one, place)] if key not in self._kept['parts']}
+                   for key in [keys.of(one, place)] if key not in self._kept['parts'] and key not in self._untimed}
         large = [key for key, pair in missing.items() if self._measures and _timed_piece(graph, *pair) is None]
         for key in large:
             del missing[key]
@@ -216,6 +231,12 @@ class Profiles:
             self._told = True
             return
         self._new = {section: {} for section in self._kept}
+
+
+def _last_line(error: Exception) -> str:
+    """Return what an error says: the last line of MXNet's, which also begins with its name."""
+    line, name = str(error).strip().split('\n')[-1], type(error).__name__ + ': '
+    return line[len(name):] if line.startswith(name) else line
 
 
 def _timed_piece(graph: Graph, one: Operator, place: PartPlace, needed: bool) -> Optional[Piece]:

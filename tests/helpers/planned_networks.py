@@ -1,5 +1,6 @@
 """Small networks and clusters to plan with, times that need no measurement, and what every change of a plan keeps."""
 import numpy as np
+from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.boxes import size_of
@@ -53,6 +54,48 @@ def recommender(users=5000, items=40):
     with net.name_scope():
         net.add(nn.Embedding(users, 16, sparse_grad=True), nn.Embedding(items, 4, sparse_grad=True),
                 nn.Dense(8, in_units=128))
+    net.initialize()
+    return net
+
+
+def transformer(units=16, heads=2, words=50, positions=20):
+    """A block of BERT as GluonNLP 0.10 makes it: words, types of segments, and counts of valid words of each sample."""
+
+    class Block(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__(prefix='net_')
+            with self.name_scope():
+                self.word, self.segment = nn.Embedding(words, units), nn.Embedding(2, units)
+                self.position = nn.Embedding(positions, units)
+                self.query_key_value = nn.Dense(3 * units, flatten=False, in_units=units)
+                self.projection = nn.Dense(units, flatten=False, in_units=units)
+                self.wide = nn.Dense(2 * units, flatten=False, in_units=units)
+                self.narrow = nn.Dense(units, flatten=False, in_units=2 * units)
+                self.gelu = nn.GELU()
+                self.norms = nn.HybridSequential()
+                with self.norms.name_scope():
+                    self.norms.add(*(nn.LayerNorm(in_channels=units) for _ in range(3)))
+                self.dropout = nn.Dropout(0.1)
+                self.pooler = nn.Dense(units, activation='tanh', flatten=False, in_units=units)
+
+        def hybrid_forward(self, F, ids, segments, valid):
+            norms = list(self.norms._children.values())
+            made = self.word(ids) + self.segment(segments)
+            places = F.contrib.arange_like(made, axis=1)
+            made = F.broadcast_add(made, F.expand_dims(self.position(places), axis=0))
+            made = self.dropout(norms[0](made)).transpose((1, 0, 2))
+            every = self.query_key_value(made)
+            scores = F.contrib.interleaved_matmul_selfatt_qk(every, heads=heads)
+            mask = F.broadcast_lesser(F.reshape(places, shape=(1, -1)), F.reshape(valid, shape=(-1, 1)))
+            mask = F.repeat(F.expand_dims(mask, axis=1), repeats=heads, axis=0)
+            weights = F.softmax(F.broadcast_add(scores, 1e4 * (mask - 1)), axis=-1)
+            found = F.contrib.interleaved_matmul_selfatt_valatt(every, self.dropout(weights), heads=heads)
+            made = norms[1](made + self.projection(found))
+            made = norms[2](made + self.narrow(self.gelu(self.wide(made))))
+            made = F.SequenceMask(made, sequence_length=valid, use_sequence_length=True)
+            return self.pooler(F.reshape(F.slice_axis(made, axis=0, begin=0, end=1), shape=(-3, 0)))
+
+    net = Block()
     net.initialize()
     return net
 

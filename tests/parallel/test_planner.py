@@ -271,8 +271,6 @@ def test_inputs_with_the_names_of_arguments_may_be_in_any_order(place):
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_shapes'}, 'cannot be traced'),
     ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
     ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),
-    ({'more': ['--cluster', 'cluster.json', '--evaluate-only'], 'model': 'train.py:of_halves',
-      'inputs': 'data=8,16:float16'}, 'dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_says_what_is_wrong(place, words, message, monkeypatch, capsys):
     (place / 'wrong.py').write_text('def make_net(:')
@@ -284,6 +282,16 @@ def test_says_what_is_wrong(place, words, message, monkeypatch, capsys):
     assert main(['plan', words.get('model', 'train.py:make_net'), '--inputs', *words.get(
         'inputs', 'data=8,3,16,16').split(), '--profiles', 'profiles.json', *words.get('more', [])]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_an_operator_that_cannot_be_timed_ends_no_search(place, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    assert main(['plan', 'train.py:of_halves', '--inputs', 'data=8,16:float16', '--cluster', 'cluster.json',
+                 '--profiles', 'profiles.json', '--budget', '1000', '--proposals', '20']) == 0
+    assert 'predicted to be' in capsys.readouterr().out
+    assert caplog.text.count('dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, '
+                             'and is estimated by other operators: MXNetError: float16 fully connected layer') == 1
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])

@@ -13,8 +13,9 @@ from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.planning import Planner, search
 from mxhybrid.planner.prediction import Prediction
 from mxhybrid.planner.prediction_table import prediction_table, prediction_words
+from mxhybrid.planner.profiles import Profiles
 from mxhybrid.planner.step_model import StepModel
-from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner
+from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
 
 pytestmark = pytest.mark.any_python
 
@@ -103,6 +104,14 @@ def test_a_network_without_parameters_is_planned():
     net = nn.HybridLambda(lambda F, data: F.tanh(data))
     assert 'formula' not in planner(cluster(2), net).starts()
     assert planner(cluster(2), net).search(None, 10).prediction.seconds > 0
+
+
+def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
+    """Ids of its positions come of an activation."""
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    found = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
+    assert profiles.measured > 20 and found.prediction.seconds > 0
+    assert 'cannot be timed' not in caplog.text
 
 
 def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_path):

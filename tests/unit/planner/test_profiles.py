@@ -57,6 +57,22 @@ class Words(mx.gluon.HybridBlock):
         return self.recurrent(self.embedding(words))
 
 
+class Positions(mx.gluon.HybridBlock):
+    """Embeddings of positions, as in BERT of GluonNLP: the ids come of an array that has gradients."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first = nn.Dense(8, flatten=False, in_units=6)
+            self.position = nn.Embedding(20, 8)
+
+    def hybrid_forward(self, F, data):
+        made = self.first(data)
+        chosen = F.pick(made, F.argmax(made, axis=-1), axis=-1, keepdims=True)
+        places = self.position(F.contrib.arange_like(made, axis=1))
+        return F.broadcast_add(F.broadcast_mul(made, chosen), F.expand_dims(places, axis=0))
+
+
 def graph_of(net, data, batch_axis=0):
     net.initialize()
     return traced(net, data, batch_axis)
@@ -149,6 +165,63 @@ def test_gradients_of_what_several_read_are_summed():
     assert [value.shape for value in program.inputs.values()] == [(2, 5)] * 2
     names = {one.name: keys.of(one, place(graph, one)) for one in graph.computing}
     assert names['once'] != names['twice']
+
+
+@pytest.mark.parametrize('op, at', [('Embedding', 0), ('pick', 1)])
+def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
+    network = graph_of(Positions(), (4, 10, 6))
+    graph, (one,) = network.graph, operators(network, op)
+    keys = PartKeys(graph, COMPOSED[True])
+    assert keys.goes_back(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
+    inputs = keys.program(one, place(graph, one)).inputs
+    ids = graph.operators[one.inputs[at][0]].name + '_output0'
+    assert {name for name, value in inputs.items() if not value.learns} == {ids}
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    assert min(profiles.part(graph, one, place(graph, one))) > 0
+    assert profiles.measured == 1 and not caplog.records
+
+
+def test_ids_of_data_and_of_an_activation_are_the_same_part():
+    data, sizes = mx.sym.var('data'), {'input_dim': 20, 'output_dim': 8}
+    symbol = mx.sym.Group([mx.sym.Embedding(data, name='given', **sizes), mx.sym.Embedding(
+        mx.sym.FullyConnected(data, num_hidden=5, name='layer'), name='made', **sizes)])
+    graph = Graph(symbol, {'data': (4, 5)}, {'data': 'float32'})
+    keys = PartKeys(graph, {})
+    given, made = (one for one in graph.computing if one.op == 'Embedding')
+    assert keys.of(given, place(graph, given)) == keys.of(made, place(graph, made))
+    assert keys.alike(given) == keys.alike(made)
+
+
+def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
+    """A dense layer in float16, which MXNet has no CPU code for."""
+    data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
+    symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
+    graph, path = Graph(symbol, {'data': (8, 16)}, {'data': 'float32'}), str(tmp_path / 'profiles.json')
+    profiles = Profiles(path)
+    pairs = [(one, place(graph, one, **cut)) for one in graph.computing for cut in ({}, {'d0': (0, 4)})]
+    profiles.measure(graph, pairs)
+    for one, where in pairs:
+        found = profiles.part(graph, one, where)
+        assert found.forward > 0 and (found.backward > 0) == (one.op != 'Cast')
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert 'halves (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, and is estimated' in text
+    assert 'MXNetError: ' in text
+    assert profiles.measure(graph, pairs) == 0  # it is not tried again
+    assert not any(key.startswith('FullyConnected') for key in read_profiles(path)['parts'])
+    mx.nd.waitall()  # nothing is left of the error
+
+
+@pytest.mark.parametrize('error', [ValueError('a'), RuntimeError('a thread'), InputError('a rule'), MemoryError()])
+def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, caplog, error):
+    def fail(*_):
+        raise error
+    monkeypatch.setattr('mxhybrid.planner.profiles.part_seconds', fail)
+    (norm,) = operators(images, 'BatchNorm')
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    assert min(profiles.part(images.graph, norm, place(images.graph, norm))) > 0
+    assert 'batchnorm0_fwd (BatchNorm of shape (8, 8, 8, 8), float32) cannot be timed' in caplog.text
+    assert type(error).__name__ in caplog.text
 
 
 def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
