@@ -20,7 +20,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='scripts/fuzz', formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         description='Draw training programs, run each in a job and in one process with MXNet alone, and compare what '
-                    'they have after every event. A failing program is made small and written as a script.')
+                    'they have after every event. A failing program is made small and written as a script.',
+        epilog='scripts/fuzz networks, with options of its own, does it for networks that are split.')
     add = parser.add_argument
     add('--programs', type=int, default=100, help='how many')
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
@@ -141,6 +142,10 @@ def summary(outcomes: Dict[int, runner.Outcome], seconds: float) -> str:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run programs; status 1 if any failed."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ['networks']:
+        from .networks import cli as networks
+        return networks.main(argv[1:])
     args = parse(argv)
     if args.messages is not None:
         return messages.run(args.messages, args.scripts)

@@ -31,16 +31,16 @@ def _names(source: str) -> Set[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def _pieces() -> Dict[str, Tuple[str, Set[str]]]:
+def _pieces(module: Any) -> Dict[str, Tuple[str, Set[str]]]:
     """Of each piece its source and the pieces that it names."""
-    sources = {name: inspect.getsource(value) for name, value in vars(pieces).items()
-               if getattr(value, '__module__', None) == pieces.__name__}
+    sources = {name: inspect.getsource(value) for name, value in vars(module).items()
+               if getattr(value, '__module__', None) == module.__name__}
     return {name: (source, _names(source) & set(sources)) for name, source in sources.items()}
 
 
-def needed(source: str) -> List[str]:
-    """The sources of all pieces that a source names, and those that they name, in their order."""
-    known = _pieces()
+def needed(source: str, module: Any = pieces) -> List[str]:
+    """The sources of all pieces of a module that a source names, and those that they name, in their order."""
+    known = _pieces(module)
     wanted: Set[str] = set()
     left = _names(source) & set(known)
     while left:

@@ -1,0 +1,20 @@
+"""Random networks: each is trained split over the workers of a job and in one process, and must not differ.
+
+=============  ==========================================================================================
+module         what is in it
+=============  ==========================================================================================
+`cli`          the command line: draws, runs, shrinks failures, counts
+`runner`       runs many networks in the same job
+`body`         what every worker runs
+`shrinking`    makes a failing network small
+`drawer`       the process that draws and examines networks
+`drawing`      draws networks from seeds
+`alone`        runs a network in one process as it is drawn
+`plans`        draws plans
+`coverage`     which operators were drawn, and which never are
+`catalogue`    the operators
+`script`       turns a network into the script that is run, and shown
+`pieces`       what these scripts are made of
+`network`      a network as data
+=============  ==========================================================================================
+"""

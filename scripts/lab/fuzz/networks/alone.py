@@ -1,0 +1,113 @@
+"""Runs a network in this process with MXNet alone: shapes of its outputs, where samples are, and whether it trains."""
+from typing import Any, Dict, List
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from . import pieces
+from .network import Program, samples_of
+
+
+def examine(program: Program) -> Program:
+    """The program with shapes of heads and the dimensions that may have samples.
+
+    Raises
+    ------
+    Rejected
+        One process does not train it, or what it finds is not finite.
+    """
+    from .body import class_of
+    from .drawing import Rejected
+    make = class_of(program)
+    program = dict(program, heads=[dict(head) for head in program['heads']])
+    shapes = {**program, 'frozen': [], 'samples': samples_of(program)}
+    try:
+        outputs = _outputs(make, shapes)
+        axes = _sample_axes(make, shapes, outputs)
+        for head, output, own in zip(program['heads'], outputs, axes):
+            head['shape'] = list(output.shape)
+            head['samples'] = list(range(output.ndim)) if head['drawn'] else own
+        record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
+                                  _directory())
+        if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
+            raise Rejected('what it finds is not finite')
+    except Rejected:
+        raise
+    except Exception as error:
+        raise Rejected('%s: %s' % (type(error).__name__, error)) from error
+    return program
+
+
+def _directory() -> str:
+    import tempfile
+    global _FOLDER
+    if _FOLDER is None:
+        _FOLDER = tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-')
+    return _FOLDER.name
+
+
+_FOLDER: Any = None
+
+
+def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool = True, constant: bool = False
+             ) -> List[np.ndarray]:
+    """Outputs of a joint batch, of which each input with samples may be changed; with `constant`, parameters whose
+    values differ from sample to sample, as far as lengths tell, have one value.
+    """
+    net = pieces.prepared(make, spec)
+    count = spec['samples']
+    if constant:
+        for param in net.collect_params().values():
+            if param.shape and any(length and length % count == 0 for length in param.shape):
+                param.initialize(mx.init.Constant(0.375), force_reinit=True)
+    taken = []
+    for each, values in zip(spec['inputs'], pieces.batch_of(spec, 0, 0)):
+        if change is not None and each['axis'] is not None:
+            values = change(values, each)
+        if constant and each['axis'] is None:
+            values = np.ones_like(values)
+        taken.append(mx.nd.array(values, dtype=values.dtype))
+    mx.random.seed(0)
+    with autograd.record(train_mode=trains):
+        found = pieces.as_list(net(*taken))
+    return [each.asnumpy() for each in found]
+
+
+def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[int]]:
+    """For each output the dimensions that may have the samples: it moves along them as samples move, or a sample
+    changes its own part only.
+    """
+    count = spec['samples']
+    found = []
+    moved = [(_outputs(make, spec, constant=constant), _outputs(make, spec, _move, constant=constant))
+             for constant in (False, True)]
+    still = _outputs(make, spec, trains=False)
+    other = [_outputs(make, spec, lambda values, each, at=at: _replaced(values, each, at), False)
+             for at in range(count)]
+    for at, output in enumerate(outputs):
+        own = []
+        for axis, length in enumerate(output.shape):
+            if length % count:
+                continue
+            each = length // count
+            moves = any(np.allclose(np.roll(one[at], each, axis), two[at], rtol=1e-9, atol=1e-9, equal_nan=True)
+                        for one, two in moved)
+            stays = all(np.array_equal(np.delete(still[at], range(sample * each, sample * each + each), axis), np.delete(
+                other[sample][at], range(sample * each, sample * each + each), axis)) for sample in range(count))
+            if moves or stays:
+                own.append(axis)
+        found.append(own)
+    return found
+
+
+def _move(values: np.ndarray, each: Dict[str, Any]) -> np.ndarray:
+    return np.roll(values, 1, each['axis'])
+
+
+def _replaced(values: np.ndarray, each: Dict[str, Any], sample: int) -> np.ndarray:
+    """An input of which one sample has other values."""
+    values = values.copy()
+    place = (slice(None),) * each['axis'] + (sample,)
+    values[place] = (values[place] + 1) % each['limit'] if each['values'] == 'ids' else values[place] + 0.375
+    return values

@@ -1,0 +1,144 @@
+"""Runs networks one after the other, each split over the workers of a job; args: DIRECTORY.
+
+DIRECTORY has the programs, and ``programs.job`` names them.  Worker 0 compares each with one process, and leaves a file
+with a verdict; each worker says where it is.
+"""
+import json
+import os
+import re
+import sys
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+
+import mxhybrid
+from lab.fuzz.body import note
+from lab.fuzz.networks import pieces
+from lab.fuzz.networks.network import tolerance_of
+from lab.fuzz.networks.script import network, spec_of
+
+#: The relative change of every value that shows what rounding may change, and how much more is taken for rounding.
+NOISE, SLACK = 1e-12, 1e3
+#: Differences of two runs in one process from which on a value is not compared.
+UNSOUND = 1e-6
+
+REFUSALS = ('InputError', 'SettingError')
+
+
+def noisy(found):
+    """Change what is not exact a little, equal values by the same factor."""
+    if isinstance(found, (list, tuple)):
+        return type(found)([noisy(each) for each in found])
+    if not found.dtype.__name__.startswith('float'):
+        return found
+    values = found.detach().asnumpy().astype('f8')
+    with np.errstate(all='ignore'):
+        scaled = values * 2.0 ** 24
+        exact = ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
+    factors = np.where(exact, 1.0, 1.0 + NOISE * signs)
+    return found * mx.nd.array(factors, dtype=found.dtype)
+
+
+def class_of(program, **how):
+    """Compile the class of a network."""
+    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noisy}
+    exec(compile(network(program, **how), 'network', 'exec'), namespace)
+    return namespace['Net']
+
+
+def reference(program, found, directory):
+    """Run the network in one process: as it is, hybridized, and how far rounding may go, by name."""
+    spec = spec_of(program)
+    plain = class_of(program)
+
+    def hybridized():
+        net = plain()
+        net.hybridize()
+        return net
+    whole = pieces.run_whole(plain, spec, found, directory)
+    try:
+        others = [pieces.run_whole(hybridized, spec, found, directory)]
+    except Exception:  # where MXNet itself does not compile what it computes
+        others = []
+    noise = pieces.run_whole(class_of(program, noisy=True), spec, found, directory)
+    slack = {}
+    for name, values in whole.items():
+        if values.dtype.kind == 'f' and not name.startswith('box of '):
+            with np.errstate(all='ignore'):
+                apart = np.nanmax(np.abs(noise[name] - values), initial=0)
+            slack[name] = np.inf if apart > UNSOUND else SLACK * apart
+    return whole, others, slack
+
+
+def verdict(program, records, directory):
+    """Compare; returns kind, words and step."""
+    spec = spec_of(program)
+    found, problems = pieces.joined(records, spec)
+    try:
+        whole, others, slack = reference(program, found, directory)
+    except Exception as error:
+        return ['invalid', '%s: %s' % (type(error).__name__, error), 0]
+    problems += pieces.masks_problems(found, spec)
+    problems += pieces.differences(found, whole, others, slack, tolerance_of(program))
+    if problems:
+        step, words = min(problems)
+        return ['differs', '; '.join(words for _, words in sorted(problems)[:4]), step]
+    unsound = sum(np.isinf(value) for value in slack.values())
+    return ['same', '%d of %d values not compared' % (unsound, len(slack)) if unsound else '', 0]
+
+
+def run(program, name, directory, store):
+    """Run one network; worker 0 leaves the verdict.  Returns what is to be the same on all workers."""
+    rank = store.rank
+
+    def at(words):
+        note(os.path.join(directory, 'progress.job.%d' % rank), [name, words])
+    at('start')
+    problem = None
+    try:
+        record = pieces.run_split(rank, class_of(program), spec_of(program), directory, at)
+        np.savez(os.path.join(directory, 'record.%d.npz' % rank), **record)
+        mx.nd.waitall()
+    except Exception as error:
+        if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
+            import traceback
+            traceback.print_exc()
+        problem = [type(error).__name__, str(error)]
+    everyone = store.backend.exchange(problem, 'fuzz.' + name)
+    if rank == 0:
+        if any(everyone):
+            kind, words = next(each for each in everyone if each)
+            alike = len({bool(each) for each in everyone}) == 1
+            refused = alike and all(each[0] in REFUSALS for each in everyone)
+            outcome = ['refused' if refused else 'failed', '%s%s: %s' % (
+                kind, '' if alike else ' on some workers only', re.sub(r'\s*Stack trace:[\s\S]*', '', words)), 0]
+        else:
+            at('reference')
+            records = []
+            for other in range(store.num_workers):
+                with np.load(os.path.join(directory, 'record.%d.npz' % other)) as file:
+                    records.append(dict(file))
+            outcome = verdict(program, records, directory)
+        note(os.path.join(directory, name + '.verdict.json'), outcome)
+    at('end')
+
+
+def main():
+    """Run all networks."""
+    directory = sys.argv[1]
+    store = mxhybrid.create()
+    with open(os.path.join(directory, 'programs.job')) as file:
+        names = json.load(file)
+    for name in names:
+        with open(os.path.join(directory, name + '.json')) as file:
+            program = json.load(file)
+        run(program, name, directory, store)
+        store._barrier()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,53 @@
+"""Operators of MXNet that no entry draws, with the reason."""
+import re
+from typing import Dict, List
+
+import mxnet as mx
+
+from .registry import ENTRIES
+
+#: Reasons, by patterns of names; the first that fits counts.
+REASONS = {
+    'drawn under another name or by a layer': (
+        r'BatchNorm|BatchNorm_v1|Convolution_v1|Pooling_v1|crop|linalg_\w+|contrib\.ctc_loss|contrib\.SparseEmbedding|'
+        r'Softmax|random\.(multinomial|randn)|sample_multinomial|sparse\.\w+|contrib\.box_non_maximum_suppression|RNN'),
+    'updates weights, for optimizers': r'\w*(_update|update_phase\d|multi_lars|multi_sum_sq|reset_arrays)\w*|'
+                                       r'contrib\.\w*update|multi_all_finite',
+    'draws numbers of nothing, which is refused': (
+        r'(random_|sample_)?(normal|uniform|exponential|gamma|poisson|randint|negative_binomial|'
+        r'generalized_negative_binomial)|random\.(exponential|gamma|generalized_negative_binomial|negative_binomial|normal|'
+        r'poisson|randint|uniform)|random_\w+|contrib\.uniform|contrib\.rand_zipfian'),
+    'has a body of its own, which is refused': r'contrib\.(foreach|while_loop|cond)',
+    'makes constants, which split networks have whole': r'arange|eye|full|linspace|ones|zeros|load',
+    'for quantized networks, which do not train': r'contrib\.(quantize|quantized|dequantize|requantize|calibrate)\w*',
+    'for graphs and sparse arrays': r'contrib\.(dgl_\w+|edge_id|getnnz)|cast_storage',
+    'its shape depends on values': r'contrib\.boolean_mask',
+    'for GPUs only': r'contrib\.(fft|ifft|count_sketch|DeformablePSROIPooling|PSROIPooling|backward_\w+)',
+    'the sample is in the data, as a number': r'contrib\.(Proposal|MultiProposal|RROIAlign|MultiBoxTarget|'
+                                             r'MultiBoxDetection|box_encode)',
+    'for images of 8 bits and augmentation': r'image\.\w+',
+    'keeps a state that no process shares': r'IdentityAttachKLSparseReg|Custom|contrib\.(SyncBatchNorm|hawkesll)',
+    'signs of its outputs are not determined': r'linalg\.syevd',
+    'float32 only': r'contrib\.ModulatedDeformableConvolution|contrib\.BatchNormWithReLU',
+}
+
+
+def functions() -> List[str]:
+    """All functions that Gluon's F has, for arrays and for symbols."""
+    found = []
+    for prefix in ('', 'contrib', 'linalg', 'random', 'image', 'sparse'):
+        symbols, arrays = [getattr(module, prefix) if prefix else module for module in (mx.sym, mx.nd)]
+        found += [(prefix + '.' if prefix else '') + name for name in dir(symbols)
+                  if not name.startswith('_') and callable(getattr(symbols, name)) and not isinstance(
+                      getattr(symbols, name), type) and callable(getattr(arrays, name, None))]
+    return found
+
+
+def reasons() -> Dict[str, List[str]]:
+    """The functions that no entry draws, by reason; those without any under 'no entry yet'."""
+    found: Dict[str, List[str]] = {}
+    for name in functions():
+        if name not in ENTRIES or not ENTRIES[name][0]:
+            fits = [reason for reason, pattern in REASONS.items() if re.fullmatch(pattern, name)]
+            found.setdefault((fits or ['no entry yet'])[0], []).append(name)
+    return found

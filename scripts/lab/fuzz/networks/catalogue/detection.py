@@ -1,0 +1,60 @@
+"""Boxes and regions."""
+from typing import Any
+
+from .registry import entry
+
+
+def boxes(shape: Any) -> bool:
+    """Take arrays of boxes."""
+    return 2 <= len(shape) <= 4 and shape[-1] == 4
+
+
+@entry('ROIPooling', 'contrib.ROIAlign', chance=0.6)
+def _regions(drawing: Any) -> None:
+    """Regions by number of the sample, which are the same for all."""
+    value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
+    count = drawing.shape(value)[0]
+    numbers = drawing.add('contrib.arange_like', 'F.reshape(F.contrib.arange_like({0}, axis=0), shape=(-1, 1))', value)
+    rest = 'F.broadcast_like(F.reshape(F.concat(F.zeros((1, 2), dtype=\'float64\'), F.ones((1, 2), dtype=\'float64\'), ' \
+           'dim=1), shape=(1, 4)), F.concat({0}, {0}, {0}, {0}, dim=1))'
+    rois = drawing.add('concat', 'F.concat({0}, %s, dim=1)' % rest, numbers)
+    op = drawing.random.choice(('ROIPooling', 'contrib.ROIAlign'))
+    drawing.add(op, 'F.%s({0}, {1}, pooled_size=(2, 2), spatial_scale=1.0)' % op, value, rois)
+    del count
+
+
+@entry('contrib.box_iou', chance=0.4)
+def _iou(drawing: Any) -> None:
+    value = drawing.pick(boxes)
+    drawing.add('contrib.box_iou', "F.contrib.box_iou({0}, {1}, format='center')", value, drawing.pick(boxes))
+
+
+@entry('contrib.box_nms', 'contrib.box_non_maximum_suppression', chance=0.4)
+def _nms(drawing: Any) -> None:
+    value = drawing.pick(lambda shape: 2 <= len(shape) <= 4 and shape[-1] >= 6)
+    drawing.add('contrib.box_nms', 'F.contrib.box_nms({0}, overlap_thresh=0.5, coord_start=2, score_index=1, id_index=0)',
+                value)
+
+
+@entry('contrib.MultiBoxPrior', chance=0.5)
+def _prior(drawing: Any) -> None:
+    drawing.add('contrib.MultiBoxPrior', 'F.contrib.MultiBoxPrior({0}, sizes=(0.5, 0.25), ratios=(1, 2))',
+                drawing.ranked(4), rounds='float32')
+
+
+@entry('contrib.bipartite_matching', chance=0.2)
+def _matching(drawing: Any) -> None:
+    drawing.add('contrib.bipartite_matching', 'F.contrib.bipartite_matching(F.BlockGrad({0}), threshold=0.1)',
+                drawing.ranked(2, 3), outputs=2)
+
+
+@entry('contrib.box_decode', chance=0.2)
+def _decode(drawing: Any) -> None:
+    value = drawing.pick(lambda shape: len(shape) == 3 and shape[2] == 4)
+    anchors = drawing.param((1,) + drawing.shape(value)[1:])
+    drawing.add('contrib.box_decode', 'F.contrib.box_decode(F.BlockGrad({0}), F.BlockGrad({1}))', value, anchors)
+
+
+@entry('contrib.PSROIPooling', 'contrib.Proposal', chance=0.0)
+def _none(drawing: Any) -> None:
+    """Nothing: their numbers of samples are in the data."""

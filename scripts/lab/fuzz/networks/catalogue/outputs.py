@@ -1,0 +1,83 @@
+"""Output operators, which make a gradient of their own, and losses."""
+from typing import Any
+
+from .registry import entry
+
+
+@entry('LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput', chance=0.5)
+def _regression(drawing: Any) -> None:
+    op, value = drawing.random.choice(('Linear', 'Logistic', 'MAE')) + 'RegressionOutput', drawing.pick()
+    drawing.add(op, 'F.%s({0}, F.BlockGrad({1})%s)' % (op, ', grad_scale=0.5' * drawing.random.choice((0, 1))), value,
+                drawing.same_as(value))
+
+
+@entry('SoftmaxOutput', chance=1.0)
+def _softmax_output(drawing: Any) -> None:
+    random, value = drawing.random, drawing.ranked(2, 3)
+    shape = drawing.shape(value)
+    more = random.choice(('', ", normalization='batch'", ", normalization='valid'", ', use_ignore=True, ignore_label=1'))
+    if len(shape) == 3 or random.random() < 0.3:
+        value = drawing.pick(lambda other: len(other) == 3)
+        shape = drawing.shape(value)
+        labels = drawing.ids(shape[1], lambda other: other == (shape[0], shape[2]))
+        drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}, multi_output=True%s)' % more, value, labels)
+    else:
+        labels = drawing.ids(shape[1], lambda other: other == (shape[0],))
+        drawing.add('SoftmaxOutput', 'F.SoftmaxOutput({0}, {1}%s)' % more, value, labels)
+
+
+@entry('SVMOutput', chance=0.4)
+def _svm(drawing: Any) -> None:
+    value = drawing.ranked(2)
+    count, length = drawing.shape(value)
+    drawing.add('SVMOutput', 'F.SVMOutput({0}, {1}%s)' % drawing.random.choice(('', ', use_linear=True')), value,
+                drawing.ids(length, lambda shape: shape == (count,)))
+
+
+@entry('MakeLoss', 'make_loss', chance=0.8)
+def _make_loss(drawing: Any) -> None:
+    random, op = drawing.random, drawing.random.choice(('MakeLoss', 'make_loss'))
+    reduced = random.choice(('{0}', 'F.mean({0})', 'F.sum({0}, axis=0)', 'F.mean({0}, axis=0, exclude=True)',
+                             'F.sum({0})'))
+    more = '' if op == 'make_loss' else random.choice(('', ', grad_scale=0.5', ", normalization='batch'",
+                                                       ", normalization='valid'"))
+    drawing.add(op, 'F.%s(%s%s)' % (op, reduced, more), drawing.pick())
+
+
+@entry('CTCLoss', 'ctc_loss', 'contrib.CTCLoss', chance=0.5)
+def _ctc(drawing: Any) -> None:
+    value = drawing.pick(lambda shape: len(shape) == 3 and shape[2] > 1 and shape[0] > 1)
+    times, samples, words = drawing.shape(value)
+    labels = drawing.ids(words, lambda shape: len(shape) == 2 and shape[0] == samples and shape[1] <= times)
+    drawing.add('CTCLoss', 'F.CTCLoss({0}, {1})', value, labels, rounds='float32')
+
+
+@entry('losses of gluon', chance=1.5)
+def _losses(drawing: Any) -> None:
+    random, value = drawing.random, drawing.pick(lambda shape: len(shape) > 1)
+    shape = drawing.shape(value)
+    kind = random.choice(('L2', 'L1', 'Huber', 'Sigmoid', 'Softmax', 'KL'))
+    axes = ', axis=0, exclude=True)'
+    other = drawing.same_as(value)
+    if kind == 'L2':
+        drawing.add('losses of gluon', 'F.mean(F.square({0} - {1}) / 2.0' + axes, value, other)
+    elif kind == 'L1':
+        drawing.add('losses of gluon', 'F.mean(F.abs({0} - {1})' + axes, value, other)
+    elif kind == 'Huber':
+        drawing.add('losses of gluon', 'F.mean(F.where(F.abs({0} - {1}) > 0.5, F.abs({0} - {1}) - 0.25, '
+                    'F.square({0} - {1}))' + axes, value, other)
+    elif kind == 'Sigmoid':
+        drawing.add('losses of gluon', "F.mean(F.relu({0}) - {0} * {1} + F.Activation(-F.abs({0}), "
+                    "act_type='softrelu')" + axes, value, other)
+    elif kind == 'KL':
+        drawing.add('losses of gluon', 'F.mean(F.softmax({1}) * (F.log(F.softmax({1})) - F.log_softmax({0}))' + axes,
+                    value, other)
+    else:
+        labels = drawing.ids(shape[-1], lambda two: two == shape[:-1])
+        drawing.add('losses of gluon', 'F.mean(-F.pick(F.log_softmax({0}, axis=-1), {1}, axis=-1, keepdims=True)'
+                    + axes, value, labels)
+
+
+@entry('IdentityAttachKLSparseReg', chance=0.0)
+def _sparse_reg(drawing: Any) -> None:
+    """Nothing: it keeps a moving average that no process shares."""

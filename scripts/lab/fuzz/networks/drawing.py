@@ -1,0 +1,252 @@
+"""Draws networks from seeds: statement by statement, each of which is run here with MXNet alone as it is drawn."""
+import os
+import random as randoms
+import sys
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import nn, rnn
+
+from . import pieces
+from .network import Program, base, pruned
+
+Shape = Tuple[int, ...]
+
+#: The most elements of a value, and its largest magnitude.
+_ELEMENTS, _MAGNITUDE = 1500, 60.0
+
+
+class Rejected(Exception):
+    """A statement that MXNet does not run, or whose value is of no use."""
+
+
+class Layers:
+    """The layers that are drawn, as ``self`` in statements."""
+
+
+class Drawing:
+    """A network under way: what entries of the catalogue draw from, and add to."""
+
+    def __init__(self, seed: str):
+        self.random = randoms.Random(seed)
+        self.arrays: Dict[str, Any] = {}
+        self.kinds: Dict[str, str] = {}
+        self.self = Layers()
+        self.program: Program = {'inputs': [], 'params': [], 'layers': [], 'statements': [], 'heads': [], 'frozen': []}
+        #: By layer, its operator and a test of the shapes that it takes.
+        self.fits: Dict[str, Tuple[str, Callable[[Shape], bool]]] = {}
+        self._numbers: Dict[str, int] = {}
+        self._draw_inputs()
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def _draw_inputs(self) -> None:
+        random = self.random
+        self.samples = random.choice((1, 2, 3, 4, 4, 4, 5, 6, 7, 8))
+        for _ in range(random.choice((1, 1, 1, 2, 2, 3))):
+            before = self.program['inputs']
+            if before and random.random() < 0.4:
+                shape, axis = list(before[-1]['shape']), before[-1]['axis']
+            else:
+                shape, axis = self._input_shape(bool(before))
+            self._add_input(shape, axis, random.choice(('ties', 'ties', 'reals')), 'float64')
+        if random.random() < 0.35:
+            shape, axis = self._input_shape(True, 2)
+            self._add_input(shape, axis, 'ids', random.choice(('float64', 'float64', 'int32')))
+
+    def _input_shape(self, may_lack_samples: bool, most: int = 5) -> Tuple[List[int], Optional[int]]:
+        random = self.random
+        count = min(most, random.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5)))
+        shape = [self.length() for _ in range(count)]
+        if may_lack_samples and random.random() < 0.12:
+            return shape, None
+        axis = 0 if random.random() < 0.75 else random.randrange(count)
+        shape[axis] = self.samples
+        return shape, axis
+
+    def length(self) -> int:
+        """A length of a dimension, often that of the samples."""
+        return self.random.choice((self.samples, self.samples, 1, 2, 2, 3, 4, 4, 5, 6))
+
+    def _add_input(self, shape: List[int], axis: Optional[int], values: str, dtype: str) -> None:
+        name, limit = 'data%d' % len(self.program['inputs']), 5
+        self.program['inputs'].append({'name': name, 'shape': shape, 'axis': axis, 'values': values, 'dtype': dtype,
+                                       'limit': limit})
+        array = pieces.values_of(values, tuple(shape), dtype, limit, len(self.arrays))
+        self.keep(name, mx.nd.array(array, dtype=dtype), 'ids' if values == 'ids' else 'reals')
+
+    def keep(self, name: str, array: Any, kind: str) -> None:
+        """Know a value."""
+        self.arrays[name], self.kinds[name] = array, kind
+
+    # -- what entries ask for --------------------------------------------------------------------------------------
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a value."""
+        return tuple(self.arrays[name].shape)
+
+    def known(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> List[str]:
+        """All values of a kind that pass a test, newer ones first."""
+        return [name for name in reversed(list(self.arrays)) if self.kinds[name] == kind and test(self.shape(name))]
+
+    def pick(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> str:
+        """One of these values, rather a newer one; Rejected where there is none."""
+        found = self.known(test, kind)
+        if not found:
+            raise Rejected('no such value')
+        return found[min(int(self.random.expovariate(0.6)), len(found) - 1)]
+
+    def ranked(self, *counts: int) -> str:
+        """A value with so many dimensions."""
+        return self.pick(lambda shape: len(shape) in counts)
+
+    def same_as(self, name: str) -> str:
+        """A value or a parameter of the same shape, often another one."""
+        others = [other for other in self.known(lambda shape: shape == self.shape(name)) if other != name]
+        if others and self.random.random() < 0.7:
+            return self.random.choice(others)
+        return name if self.random.random() < 0.3 else self.param(self.shape(name))
+
+    def param(self, shape: Sequence[int]) -> str:
+        """A parameter, one that is there already, or a new one."""
+        same = [each['name'] for each in self.program['params'] if tuple(each['shape']) == tuple(shape)]
+        if same and self.random.random() < 0.4:
+            return self.random.choice(same)
+        name = self.new_name('weight')
+        self.program['params'].append({'name': name, 'shape': list(shape)})
+        array = mx.nd.zeros(tuple(shape), dtype='float64')
+        pieces.ByName()('net_' + name, array)
+        self.keep(name, array, 'params')
+        return name
+
+    def ids(self, limit: int, test: Callable[[Shape], bool] = lambda shape: True) -> str:
+        """Whole numbers below a limit: an input of them, or what is made of a value."""
+        have = [each['name'] for each in self.program['inputs'] if each['values'] == 'ids' and each['limit'] <= limit
+                and test(tuple(each['shape']))]
+        if have and self.random.random() < 0.7:
+            return self.random.choice(have)
+        source = self.pick(test)
+        return self.add('clip', 'F.clip(F.floor(F.abs({0}) * 3.0), 0, %d)' % (limit - 1), source, kind='ids')
+
+    def new_name(self, kind: str) -> str:
+        """A name that nothing has."""
+        self._numbers[kind] = self._numbers.get(kind, -1) + 1
+        return '%s%d' % (kind, self._numbers[kind])
+
+    def layer(self, kind: str, make: str, tied: str = '') -> str:
+        """A new layer."""
+        name = self.new_name(kind)
+        more = ', params=self.%s.params' % tied if tied else ''
+        code = '%s%s, prefix=%r)' % (make[:-1], more, 'net_%s_' % name)
+        try:
+            layer = eval(code.replace('(, ', '('), {'nn': nn, 'rnn': rnn, 'self': self.self})
+            layer.cast('float64')
+            layer.initialize(pieces.ByName())
+        except Exception as error:
+            raise Rejected('%s: %s' % (code, error)) from error
+        setattr(self.self, name, layer)
+        self.program['layers'].append({'name': name, 'make': make, **({'tied': tied} if tied else {})})
+        return name
+
+    def add(self, op: str, code: str, *reads: str, outputs: int = 1, kind: str = 'reals', **known: Any) -> str:
+        """Add a statement, and run it; the name of its first value."""
+        name = self.new_name('x')
+        namespace = {'F': mx.nd, 'self': self.self, **{base(read): self._base(read) for read in reads}}
+        text = code.format(*reads)
+        if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
+            sys.stderr.write('%s of %s\n' % (text, [self.shape(read) for read in reads]))
+        try:
+            found = eval(text, namespace)
+            found = list(found) if isinstance(found, (list, tuple)) else [found]
+            values = [each.asnumpy() for each in found]
+        except Exception as error:  # whatever MXNet raises for arguments that it does not take
+            raise Rejected('%s: %s' % (text, str(error).split('\n')[0])) from error
+        if len(found) != outputs:
+            raise Rejected('%s has %d outputs' % (text, len(found)))
+        for value in values:
+            if not value.size or value.size > _ELEMENTS or not value.ndim or not np.isfinite(value).all() or (
+                    np.abs(value).max() > _MAGNITUDE):
+                raise Rejected('%s is empty, large or not finite: %s' % (text, value.shape))
+        self.program['statements'].append({'name': name, 'op': op, 'code': code, 'reads': list(reads), **known})
+        if outputs == 1:
+            self.keep(name, found[0], kind)
+            return name
+        for at, each in enumerate(found):
+            self.keep('%s[%d]' % (name, at), each, kind)
+        return name + '[0]'
+
+    def _base(self, read: str) -> Any:
+        if '[' not in read:
+            return self.arrays[read]
+        count = sum(1 for name in self.arrays if name.startswith(base(read) + '['))
+        return [self.arrays['%s[%d]' % (base(read), at)] for at in range(count)]
+
+    def undo_to(self, mark: Tuple[int, ...]) -> None:
+        """Forget what was added since a mark."""
+        for key, count in zip(('statements', 'params', 'layers'), mark):
+            del self.program[key][count:]
+        for name in list(self.arrays)[mark[3]:]:
+            del self.arrays[name], self.kinds[name]
+
+    def mark(self) -> Tuple[int, ...]:
+        """Where the network is."""
+        return (len(self.program['statements']), len(self.program['params']), len(self.program['layers']),
+                len(self.arrays))
+
+
+def heads_of(drawing: Drawing) -> List[Dict[str, Any]]:
+    """Outputs: values that nothing reads, some of them, and those that are drawn."""
+    program, random = drawing.program, drawing.random
+    read = {value for statement in program['statements'] for value in statement['reads']}
+    free = [name for name in drawing.arrays if name not in read and name.startswith('x')]
+    made = [name for name in drawing.arrays if name.startswith('x') and drawing.kinds[name] != 'ids']
+    chosen = free[-random.choice((1, 2, 2, 3)):]
+    if made and random.random() < 0.2:
+        chosen.append(random.choice(made))
+    drawn = {statement['name']: statement['drawn'] for statement in program['statements'] if statement.get('drawn')}
+    heads = [{'name': name, 'drawn': None} for name in dict.fromkeys(chosen) if name not in drawn]
+    return heads + [{'name': name, 'drawn': how} for name, how in drawn.items()]
+
+
+def with_shapes(program: Program) -> Program:
+    """The program without what it does not need, with shapes of heads and the dimensions that may have samples.
+
+    Raises
+    ------
+    Rejected
+        One process does not train it, or gradients are not finite.
+    """
+    from .alone import examine
+    program = pruned(program)
+    if not any(each['axis'] is not None for each in program['inputs']) or not program['inputs']:
+        raise Rejected('no samples')
+    return examine(program)
+
+
+def draw(seed: int, workers: int, attempt: int) -> Program:
+    """The program of a seed, or of another attempt at it; Rejected where nothing comes of that."""
+    from .catalogue import ENTRIES
+    from .plans import draw_plan
+    drawing = Drawing('%d/%d' % (seed, attempt))
+    random = drawing.random
+    count, tries = random.randint(2, 9), 0
+    names, chances = list(ENTRIES), [chance for chance, _ in ENTRIES.values()]
+    while len(drawing.program['statements']) < count and tries < 60:
+        tries += 1
+        mark = drawing.mark()
+        try:
+            ENTRIES[random.choices(names, chances)[0]][1](drawing)
+        except Rejected:
+            drawing.undo_to(mark)
+    program = {'seed': seed, 'attempt': attempt, 'workers': workers, **drawing.program}
+    program['heads'] = heads_of(drawing)
+    program['frozen'] = ['net_' + each['name'] for each in program['params'] if random.random() < 0.08]
+    program.update(
+        input_grad=random.random() < 0.5, steps=random.choice((2, 2, 3)), calls=random.choice((1, 1, 1, 1, 2)),
+        optimizer={'learning_rate': 0.0625, **random.choice(({}, {'momentum': 0.5}))},
+        on_store=random.choice((None, None, None, True)), plan={'kind': 'data_parallel'})
+    if all(head['drawn'] for head in program['heads']):
+        raise Rejected('no outputs that are not drawn')
+    program = with_shapes(program)
+    return dict(program, plan=draw_plan(program, random))

@@ -1,0 +1,82 @@
+"""A network as data, and what follows from it for modules that draw, write, run and shrink it.
+
+A program is a dict that JSON can hold::
+
+    {'seed': 17, 'workers': 3,
+     'inputs': [{'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}],
+     'params': [{'name': 'weight0', 'shape': [3, 2]}],
+     'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
+     'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']}],
+     'heads': [{'name': 'x0', 'shape': [4, 3], 'samples': [0], 'drawn': None}],
+     'plan': {'kind': 'data_parallel'}, 'frozen': [], 'input_grad': False, 'steps': 2, 'calls': 1,
+     'optimizer': {'learning_rate': 0.125}, 'on_store': None}
+
+A statement reads inputs, parameters and statements before it; ``x1[0]`` is an output of one that has several.  A
+statement that draws numbers has the ``whole`` expression for one process, in which ``{given}`` stands for its value in
+the job, and in ``drawn`` what is known of the numbers.  ``samples`` of a head are the dimensions that may have samples.
+"""
+import copy
+import re
+from typing import Any, Dict, List, Set
+
+Program = Dict[str, Any]
+
+#: Functions of F that take no name.
+NAMELESS = {'maximum', 'minimum', 'power', 'hypot', 'split_v2', 'Custom'}
+
+
+def base(value: str) -> str:
+    """The statement, input or parameter that a value belongs to."""
+    return value.split('[')[0]
+
+
+def layer_of(statement: Dict[str, Any]) -> str:
+    """The layer that a statement calls, if it calls one."""
+    found = re.match(r'self\.(\w+)\(', statement['code'])
+    return found.group(1) if found else ''
+
+
+def named(statement: Dict[str, Any], code: str) -> str:
+    """Give the outermost operator of an expression the statement's name, where it takes one."""
+    found = re.match(r'F\.([\w.]+)\(', code)
+    if not found or found.group(1) in NAMELESS or found.group(1).startswith('random.') or 'name=' in code:
+        return code
+    depth = 0
+    for at, letter in enumerate(code):
+        depth += {'(': 1, ')': -1}.get(letter, 0)
+        if letter == ')' and depth == 0:
+            return code[:-1] + ', name=%r)' % statement['name'] if at == len(code) - 1 else code
+    return code
+
+
+def pruned(program: Program) -> Program:
+    """The program without what its heads do not need."""
+    needed: Set[str] = {base(head['name']) for head in program['heads']}
+    statements: List[Dict[str, Any]] = []
+    for statement in reversed(program['statements']):
+        if statement['name'] in needed:
+            needed |= {base(value) for value in statement['reads']}
+            statements.insert(0, statement)
+    layers = {layer_of(statement) for statement in statements}
+    found = copy.deepcopy(program)
+    for layer in reversed(found['layers']):
+        if layer['name'] in layers and layer.get('tied'):
+            layers.add(layer['tied'])
+    found['statements'] = copy.deepcopy(statements)
+    found['layers'] = [layer for layer in found['layers'] if layer['name'] in layers]
+    for kind in ('inputs', 'params'):
+        found[kind] = [each for each in found[kind] if each['name'] in needed]
+    known = {each['name'] for each in found['params']} | {layer['name'] for layer in found['layers']}
+    found['frozen'] = [name for name in found['frozen'] if any(
+        name == 'net_' + each or name.startswith('net_%s_' % each) for each in known)]
+    return found
+
+
+def samples_of(program: Program) -> int:
+    """The number of samples of a joint batch."""
+    return next(each['shape'][each['axis']] for each in program['inputs'] if each['axis'] is not None)
+
+
+def tolerance_of(program: Program) -> float:
+    """The relative difference that needs no explanation: more where MXNet computes something as float32."""
+    return 1e-5 if any(statement.get('rounds') for statement in program['statements']) else 1e-9

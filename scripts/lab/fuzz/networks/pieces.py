@@ -1,0 +1,306 @@
+"""The pieces of a script about one network: values, one worker's part in a job, the network in one process, comparison.
+
+A script holds the source of each piece that it needs (:mod:`lab.fuzz.networks.script`), so the pieces name nothing but
+each other and what the head of such a script imports.
+"""
+import os
+import sys
+import tempfile
+import zlib
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+#: The largest relative difference that needs no explanation, of the largest value of an array.
+TOLERANCE = 1e-9
+
+
+class ByName(mx.init.Initializer):
+    """Values that depend on the name of a parameter only: short binary fractions, whose sums have no rounding error."""
+
+    def __call__(self, desc, array):
+        """Fill an array."""
+        random = np.random.RandomState(zlib.crc32(str(desc).encode()) % 2 ** 32)
+        values = random.randint(-4, 5, array.shape) / 8
+        if str(desc).endswith(('gamma', 'running_var')):
+            values = 1 + values / 2
+        array[:] = mx.nd.array(values, dtype=array.dtype)
+
+
+def values_of(kind, shape, dtype, limit, seed):
+    """Draw the values of an input: 'ids' below `limit`, 'ties' with many zeros of both signs, or 'reals'."""
+    random = np.random.RandomState(seed)
+    if kind == 'ids':
+        return random.randint(0, limit, shape).astype(dtype)
+    if kind == 'reals':
+        return random.uniform(-1, 1, shape).astype(dtype)
+    values = random.randint(0, 5, shape) / 4 * random.randint(0, 2, shape)
+    return np.where(random.randint(0, 2, shape) > 0, values, -values).astype(dtype)
+
+
+def batch_of(spec, step, call):
+    """Draw a joint batch, an array for each input."""
+    return [values_of(each['values'], tuple(each['shape']), each['dtype'], each['limit'],
+                      1000 * step + 100 * call + at) for at, each in enumerate(spec['inputs'])]
+
+
+def weights_of(shape, step, at):
+    """Draw the gradient of an output: short binary fractions."""
+    return np.random.RandomState(100 * step + at).randint(-8, 9, shape) / 8
+
+
+def box_of(shape, whole, samples, count):
+    """Find which part of an output of shape `whole` a worker has: its samples, or everything."""
+    shape, whole = tuple(shape), tuple(whole)
+    box = [(0, length) for length in whole]
+    if shape == whole:
+        return box
+    axes = [axis for axis, (one, other) in enumerate(zip(shape, whole)) if one != other]
+    if len(shape) != len(whole) or len(axes) > 1 or whole[axes[0]] % count:
+        raise ValueError('an output has shape %s: neither %s nor samples of it' % (shape, whole))
+    each = whole[axes[0]] // count
+    box[axes[0]] = (samples.start * each, samples.stop * each)
+    if (samples.stop - samples.start) * each != shape[axes[0]]:
+        raise ValueError('an output has shape %s: not samples %d to %d of %s' % (
+            shape, samples.start, samples.stop, whole))
+    return box
+
+
+def within(box):
+    """Make slices of a box."""
+    return tuple(slice(int(low), int(high)) for low, high in box)
+
+
+class Splits(mxhybrid.parallel.Plan):
+    """A plan that has the splits of some operators, by their labels; others follow from data parallelism."""
+
+    name = 'splits'
+
+    def __init__(self, splits):
+        self.splits = splits
+
+    def settle(self, graph, dimensions, ranks):
+        """Return the splits, as :meth:`mxhybrid.parallel.Plan.settle`."""
+        from mxhybrid.parallel.split import Split
+        settled = super().settle(graph, dimensions, ranks)
+        for one in graph.computing:
+            if graph.label(one) in self.splits:
+                degrees, ranks, addends, copies = self.splits[graph.label(one)]
+                settled.splits[one.number] = Split(degrees, ranks, addends, copies)
+        return settled
+
+    def _layers_as_json(self):
+        return {'plan': 'splits', 'splits': self.splits}
+
+
+def plan_of(plan):
+    """Make a plan of its data."""
+    kind, arguments = plan['kind'], {name: value for name, value in plan.items() if name != 'kind'}
+    if kind == 'splits':
+        return Splits(arguments['splits'])
+    if kind == 'layers':
+        return mxhybrid.parallel.layers(arguments['by_pattern'])
+    return getattr(mxhybrid.parallel, kind)(**arguments)
+
+
+def prepared(make, spec):
+    """Make and initialise the network."""
+    net = make()
+    net.cast('float64')
+    net.initialize(ByName())
+    for name in spec['frozen']:
+        net.collect_params()[name].grad_req = 'null'
+    return net
+
+
+def as_list(found):
+    """Put outputs into a list."""
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def run_split(rank, make, spec, directory, note):
+    """Train the network split over all workers; return what this worker has found, by name."""
+    net = prepared(make, spec)
+    note('parallelize')
+    split = mxhybrid.parallelize(net, plan_of(spec['plan']), data=[tuple(each['shape']) for each in spec['inputs']],
+                                 batch_axis=[each['axis'] for each in spec['inputs']],
+                                 dtype=[each['dtype'] for each in spec['inputs']], input_grad=spec['input_grad'])
+    trainer = gluon.Trainer(split.collect_params(), 'sgd', spec['optimizer'], kvstore='hybrid',
+                            update_on_kvstore=spec['on_store'])
+    samples, record = split.samples, {}
+
+    def own(whole, axis):
+        return whole if axis is None else whole[(slice(None),) * axis + (samples,)]
+
+    def place(shape, whole):
+        return box_of(shape, whole, samples, spec['samples'])
+    train(split, spec, record, own, place, note)(trainer, os.path.join(directory, 'weights'), rank == 0)
+    split.forget()
+    return record
+
+
+def run_whole(make, spec, drawn, directory):
+    """Train the network in one process; `drawn` has the values of what the split network has drawn."""
+    net = prepared(make, spec)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', spec['optimizer'], kvstore=None)
+    record = {}
+    train(net, spec, record, lambda whole, axis: whole, lambda shape, whole: [(0, length) for length in whole],
+          lambda words: None, drawn)(trainer, os.path.join(directory, 'whole'), True)
+    return record
+
+
+def train(net, spec, record, own, place, note, drawn=None):
+    """Return a function that trains, and keeps outputs, gradients of inputs and weights in `record`."""
+    def look(step, call, taken, boxes, found):
+        for at, (box, output) in enumerate(zip(boxes, found)):
+            record['%d output %d/%d' % (step, call, at)] = output.asnumpy()
+            record['box of %d output %d/%d' % (step, call, at)] = np.array(box).reshape(-1, 2)
+        for at, (each, array) in enumerate(zip(spec['inputs'], taken)):
+            if spec['input_grad'] and array.grad is not None and each['values'] != 'ids':
+                record['%d gradient of data%d/%d' % (step, at, call)] = array.grad.asnumpy()
+
+    def call_net(step, call):
+        taken = [mx.nd.array(own(values, each['axis']), dtype=values.dtype)
+                 for each, values in zip(spec['inputs'], batch_of(spec, step, call))]
+        if autograd.is_recording() and spec['input_grad']:
+            for array in taken:
+                array.attach_grad()
+        more = [] if drawn is None else [
+            mx.nd.array(drawn['%d output %d/%d' % (step, call, at)], dtype='float64')
+            for at, head in enumerate(spec['heads']) if head['drawn']]
+        found = as_list(net(*taken, *more))
+        boxes = [place(output.shape, head['shape']) for output, head in zip(found, spec['heads'])]
+        return taken, boxes, found
+
+    def run(trainer, file, looks):
+        for step in range(spec['steps']):
+            note('step %d' % step)
+            with autograd.record():
+                calls = [call_net(step, call) for call in range(spec['calls'])]
+            heads, gradients = [], []
+            for taken, boxes, found in calls:
+                for at, (box, output) in enumerate(zip(boxes, found)):
+                    weights = weights_of(tuple(spec['heads'][at]['shape']), step, at) * (
+                        not spec['heads'][at]['drawn'])
+                    if output.dtype.__name__.startswith('float'):
+                        heads.append(output)
+                        gradients.append(mx.nd.array(weights[within(box)], dtype=output.dtype).reshape(output.shape))
+            autograd.backward(heads, gradients)
+            for call, (taken, boxes, found) in enumerate(calls):
+                look(step, call, taken, boxes, found)
+            trainer.step(1)
+            net.save_parameters(file)
+            if looks:
+                for name, value in mx.nd.load(file).items():
+                    record['%d weight %s' % (step, name)] = value.asnumpy()
+        note('evaluation')
+        look(spec['steps'], 0, *call_net(spec['steps'], 0))
+    return run
+
+
+def joined(records, spec):
+    """Put together what all workers have found; return that and problems."""
+    whole, problems = {}, []
+    for rank, record in enumerate(records):
+        for name, value in record.items():
+            if name.startswith('box of '):
+                continue
+            step = int(name.split()[0])
+            if ' output ' in name:
+                box = within(record['box of ' + name])
+                head = spec['heads'][int(name.split('/')[1])]
+                shape = tuple(head['shape'])
+                wrong = [axis for axis, (length, all_of) in enumerate(zip(value.shape, shape))
+                         if length != all_of and axis not in head['samples']]
+                if wrong:
+                    problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, wrong[0])))
+                values, known = whole.setdefault(name, (np.zeros(shape, value.dtype), np.zeros(shape, bool)))
+                same = np.isclose(values[box], value, rtol=1e-12, atol=1e-12, equal_nan=True)
+                if not (same | ~known[box]).all():
+                    problems.append((step, '%s: worker %d has other values of the same elements' % (name, rank)))
+                values[box] = value
+                known[box] = True
+            elif ' gradient ' in name:
+                each = spec['inputs'][int(name.split('data')[1].split('/')[0])]
+                values, known = whole.setdefault(name, (np.zeros(each['shape']), np.zeros(each['shape'], bool)))
+                count, axis = spec['samples'], each['axis']
+                box = [slice(None)] * len(each['shape'])
+                if axis is not None:
+                    low = rank * count // len(records)
+                    box[axis] = slice(low, low + value.shape[axis])
+                values[tuple(box)] += value
+                known[tuple(box)] = True
+            else:
+                whole[name] = value, np.ones(value.shape, bool)
+    for name, (_, known) in whole.items():
+        if not known.all():
+            problems.append((int(name.split()[0]), '%s: %d elements are on no worker' % (name, (~known).sum())))
+    return {name: values for name, (values, _) in whole.items()}, problems
+
+
+def masks_problems(found, spec):
+    """Check by count what was drawn: shares of zeros, one value along axes."""
+    problems = []
+    for name, values in found.items():
+        head = spec['heads'][int(name.split('/')[1])] if ' output ' in name else None
+        check = head['drawn'] if head else None
+        if isinstance(check, dict) and int(name.split()[0]) < spec['steps']:
+            for axis in check['axes']:
+                if (np.take(values, [0], axis) == 0).tolist() != (np.take(values, [-1], axis) == 0).tolist():
+                    problems.append((int(name.split()[0]), '%s: another mask along axis %d' % (name, axis)))
+            alone = (values == 0)[tuple(slice(0, 1) if axis in check['axes'] else slice(None)
+                                        for axis in range(values.ndim))]
+            most = 6 * np.sqrt(check['p'] * (1 - check['p']) * alone.size) + 1
+            if abs(alone.sum() - check['p'] * alone.size) > most:
+                problems.append((int(name.split()[0]), '%s: %d of %d are dropped' % (name, alone.sum(), alone.size)))
+    return problems
+
+
+def differences(found, whole, others=(), slack=None, tolerance=TOLERANCE):
+    """List what differs from one process, or lacks: step and words; `others` are as good as `whole`."""
+    problems = []
+    for name, expected in whole.items():
+        if name.startswith('box of '):
+            continue
+        step = int(name.split()[0])
+        if name not in found:
+            problems.append((step, '%s is not there' % name))
+            continue
+        value = found[name]
+        if value.shape != expected.shape:
+            problems.append((step, '%s has shape %s, not %s' % (name, value.shape, expected.shape)))
+            continue
+        scale = np.abs(np.where(np.isfinite(expected), expected, 0)).max(initial=1e-3)
+        most = tolerance * scale + (0 if slack is None else slack.get(name, 0))
+        bad = np.ones(expected.shape, bool)
+        for other in [whole, *others]:
+            bad &= ~(np.isclose(value, other[name], rtol=0, atol=1e-300, equal_nan=True)
+                     | (np.abs(value.astype('f8') - other[name].astype('f8')) <= most))
+        if bad.any():
+            where = tuple(int(at) for at in np.argwhere(bad)[0])
+            problems.append((step, '%s%s: %.12g, not %.12g; %d of %d elements differ' % (
+                name, list(where), value[where], expected[where], bad.sum(), bad.size)))
+    return sorted(problems, key=lambda each: each[0])
+
+
+def main(make, spec, tolerance):
+    """Compare the network in this job with one process, and say what differs."""
+    store = mxhybrid.create()
+    directory = store.backend.exchange(tempfile.mkdtemp(), 'directory')[0]
+    record = run_split(store.rank, make, spec, directory, lambda words: None)
+    np.savez(os.path.join(directory, 'record.%d.npz' % store.rank), **record)
+    store._barrier()
+    if store.rank == 0:
+        records = []
+        for rank in range(store.num_workers):
+            with np.load(os.path.join(directory, 'record.%d.npz' % rank)) as file:
+                records.append(dict(file))
+        found, problems = joined(records, spec)
+        problems += masks_problems(found, spec)
+        problems += differences(found, run_whole(make, spec, found, directory), tolerance=tolerance)
+        print('\n'.join('step %d: %s' % problem for problem in problems) or 'no difference')
+        sys.stdout.flush()
+    store._barrier()

@@ -1,0 +1,111 @@
+"""Draws plans: data parallelism, grids, the one weird trick, patterns of layers, and splits of single operators."""
+import random as randoms
+from typing import Any, Dict, List
+
+import numpy as np
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.rule_table import rule_of
+from mxhybrid.parallel.traced import traced
+
+from . import pieces
+from .network import Program, samples_of
+from .script import spec_of
+
+
+def graph_of(program: Program) -> Any:
+    """The traced network; InputError where mxhybrid refuses it."""
+    from .body import class_of
+    inputs = program['inputs']
+    net = pieces.prepared(class_of(program), spec_of(program))
+    return traced(net, [tuple(each['shape']) for each in inputs], [each['axis'] for each in inputs],
+                  [each['dtype'] for each in inputs])
+
+
+def factors(random: randoms.Random, count: int, pieces_of: int) -> List[int]:
+    """Factors whose product is `count`."""
+    found = [1] * pieces_of
+    for prime in (2, 3):
+        while count % prime == 0:
+            count //= prime
+            found[random.randrange(pieces_of)] *= prime
+    return found
+
+
+def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
+    """A plan for a network."""
+    workers = program['workers']
+    kind = random.choices(('data_parallel', 'one_weird_trick', 'grid', 'domain', 'layers', 'splits'),
+                          (4, 2, 2, 2, 3, 7))[0]
+    if kind == 'grid':
+        model, batch = factors(random, workers, 2)
+        return {'kind': 'grid', 'model': model, 'batch': batch}
+    if kind == 'domain':
+        model, batch, *domain = factors(random, workers, random.choice((3, 4)))
+        return {'kind': 'grid', 'model': model, 'batch': batch, 'domain': domain}
+    if kind in ('layers', 'splits'):
+        try:
+            network = traced_graph = graph_of(program)
+        except InputError:
+            return {'kind': 'data_parallel'}
+        del traced_graph
+        drawn = _layers(network, random, workers) if kind == 'layers' else _splits(network.graph, random, workers)
+        if drawn:
+            return {'kind': kind, 'by_pattern' if kind == 'layers' else 'splits': drawn}
+        return {'kind': 'data_parallel'}
+    return {'kind': kind}
+
+
+def _degrees(random: randoms.Random, limits: List[int], left: int) -> List[int]:
+    degrees = [1] * len(limits)
+    for dimension in random.sample(range(len(limits)), len(limits)):
+        degrees[dimension] = random.randint(1, max(1, min(left, limits[dimension])))
+        left //= degrees[dimension]
+    return degrees
+
+
+def _layers(network: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
+    """Degrees of some operators by names of dimensions, and places."""
+    found: Dict[str, Any] = {}
+    for one in network.graph.computing:
+        if random.random() < 0.5:
+            continue
+        names = network.dimensions.names(one)
+        degrees = _degrees(random, rule_of(one).limits(network.graph, one), workers)
+        wish: Dict[str, Any] = {name: degree for name, degree in zip(names, degrees) if degree > 1}
+        count = int(np.prod(degrees))
+        if len(set(names)) < len(names):
+            wish, count = {}, 1
+        addends = random.randint(1, max(1, min(workers // count, rule_of(one).addends(network.graph, one))))
+        if addends > 1:
+            wish['addends'] = addends
+            count *= addends
+        if random.random() < 0.6:
+            wish['ranks'] = random.sample(range(workers), count)
+        found[network.graph.label(one).replace('[', '[[]')] = wish
+    return found
+
+
+def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
+    """Any splits of some operators, or all, with copies."""
+    found: Dict[str, Any] = {}
+    share = random.choice((0.5, 1.0, 1.0))
+    for one in graph.computing:
+        if random.random() >= share:
+            continue
+        rule, copies, addends = rule_of(one), 1, 1
+        degrees = _degrees(random, rule.limits(graph, one), workers)
+        count = int(np.prod(degrees))
+        if random.random() < 0.5:
+            addends = random.randint(1, max(1, min(workers // count, rule.addends(graph, one))))
+            count *= addends
+        if addends == 1 and not rule.alone and workers // count > 1:
+            copies = random.randint(1, workers // count)
+            count *= copies
+        if graph.has_table(one) and count < workers:
+            continue
+        found[graph.label(one)] = [degrees, random.sample(range(workers), count), addends, copies]
+    return found
+
+
+__all__ = ['draw_plan', 'factors', 'graph_of', 'samples_of']

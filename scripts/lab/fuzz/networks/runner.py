@@ -1,0 +1,94 @@
+"""Runs networks, many of them in one job, and says what became of each."""
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from lab.jobs import start_job
+from lab.processes import PATIENCE
+
+from ..runner import Outcome
+
+BODY = Path(__file__).resolve().parent / 'body.py'
+
+#: Seconds that a worker may take from one note to the next, or to start.
+NOTE_S = 40.0
+
+_POLL_S = 0.05
+
+
+def run_all(programs: List[Dict[str, Any]]) -> List[Outcome]:
+    """Run programs, a job for those with the same number of workers."""
+    found: Dict[int, Outcome] = {}
+    for workers in sorted({program['workers'] for program in programs}):
+        places = [at for at, program in enumerate(programs) if program['workers'] == workers]
+        found.update(zip(places, run([programs[at] for at in places])))
+    return [found[at] for at in range(len(programs))]
+
+
+def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
+    """Run programs in one job, or, after one that ends it, in another."""
+    directory = Path(tempfile.mkdtemp(prefix='mxhybrid-fuzz-'))
+    try:
+        names = ['%03d' % number for number in range(len(programs))]
+        for name, program in zip(names, programs):
+            (directory / (name + '.json')).write_text(json.dumps(program))
+        found: Dict[str, Outcome] = {}
+        left = names
+        while left:
+            ended = _run_job(directory, left, programs[0]['workers'])
+            for name in left:
+                verdict = directory / (name + '.verdict.json')
+                if not verdict.exists():
+                    break
+                found[name] = Outcome(*json.loads(verdict.read_text()))
+            left = [name for name in left if name not in found]
+            if left and ended is None:
+                raise RuntimeError('the job ended well without %s' % left)
+            if left:
+                found[left[0]] = _blamed(directory, left[0], ended)
+                left = left[1:]
+            elif ended is not None:
+                found[names[-1]] = ended._replace(words='at the end of the job: ' + ended.words)
+        return [found[name] for name in names]
+    finally:
+        shutil.rmtree(str(directory), ignore_errors=True)
+
+
+def _blamed(directory: Path, name: str, ended: Any) -> Outcome:
+    """What became of the program that ended the job: invalid, if one process has ended it."""
+    notes = [json.loads(path.read_text()) for path in sorted(directory.glob('progress.job.?'))]
+    where = ', '.join('worker %d: %s' % (rank, words if at == name else 'at %s' % at)
+                      for rank, (at, words) in enumerate(notes))
+    if [name, 'reference'] in notes:
+        return Outcome('invalid', 'MXNet alone: ' + ended.words)
+    return ended._replace(words='%s (%s)' % (ended.words, where))
+
+
+def _run_job(directory: Path, names: List[str], workers: int) -> Any:
+    """Run the body to its end; what became of it, None if it ended well."""
+    for path in directory.glob('progress.job.*'):
+        path.unlink()
+    (directory / 'programs.job').write_text(json.dumps(names))
+    env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': '20', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
+    with start_job(BODY, 'horovodrun', workers=workers, args=[directory], env=env) as running:
+        last, since = None, time.monotonic()
+        while running.poll() is None:
+            now = [path.stat().st_mtime_ns for path in sorted(directory.glob('progress.job.?'))]
+            if now != last:
+                last, since = now, time.monotonic()
+            elif time.monotonic() > since + NOTE_S * PATIENCE:
+                try:
+                    running.wait(0)
+                except AssertionError as error:
+                    return Outcome('hangs', str(error))
+            time.sleep(_POLL_S)
+        try:
+            result = running.wait(5, grace=20)
+        except AssertionError as error:
+            return Outcome('dies', str(error))
+    if result.returncode:
+        return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, result.tail(60)))
+    return None

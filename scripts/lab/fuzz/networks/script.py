@@ -1,0 +1,74 @@
+"""Turns a network, which is data, into the script that is run; a failure is shown as that very script."""
+import pprint
+from typing import Any, Dict, List
+
+from .. import script as programs
+from . import pieces
+from .network import Program, layer_of, named, samples_of
+
+HEAD = '''\
+import os
+import sys
+import tempfile
+import zlib
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
+
+import mxhybrid
+
+TOLERANCE = %r
+''' % pieces.TOLERANCE
+
+_INDENT = ' ' * 4
+
+#: What a script knows of a program, besides the network itself.
+_SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'optimizer', 'on_store')
+
+
+def spec_of(program: Program) -> Dict[str, Any]:
+    """What the pieces ask for."""
+    return {**{name: program[name] for name in _SPEC}, 'samples': samples_of(program)}
+
+
+def network(program: Program, noisy: bool = False) -> str:
+    """The class of the network; if `noisy`, each value goes through the function ``noisy``."""
+    lines = ['class Net(gluon.HybridBlock):', _INDENT + '"""The network."""', '',
+             _INDENT + 'def __init__(self):', 2 * _INDENT + "super().__init__(prefix='net_')",
+             2 * _INDENT + 'with self.name_scope():']
+    made = ['self.%s = %s, prefix=%r%s)' % (layer['name'], layer['make'][:-1], layer['name'] + '_',
+                                            ', params=self.%s.params' % layer['tied'] if layer.get('tied') else '')
+            for layer in program['layers']]
+    made += ['self.%s = self.params.get(%r, shape=%r)' % (each['name'], each['name'], tuple(each['shape']))
+             for each in program['params']]
+    lines += [3 * _INDENT + line.replace('(, ', '(') for line in made or ['pass']]
+    drawn = [head['name'] for head in program['heads'] if head['drawn']]
+    inputs = [each['name'] for each in program['inputs']] + (['*drawn'] if drawn else [])
+    params = [each['name'] for each in program['params']]
+    lines += ['', _INDENT + 'def hybrid_forward(self, F, %s):' % ', '.join(inputs + params)]
+    for statement in program['statements']:
+        code = named(statement, statement['code'].format(*statement['reads']))
+        if statement.get('drawn'):
+            whole = statement['whole'].format(*statement['reads'], given='drawn[%d]' % drawn.index(statement['name']))
+            code = '%s if not drawn else (%s)' % (code, whole)
+        if noisy and not layer_of(statement).startswith('none'):
+            code = 'noisy(%s)' % code
+        lines.append(2 * _INDENT + '%s = %s' % (statement['name'], code))
+    lines.append(2 * _INDENT + 'return [%s]' % ', '.join(head['name'] for head in program['heads']))
+    return '\n'.join(lines) + '\n'
+
+
+def standing_alone(program: Program, file: str = 'case.py', tolerance: float = pieces.TOLERANCE) -> str:
+    """A script that runs in a job, and says what differs from one process."""
+    end = 'SPEC = %s\n\nif __name__ == \'__main__\':\n    main(Net, SPEC, %r)\n' % (
+        pprint.pformat(spec_of(program), width=110, compact=True), tolerance)
+    body = network(program) + '\n\n' + end
+    title = '"""Seed %s of scripts/fuzz networks.\n\n%s\n"""\n' % (program['seed'], '\n'.join(commands(program, file)))
+    return title + HEAD + '\n\n' + '\n\n'.join(programs.needed(body, pieces)) + '\n\n' + body
+
+
+def commands(program: Program, file: str) -> List[str]:
+    """Command lines that show the difference."""
+    return ['    horovodrun -np %d --gloo python %s' % (program['workers'], file)]
