@@ -105,6 +105,8 @@ class Hosts:
         self.tables = {}
         #: By table: descriptors of the memory that workers share for it.
         self.memories = {}
+        #: By table and node: a descriptor of the memory that the node shares for the table.
+        self.node_memories = {}
         self._inboxes = {}
 
     def start(self):
@@ -138,7 +140,10 @@ class Hosts:
                     lib.checked(lib.node_attach(pointer_of_node, number, local, mine))
                     theirs = lib.checked(lib.node_table(pointer_of_node, number))
                     lib.checked(lib.worker_attach(worker, number, node, theirs))
-                    os.close(theirs)
+                    if (number, node) in self.node_memories:
+                        os.close(theirs)
+                    else:
+                        self.node_memories[number, node] = theirs
 
     def rule(self, number, kind, slot=0, **settings):
         values = {**dict.fromkeys(SETTINGS, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
@@ -258,7 +263,7 @@ class Hosts:
         for node in self.nodes:
             assert lib.node_close(node, LIMIT_MS) == 0, lib.error()
             lib.node_free(node)
-        for descriptor in itertools.chain.from_iterable(self.memories.values()):
+        for descriptor in itertools.chain(self.node_memories.values(), *self.memories.values()):
             os.close(descriptor)
 
 
