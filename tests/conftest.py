@@ -1,4 +1,8 @@
-"""What every test gets: import paths, a time limit, cheap tests first, and a last look for processes left behind.
+"""What every test gets: import paths, a time limit, an order, and a last look for processes left behind.
+
+One process of pytest runs cheap directories first. Several processes that share the tests begin with the files that
+took longest when `durations.json` was written, so that none of them ends long after the others. ``--store-durations``
+writes that file.
 
 Where several processes of pytest share the tests (pytest-xdist, which scripts/test asks for), a test with the marker
 `alone` runs while none of the others does: it is about time, or about who computes. Tests with the marker `slow` run
@@ -7,6 +11,7 @@ with ``--slow`` only: what is rare and takes long, of which others have one case
 import contextlib
 import faulthandler
 import fcntl
+import json
 import logging
 import os
 import sys
@@ -32,6 +37,12 @@ STDERR = pytest.StashKey()
 #: How many tests are left out, by process of pytest.
 LEFT_OUT = {}
 
+#: File of tests: seconds that its tests took, all together.
+DURATIONS = TESTS + '/durations.json'
+
+#: The same in this run, with --store-durations.
+TAKEN_S = {}
+
 # The machine may be busy.
 hypothesis.settings.register_profile('untimed', deadline=None)
 hypothesis.settings.load_profile('untimed')
@@ -53,6 +64,7 @@ def _directory(item):
 
 def pytest_addoption(parser):
     parser.addoption('--slow', action='store_true', help='run the tests with the marker slow, too')
+    parser.addoption('--store-durations', action='store_true', help='write how long each file took: ' + DURATIONS)
 
 
 def pytest_configure(config):
@@ -65,7 +77,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     order = list(TIME_LIMITS)
-    items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
+    if os.environ.get('PYTEST_XDIST_WORKER'):
+        with open(DURATIONS) as file:
+            seconds_of = json.load(file)
+        items.sort(key=lambda item: -seconds_of.get(item.location[0], 0))
+    else:
+        items.sort(key=lambda item: order.index(_directory(item)) if _directory(item) in order else -1)
     for item in items:
         marker = item.get_closest_marker('timeout')
         seconds = marker.args[0] if marker else TIME_LIMITS.get(_directory(item), 60)
@@ -145,10 +162,18 @@ def pytest_testnodedown(node, error):
     LEFT_OUT[node.gateway.id] = getattr(node, 'workeroutput', {}).get('left out', 0)
 
 
+def pytest_runtest_logreport(report):
+    TAKEN_S[report.location[0]] = TAKEN_S.get(report.location[0], 0) + report.duration
+
+
 def pytest_sessionfinish(session):
     if hasattr(session.config, 'workeroutput'):
         session.config.workeroutput['left out'] = LEFT_OUT.get('here', 0)
         return
+    if session.config.getoption('store_durations'):
+        with open(DURATIONS, 'w') as file:
+            json.dump({name: round(seconds, 1) for name, seconds in sorted(TAKEN_S.items())}, file, indent=0)
+            file.write('\n')
     # Jobs have longer markers than the processes of pytest have.
     try:
         processes.assert_no_processes_left(processes.SESSION + '/')
