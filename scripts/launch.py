@@ -58,8 +58,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 log = logging.getLogger('launch.py')
 
 
-#: How a SIGTERM to a process on another host looks here: as a shell there says it, and as ssh does.
-_SSH_ENDED = (128 + signal.SIGTERM, 255)
+#: Statuses of a process that was told to end, or ended by itself since others did: as here, and as a shell says it.
+_TOLD_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+#: What ssh says then.
+_SSH_ENDED = 255
 
 
 class Task:
@@ -177,6 +179,7 @@ class Job:
     def wait(self):
         """Block until all expected processes ended with 0, or exit with the status of the first that failed."""
         done: Counter[str] = Counter()
+        left: List[Task] = []  # workers that ended with 0
         deadline: Optional[float] = None
         while done & self._expected != self._expected:
             try:
@@ -188,26 +191,31 @@ class Job:
                                 ', '.join(lingering), LINGER_S)
                 return
             if task.status != 0:
-                self._fail(self._cause(task))
+                self._fail(self._cause(task), left)
+            if task.role == 'worker':
+                left.append(task)
             done[task.role] += 1
             if deadline is None and 0 < self._expected['worker'] == done['worker']:
                 deadline = time.monotonic() + LINGER_S
 
     def _cause(self, task):
-        """Task: the one that failed by itself. A dying worker may send SIGTERM to the others (mxhybrid does)."""
+        """Task: the one that failed by itself. A dying worker may send SIGTERM to the others (mxhybrid does), and
+        servers that hear of a failure (mxhybrid's) end with the status that a shell gives to that.
+        """
         deadline = time.monotonic() + ECHO_S
         later = task
         with contextlib.suppress(queue.Empty):
-            while later.status in (0, -signal.SIGTERM) or later.over_ssh and later.status in _SSH_ENDED:
+            while later.status in _TOLD_TO_END or later.over_ssh and later.status == _SSH_ENDED:
                 later = self._ends.get(timeout=max(0.0, deadline - time.monotonic()))
             return later
         return task
 
-    def _fail(self, task):
+    def _fail(self, task, left):
         status = task.status
         others = sum(not other.ended.is_set() for other in self._tasks)
-        log.error('%s failed first: %s; ending the other %d', task.label,
-                  describe_status(status, by_ssh=task.over_ssh), others)
+        before = ', after %s had left with status 0' % ', '.join(other.label for other in left) if left else ''
+        log.error('%s failed first: %s%s; ending the other %d', task.label,
+                  describe_status(status, by_ssh=task.over_ssh), before, others)
         sys.exit(exit_status(status))
 
     def end(self):

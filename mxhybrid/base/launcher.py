@@ -132,6 +132,11 @@ def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get('DMLC_ROLE', 'worker') == 'worker'
 
 
+def is_local(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ps-lite is told to talk by Unix sockets, ``/tmp/PORT``, which do not leave a host."""
+    return bool(_number(environ, 'DMLC_LOCAL'))
+
+
 def read(environ: Mapping[str, str] = os.environ) -> Launch:
     """What the launcher of this process says."""
     interface = environ.get('HOROVOD_GLOO_IFACE') or None

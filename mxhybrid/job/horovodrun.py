@@ -8,7 +8,8 @@ from typing import Any, Dict, List, Optional
 
 from ..base import log
 from ..base.addresses import check_host_name, free_port, interface_address
-from ..base.launcher import Launch
+from ..base.errors import SettingError
+from ..base.launcher import Launch, is_local
 from ..base.local_sockets import place_of_host
 from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
@@ -50,9 +51,10 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if hvd.local_size() != num_workers:
         address = interface_address(launch.interface) if launch.interface else check_host_name()
     peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
-                                 'place': place_of_host(), 'hindrance': hindrance(settings),
+                                 'place': place_of_host(), 'local': is_local(), 'hindrance': hindrance(settings),
                                  'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
                                 'mxhybrid.peers')
+    check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
     check_equal([peer['settings'] for peer in peers])
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
@@ -84,3 +86,11 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     os.register_at_fork(after_in_child=sealer.forget)
     return Joined(topology, collective, store, num_servers, clients,
                   {'host': plan['monitor'][0], 'port': plan['monitor'][1]}, lane, sealer.seal)
+
+
+def check_reach(hosts: List[str], local: List[bool]) -> None:
+    """Refuse Unix sockets for ps-lite in a job of several hosts, whose workers would wait for each other."""
+    if any(local) and len(set(hosts)) > 1:
+        raise SettingError('DMLC_LOCAL=1 on worker %d: ps-lite then talks by Unix sockets, which do not leave a host, '
+                           'but the job has the hosts %s: unset DMLC_LOCAL'
+                           % (local.index(True), ', '.join(dict.fromkeys(hosts))))

@@ -13,7 +13,7 @@ import mxnet as mx
 from ..base import log
 from ..base.addresses import interface_of
 from ..base.errors import JobError, SettingError
-from ..base.launcher import read as read_launch
+from ..base.launcher import is_local, read as read_launch
 from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
@@ -63,7 +63,10 @@ class Joined:
 def create_native_store(settings: Settings, scheduler: Sequence[Any], guard: Guard) -> Any:
     """MXNet's ``dist_sync`` store, whose variables are set; waits for all servers and workers that have one."""
     os.environ[BOUND_VARIABLE] = _BIGARRAY_BOUND
-    with guard.deadline(settings.timeout, 'all workers and servers to reach the scheduler at %s:%s' % tuple(scheduler)):
+    awaited = 'all workers and servers to reach the scheduler at %s:%s' % tuple(scheduler)
+    if is_local():
+        awaited += ', on this host alone, since DMLC_LOCAL is set'
+    with guard.deadline(settings.timeout, awaited):
         return mx.kv.create('dist_sync')
 
 

@@ -50,8 +50,8 @@ def is_served(settings: Settings, rank: int, places: Iterable[str], servers: Ite
     why = 'a host has workers, but no server that they share memory with'
     for server in servers:
         if differ_in_user(lacking[0], server):
-            why = ('worker %d runs as user %s, and a server of its host as user %s, and only processes of one user share '
-                   'memory. Start all processes of a host as one user'
+            why = ('worker %d runs as user %s, and a server of its host as user %s, and only processes of one user '
+                   'share memory. Start all processes of a host as one user'
                    % (places.index(lacking[0]), user_of_place(lacking[0]), user_of_place(server)))
     refuse_lane(settings, rank, why)
     return False

@@ -45,7 +45,7 @@ from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
-from .parts import refuse_left, refuse_new_values, refuse_parts
+from .parts import refuse_left, refuse_move, refuse_new_values, refuse_parts
 from .trainer_step import Steps, is_ours, steps_of
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
@@ -71,7 +71,7 @@ def install() -> None:
                        ('grad', _around(own_rows_copy.gradient_read)),
                        ('list_grad', _around(own_rows_copy.gradient_read)),
                        ('list_ctx', _around(own_rows_copy.unread)), ('_load_init', _load_init),
-                       ('_reduce', _reduce), ('_set_trainer', _set_trainer)):
+                       ('_reduce', _reduce), ('reset_ctx', _reset_ctx), ('_set_trainer', _set_trainer)):
         _wrap(Parameter, name, make)
     _wrap(ParameterDict, 'zero_grad', _zero_grad)
     _wrap(nn.Embedding, 'forward', _embedding_forward)
@@ -106,10 +106,13 @@ def _refuse_module(original: Any) -> Any:
     """For MXNet's older interfaces: they divide by the workers, and start alike, where the type has 'dist' in it."""
     def create(kvstore: Any, num_device: int, arg_params: Any) -> Any:
         if is_ours(kvstore):
+            sparse = sorted(name for name, value in (arg_params or {}).items() if value.stype == 'row_sparse')
+            net = ('a net of gluon layers, with gluon.contrib.nn.SparseEmbedding for its row_sparse weights (%s), '
+                   'which mx.gluon.SymbolBlock does not take' % ', '.join(sparse) if sparse
+                   else 'a gluon net, mx.gluon.SymbolBlock(symbol, inputs) for example,')
             raise InputError("kvstore='hybrid' serves gluon.Trainer only: mx.mod.Module and FeedForward would train "
                              "every worker from values of its own, with gradients that are not divided by the number "
-                             "of workers. Train a gluon net, mx.gluon.SymbolBlock(symbol, inputs) for example, with "
-                             "gluon.Trainer, or use kvstore='dist_sync'")
+                             "of workers. Train %s with gluon.Trainer, or use kvstore='dist_sync'" % net)
         return original(kvstore, num_device, arg_params)
     return create
 
@@ -143,7 +146,7 @@ def _reset_kvstore(original: Any) -> Any:
 
 def _reduce(original: Any) -> Any:
     def reduce(self: Any) -> Any:
-        refuse_parts([self], 'save_parameters')
+        refuse_parts([self], 'save_parameters or export')
         steps = None if self._trainer is None else steps_of(self._trainer)
         if steps is not None:
             steps.agreement.look_back()
@@ -156,6 +159,13 @@ def _reduce(original: Any) -> Any:
         self._trainer._row_sparse_pull(self, whole, everything, full_idx=True)
         return whole
     return reduce
+
+
+def _reset_ctx(original: Any) -> Any:
+    def reset_ctx(self: Any, ctx: Any) -> None:
+        refuse_move(self, 'reset_ctx')
+        original(self, ctx)
+    return reset_ctx
 
 
 def _load_init(original: Any) -> Any:
@@ -228,7 +238,8 @@ def _zero_grad(original: Any) -> Any:
 
 def _embedding_forward(original: Any) -> Any:
     def forward(self: Any, x: Any, *args: Any) -> Any:
-        with own_rows_copy.forward(self, x):
+        trainer = self.weight._trainer
+        with own_rows_copy.forward(self, x, trainer is not None and steps_of(trainer) is not None):
             return original(self, x, *args)
     return forward
 

@@ -23,6 +23,7 @@ from ..base.log import get_logger
 from ..base.settings import variable
 from ..native.arrays import host_view, write_rows
 from ..native.trainers import has_sparse_gradient, is_fresh, is_row_sparse, place_on, trainer_of, updates_on_store
+from ..routes import checks
 from .hybrid import Hybrid
 
 logger = get_logger(__name__)
@@ -149,8 +150,9 @@ class WorkerCopy:
         """Get the rows for a forward pass with `ids`, an NDArray, on its device."""
         device = place_on(self._param, ids.context)
         if device is not None:
-            # The operator cuts fractions off; it refuses rows that do not exist.
-            rows = np.clip(np.unique(host_view(ids).astype(np.int64)), 0, self._route.rows - 1)
+            # The operator refuses rows that do not exist.
+            whole = checks.whole_ids('nn.Embedding', self._param.name, host_view(ids))
+            rows = np.clip(np.unique(whole), 0, self._route.rows - 1)
             self._get([device], np.unique(rows))
 
     def complete(self) -> None:
@@ -207,8 +209,10 @@ def uncounted_reads(trainer: Any) -> Iterator[None]:
             watch.__exit__()
 
 
-def forward(embedding: Any, ids: Any) -> Any:
-    """A context manager around a forward pass of an ``nn.Embedding``, whose rows are there then."""
+def forward(embedding: Any, ids: Any, trains: bool) -> Any:
+    """A context manager around a forward pass of an ``nn.Embedding``, whose rows are there then.  Where it `trains`
+    with a store of ours, it refuses fractional ids as soon as it can see them, as it does when servers have the weight.
+    """
     watch = watch_of(embedding.weight)
     if watch is None or type(ids) is not mx.nd.NDArray or (
             type(embedding).hybrid_forward is not nn.Embedding.hybrid_forward):
@@ -216,6 +220,8 @@ def forward(embedding: Any, ids: Any) -> Any:
     watch.note_forward()
     if watch.copy is not None:
         watch.copy.need(ids)
+    elif trains and ids.context.device_type == 'cpu' and np.dtype(ids.dtype).kind == 'f':
+        checks.whole_ids('nn.Embedding', embedding.weight.name, host_view(ids))
     return watch
 
 

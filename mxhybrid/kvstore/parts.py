@@ -121,6 +121,13 @@ def refuse_parts(params: List[Any], call: str) -> None:
                          % (call, part.name))
 
 
+def refuse_move(param: Any, call: str) -> None:
+    """InputError where a part would leave its worker's CPU, with which the layers are planned."""
+    if part_of(param) is not None:
+        raise InputError('%s: the workers hold parts of %s, whose layers are split over workers with one CPU each: '
+                         'leave it there' % (call, param.name))
+
+
 def set_left(param: Any) -> None:
     """A whole parameter has lost its values, for parts of them are in others."""
     setattr(param, _LEFT, True)

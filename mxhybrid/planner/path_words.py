@@ -9,12 +9,12 @@ _SENTENCES = {
     'compute': ('computes %s', ''),
     'exchange': ('waits for exchanges of what %s gives', 'give what reads it its layout'),
     'within': ('waits for exchanges within %s', 'split it over fewer ranks'),
-    'sum': ('waits for the sums of %s', 'split it'),
+    'sum': ('waits for the sums of %s', ''),
     'row_sum': ('waits for the sums of all rows of %s', 'give it another route'),
     'push': ('waits until rows of %s are pushed', 'give it more partitions, or another route'),
     'pull': ('waits for rows of %s', 'give it more partitions, or another route'),
     'merge': ('waits until servers have updated %s', 'give it more partitions'),
-    'update': ('updates %s', 'split it'),
+    'update': ('updates %s', ''),
     'step': ('is what the store takes by itself', ''),
 }
 
@@ -23,8 +23,8 @@ _SMALL_PART = 0.1
 _MOST_SENTENCES = 3
 
 
-def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Mapping[str, int]] = None, ranks: int = 0
-               ) -> List[str]:
+def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Mapping[str, int]] = None, ranks: int = 0,
+               layers: Optional[Mapping[str, str]] = None) -> List[str]:
     """What a step waits for, the most first.
 
     Each moment of the step counts for the task of the path that began last, so that what a message takes until it
@@ -40,12 +40,14 @@ def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Map
         Ranks that compute an operator, by its label; what is on fewer than all is worth splitting.
     ranks : int, optional
         In all.
+    layers : dict of str to str, optional
+        By label of weights: the layer to split, where that makes their sums and updates less.
 
     Returns
     -------
     list of str
         A line with the share of each group, then a sentence each for what takes most, as ``'62 % of the step waits for
-        the sums of fc6: split it'``.
+        the sums of fc6_weight: split fc6'``.
     """
     shares = path_shares(path, step_s)
     if not shares:
@@ -58,7 +60,7 @@ def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Map
         for group, share in sorted(groups.items(), key=lambda item: -item[1]) if share >= 0.005))]
     largest = sorted(shares.items(), key=lambda item: -item[1])
     told = [item for at, item in enumerate(largest) if not at or item[1] >= _SMALL_PART][:_MOST_SENTENCES]
-    return lines + [_sentence(group, label, share, parts or {}, ranks) for (group, label), share in told]
+    return lines + [_sentence(group, label, share, parts or {}, ranks, layers or {}) for (group, label), share in told]
 
 
 def path_shares(path: Sequence[SimulatedTask], step_s: float) -> Dict[Tuple[str, str], float]:
@@ -76,9 +78,12 @@ def path_shares(path: Sequence[SimulatedTask], step_s: float) -> Dict[Tuple[str,
     return {key: round(share, 9) for key, share in found.items()}  # what is equal shall stay in order
 
 
-def _sentence(group: str, label: str, share: float, parts: Mapping[str, int], ranks: int) -> str:
+def _sentence(group: str, label: str, share: float, parts: Mapping[str, int], ranks: int, layers: Mapping[str, str]
+              ) -> str:
     what, remedy = _SENTENCES[group]
     if group == 'compute' and label in parts and parts[label] < ranks:
         remedy = 'it is on %d of %d ranks, split it further' % (parts[label], ranks)
+    elif group in ('sum', 'update') and label in layers:
+        remedy = 'split %s' % layers[label]
     return '%.0f %% of the step %s%s' % (100 * share, what % label if '%' in what else what,
                                          ': ' + remedy if remedy else '')

@@ -13,6 +13,8 @@ from .step_model import StepModel
 #: Steps that are simulated behind each other, and which of them counts: it finds the one before it still under way, and
 #: the one behind it comes while it is.
 _STEPS, _SHOWN = 4, 2
+#: Operators whose weights are matrices and filters, which a split of the layer cuts.
+_CUTS_WEIGHTS = ('FullyConnected', 'Convolution', 'Deconvolution', 'Embedding')
 
 
 class _Simulated:
@@ -98,6 +100,16 @@ class Prediction:
             return self._simulated().blocks.label_of(which)
         number = which[0] if isinstance(which, tuple) else which
         return graph.label(graph.operators[number])
+
+    def layers_to_split(self) -> Dict[str, str]:
+        """By label of weights that are summed together: the layer with most of them, where splitting that cuts them."""
+        blocks, graph, found = self._simulated().blocks, self._model.graph, {}
+        for name in self._model.step_graph.trained:
+            largest = max(blocks.summed_with(name), key=lambda one: np.prod(graph.parameters[one]))
+            one = graph.operators[self._model.step_graph.readers[largest][0].number]
+            if one.op in _CUTS_WEIGHTS and len(graph.parameters[largest]) > 1:  # not a bias
+                found[blocks.label_of(name)] = graph.label(one)
+        return found
 
     def busy(self) -> List[Tuple[Where, float]]:
         """Seconds of a step in which each rank and link does something."""

@@ -41,7 +41,8 @@ def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: 
     """How long a step takes, how much memory, and what it waits for."""
     parts = {planner.graph.label(planner.graph.operators[number]): len(split.ranks)
              for number, split in splits.items()}
-    words = path_words(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks)
+    words = path_words(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks,
+                       prediction.layers_to_split())
     most, there = prediction.largest_memory(), planner.cluster.rank_memory
     words.append('at most %s on a rank' % size_text(most))
     if there is not None and most > there:

@@ -74,9 +74,13 @@ class StepBlocks:
         """Whether the gradient of a weight is summed over all ranks, with others."""
         return name in self._bundled
 
+    def summed_with(self, name: str) -> Tuple[str, ...]:
+        """A weight, and those that are summed with it."""
+        return self._bundled.get(name, (name,))
+
     def label_of(self, name: str) -> str:
         """A weight, or those that are summed with it, for people."""
-        names = self._bundled.get(name, (name,))
+        names = self.summed_with(name)
         return names[0] if len(names) == 1 else '%s to %s' % (names[0], names[-1])
 
     def _blocks_around(self, entry: Entry) -> List[Tuple[str, Any]]:

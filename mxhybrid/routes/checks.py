@@ -96,6 +96,16 @@ def initial_rows(call: str, name: str, value: Any) -> None:
                          % (call, name, int(repeated[0])))
 
 
+def whole_ids(call: str, name: str, values: np.ndarray) -> np.ndarray:
+    """Turn row ids of any type into int64; refuse fractions, which would be cut off."""
+    whole = values.astype(np.int64, copy=False)
+    if values.dtype.kind == 'f' and not np.array_equal(whole, values):
+        bad = values[whole != values]
+        raise InputError('%s: row id %s of %s is no whole number: round ids, or cast them to int64'
+                         % (call, bad[0], name))
+    return whole
+
+
 def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
     few = few_wanted(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
@@ -104,9 +114,7 @@ def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':
         raise InputError('%s: row_ids of %s must be dense NDArrays, not %s' % (call, name, type(ids).__name__))
     values = host_view(ids).reshape(-1)
-    whole = values.astype(np.int64, copy=False)
-    if values.dtype.kind == 'f' and not np.array_equal(whole, values):
-        raise InputError('%s: row_ids of %s must be whole numbers' % (call, name))
+    whole = whole_ids(call, name, values)
     found = sorted_unique(whole, rows)
     if found is None:
         row_ids(call, name, whole, rows)

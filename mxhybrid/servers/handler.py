@@ -30,7 +30,7 @@ from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_h
 from ..native.optimizers import TableOptimizer, find_class
 from ..telemetry.courier import Courier
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
-from ..watchdog.leaving import ECHO_DELAY_S, leave
+from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
@@ -128,7 +128,7 @@ class Handler(Optimizer):
     def do_watch(self, host: str, port: int, timeout: float, trace: bool = False, secret: str = '') -> None:
         """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
         if self._lifeline is None:
-            self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret)
+            self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret, told_status=TOLD_STATUS)
             atexit.register(self._lifeline.bye)
             self._secret, self._address = secret, address_towards(host, port)
         if trace and self._courier is None:

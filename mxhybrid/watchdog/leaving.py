@@ -14,6 +14,9 @@ from typing import Callable, NoReturn, Optional
 
 #: Exit status of a process that ends because it, or another one of its job, failed.
 ABORT_STATUS = 1
+#: The same of a process that has no other reason than another one's failure, where its launcher looks for the first one
+#: that failed: as a shell says that it was ended by SIGTERM.
+TOLD_STATUS = 143
 #: Seconds that an error which may only be the echo of another process's death waits for the true cause.
 ECHO_DELAY_S = 1.0
 #: Seconds that a process told to end gets to finish a message of its own: often all workers find the same error.

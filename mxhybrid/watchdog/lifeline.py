@@ -29,7 +29,7 @@ from . import identity
 from .admission import answer_challenge
 from .beats import Pulse
 from .call_log import CallLog, Recent, checked_recent, difference
-from .leaving import ECHO_DELAY_S, LAST_WORDS_S, leave
+from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
 from .messages import Lines, Sender, decode, send
 from .script import Script
 from .witnesses import Witness
@@ -45,16 +45,17 @@ class Lifeline:
 
     `name` is how failures name this process, for example ``'worker 2 (host a, pid 71)'``; `rank` is the worker's, -1
     for a server; `timeout` are seconds to wait for the monitor at `address`; the job's `secret` is not kept;
-    `cleanup` is called just before the process leaves because the job failed.
+    `cleanup` is called just before the process leaves because the job failed, and `told_status` is the exit status of a
+    process that leaves because another one failed.
     """
 
     def __init__(self, address: Tuple[str, int], name: str, rank: int, timeout: float, secret: str,
-                 cleanup: Optional[Callable[[], None]] = None):
+                 cleanup: Optional[Callable[[], None]] = None, told_status: int = ABORT_STATUS):
         self._sock = _connect(address, timeout, secret, name, rank)
         self._sender = Sender(self._sock)
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
-        self._name, self._cleanup = name, cleanup
+        self._name, self._cleanup, self._told_status = name, cleanup, told_status
         self._released = threading.Event()
         #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
         self._said_all = False
@@ -266,7 +267,7 @@ class Lifeline:
         if not self._parted.is_set():
             # A monitor that does not read would hold up what is said to it until there is no time left for the reason.
             leave('%s ends, because %s' % (self._name, text), self._say_last_words if heard else None, self._cleanup,
-                  LAST_WORDS_S, end_others=lambda: identity.end_processes(silent))
+                  LAST_WORDS_S, self._told_status, lambda: identity.end_processes(silent))
 
     def _say_last_words(self) -> None:
         self.send({'bye': True})

@@ -8,25 +8,41 @@ import threading
 import time
 from typing import Callable, Tuple
 
+from ..base import launcher
 from .beats import AwakeClock
 
 #: Seconds between two looks.
 POLL_S = 2.0
 #: Seconds for an answer; one that comes later counts as silence until the next look.
 _ANSWER_S = 2.0
+#: Where ps-lite listens at a port if it talks by Unix sockets (``ZMQVan::Bind``).
+_LOCAL_PATH = '/tmp/%d'
 
 
 def _greets(address: Tuple[str, int]) -> bool:
-    """Whether it greets in time; ConnectionRefusedError if nobody listens there any more."""
+    """Whether it greets in time; ConnectionRefusedError or FileNotFoundError if nobody listens there any more."""
     deadline = time.monotonic() + _ANSWER_S
     try:
-        with socket.create_connection(address, timeout=_ANSWER_S) as connection:
+        with _connected(address) as connection:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             return connection.recv(1) != b''
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, FileNotFoundError):
         raise
     except OSError:
         return False
+
+
+def _connected(address: Tuple[str, int]) -> socket.socket:
+    if not launcher.is_local():
+        return socket.create_connection(address, timeout=_ANSWER_S)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_ANSWER_S)
+        connection.connect(_LOCAL_PATH % address[1])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
@@ -45,7 +61,7 @@ def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], N
     while not ended():
         try:
             greets = _greets(address)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             if not ended():
                 on_failure('the scheduler at %s:%d died' % address)
             return

@@ -57,6 +57,16 @@ def by_hand(routes):
     return [store.backend.routes[key].kind for key in ('table', 'dense')]
 
 
+def refuse_fractions(net):
+    """The same error before servers have the weight, and after."""
+    try:
+        net(mx.nd.array([0, 1.5]))
+    except mxhybrid.InputError as error:
+        assert 'nn.Embedding: row id 1.5 of %s is no whole number' % net.weight.name in str(error), error
+    else:
+        raise AssertionError('a fraction of a row was taken')
+
+
 def by_trainer():
     """Gradients of an embedding that a script makes by itself, before and after servers take its weight."""
     store = mxhybrid.create(partitions=2)
@@ -65,6 +75,7 @@ def by_trainer():
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, kvstore=store)
     weight = np.zeros((ROWS, WIDTH), np.float32)
     for step in range(STEPS + 2):
+        refuse_fractions(net)
         with autograd.record():
             loss = net(mx.nd.array([store.rank])).sum()
         loss.backward()

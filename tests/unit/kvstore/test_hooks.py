@@ -19,8 +19,8 @@ USERS = [mx.model, mx.gluon.trainer, mx.module.module]
 HOOKED = {
     mx.gluon.Trainer: ['_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update', 'step',
                        'update', 'save_states', 'load_states'],
-    mx.gluon.Parameter: ['initialize', 'set_data', 'data', 'list_data', 'grad', 'list_grad', 'list_ctx', '_load_init',
-                         '_reduce', '_set_trainer'],
+    mx.gluon.Parameter: ['initialize', 'set_data', 'data', 'list_data', 'grad', 'list_grad', 'list_ctx', 'reset_ctx',
+                         '_load_init', '_reduce', '_set_trainer'],
     mx.gluon.ParameterDict: ['zero_grad'], mx.gluon.nn.Embedding: ['forward']}
 METHODS = [(owner, name) for owner, names in HOOKED.items() for name in names]
 
@@ -85,6 +85,18 @@ def test_the_module_interfaces_refuse_the_store_and_name_what_takes_it(fit, give
                 batches, num_epoch=1, kvstore=store)
         else:
             mx.mod.Module(symbol).fit(batches, num_epoch=1, kvstore=store)
+
+
+def test_a_module_with_row_sparse_weights_is_not_told_to_take_a_block_that_refuses_them():
+    weight = mx.sym.Variable('words_weight', stype='row_sparse', shape=(5, 2))
+    rows = mx.sym.contrib.SparseEmbedding(mx.sym.Variable('data'), weight, input_dim=5, output_dim=2)
+    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(rows, num_hidden=2), name='softmax')
+    batches = mx.io.NDArrayIter(np.ones((4, 3), 'f4'), np.zeros(4, 'f4'), batch_size=2)
+    with pytest.raises(mxhybrid.InputError, match=r'gluon.contrib.nn.SparseEmbedding for its row_sparse weights '
+                                                  r'\(words_weight\), which mx.gluon.SymbolBlock does not take'):
+        mx.mod.Module(symbol).fit(batches, num_epoch=1, kvstore='hybrid')
+    with pytest.raises(AssertionError, match="because its storage type is 'row_sparse'"):
+        mx.gluon.SymbolBlock(symbol, mx.sym.Variable('data'))
 
 
 def test_mistakes_are_refused_as_before():

@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib.nn import SparseEmbedding
 
 import mxhybrid
+from mxhybrid.base.errors import InputError
 from mxhybrid.kvstore import own_rows_copy
 from mxhybrid.kvstore.trainer_step import steps_of
 from mxhybrid.native.arrays import make_row_sparse
@@ -67,6 +68,22 @@ def test_forward_passes_with_arrays_are_counted_and_are_no_reads():
     block.hybridize()  # by itself: it still gets the ids
     block(IDS)
     assert (watch(block).forwards, watch(block).read) == (3, False)
+
+
+@pytest.mark.parametrize('kvstore', ['hybrid', 'device'])
+def test_fractional_ids_are_refused_where_the_weight_trains_with_this_store(kvstore):
+    block = embedding()
+    block(mx.nd.array([0.5]))  # nothing is known of its store
+    mx.gluon.Trainer(block.collect_params(), 'sgd', kvstore=kvstore)
+    for whole in (IDS, IDS.astype('int32'), IDS.astype('float16')):
+        block(whole)
+    for fraction in (0.5, float('nan')):
+        if kvstore == 'device':
+            block(mx.nd.array([0.5]))
+            continue
+        with pytest.raises(InputError, match='nn.Embedding: row id %s of %s is no whole number: round ids'
+                                             % (fraction, block.weight.name)):
+            block(mx.nd.array([1, fraction]))
 
 
 @pytest.mark.parametrize('read', [

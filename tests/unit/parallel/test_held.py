@@ -88,6 +88,10 @@ def test_gluon_by_itself_refuses_parts(tmp_path):
     for call in (params.save, params.load):
         with pytest.raises(InputError, match='the workers hold parts of weight: use save_parameters'):
             call(str(tmp_path / 'file'))
+    with pytest.raises(InputError, match='^reset_ctx: the workers hold parts of weight.*: leave it there'):
+        params.reset_ctx(mx.cpu(1))
+    with pytest.raises(InputError, match='^save_parameters or export: the workers hold parts of weight'):
+        params.save(str(tmp_path / 'file'))
 
 
 @pytest.mark.parametrize('layers', [1, 2])

@@ -16,11 +16,11 @@ def path_of(*tasks):
 
 
 def test_what_takes_most_comes_first():
-    path = path_of(('conv1', 'forward', 10), ('fc6', 'forward', 5), ('fc6', 'backward', 5), ('fc6', 'sum', 62),
-                   ('fc6', 'update', 10), ('step', 'step', 8))
-    assert path_words(path, 0.1) == [
+    path = path_of(('conv1', 'forward', 10), ('fc6', 'forward', 5), ('fc6', 'backward', 5), ('fc6_weight', 'sum', 62),
+                   ('fc6_weight', 'update', 10), ('step', 'step', 8))
+    assert path_words(path, 0.1, layers={'fc6_weight': 'fc6'}) == [
         '100 ms a step: 62 % sums of gradients, 20 % computing, 10 % updates, 8 % the store by itself',
-        '62 % of the step waits for the sums of fc6: split it',
+        '62 % of the step waits for the sums of fc6_weight: split fc6',
         '10 % of the step computes conv1',
         '10 % of the step computes fc6']
 

@@ -100,6 +100,26 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
     assert prediction_words(planned, planned.splits(data_parallel()), found)[-1].startswith('that is more than the 1 B')
 
 
+def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_together():
+    """A normalization has vectors alone, and what is summed with a large matrix goes with that."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4))
+    net.initialize()
+    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    layers = planned.predict(data_parallel()).layers_to_split()
+    assert layers == {'net_batchnorm0_gamma to net_dense1_bias': 'dense0_fwd'}
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.BatchNorm(in_channels=3))
+    net.initialize()
+    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    found = planned.predict(data_parallel())
+    assert found.layers_to_split() == {}
+    words = prediction_words(planned, planned.splits(data_parallel()), found)
+    assert not any('split' in line for line in words if 'sums of' in line or 'updates' in line)
+
+
 def test_a_network_without_parameters_is_planned():
     net = nn.HybridLambda(lambda F, data: F.tanh(data))
     assert 'formula' not in planner(cluster(2), net).starts()

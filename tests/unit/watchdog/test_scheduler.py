@@ -10,14 +10,23 @@ from mxhybrid.watchdog import scheduler
 LIMIT_S = 15
 
 
-@pytest.fixture
-def watched(monkeypatch):
+@pytest.fixture(params=['tcp', 'unix'])
+def watched(request, monkeypatch, tmp_path):
     """Watch a listening socket that greets as long as it is told to."""
     monkeypatch.setattr(scheduler, 'POLL_S', 0.02)
     monkeypatch.setattr(scheduler, '_ANSWER_S', 0.05)
     failures, ended, greets = queue.Queue(), threading.Event(), threading.Event()
     greets.set()
-    listener = socket.create_server(('127.0.0.1', 0))
+    if request.param == 'tcp':
+        listener = socket.create_server(('127.0.0.1', 0))
+        address = listener.getsockname()
+    else:  # as ps-lite's with DMLC_LOCAL
+        monkeypatch.setenv('DMLC_LOCAL', '1')
+        monkeypatch.setattr(scheduler, '_LOCAL_PATH', str(tmp_path / '%d'))
+        address = '127.0.0.1', 17
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / '17'))
+        listener.listen()
     greeted = queue.Queue()
 
     def serve():
@@ -34,7 +43,6 @@ def watched(monkeypatch):
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    address = listener.getsockname()
     scheduler.watch_scheduler(address, 0.5, failures.put, ended.is_set)
     yield address, listener, greets, greeted, failures
     ended.set()
