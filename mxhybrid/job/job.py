@@ -3,6 +3,7 @@
 All stores of a process share it, because a second native store hangs.
 """
 import atexit
+import itertools
 import os
 import socket
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Job:
         self.holdings: Optional[Holdings] = None
         self._native: Any = None
         self._forked = False
+        self._trainers = itertools.count()
         if joined is not None:
             self._native, self.collective = joined.native, joined.collective
             self.servers = self._connect_servers(joined)
@@ -130,6 +132,10 @@ class Job:
         """What sums dense arrays on CPUs, as the setting says it."""
         assert self.collective is not None
         return 'lane' if self.collective.sums_together else 'horovod'
+
+    def count_trainer(self) -> int:
+        """Number of a Trainer that was made in this process, from 0; the same on all workers, which make the same."""
+        return next(self._trainers)
 
     def restart_horovod(self) -> None:
         """Have Horovod begin anew, as ready for sums as in a job in which they are its own (on all workers, with

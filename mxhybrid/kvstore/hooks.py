@@ -3,6 +3,7 @@
 ================================  ============================================================================
 hooked                            why
 ================================  ============================================================================
+``Trainer.__init__``              workers begin with the values of worker 0
 ``trainer._create_kvstore``       with one device, any name without 'dist' silently becomes no store at all
 ``model._create_kvstore``,        refused: ``mx.mod.Module`` looks for 'dist' in the type of a store before it does
 ``module._create_kvstore``        what several workers need
@@ -46,7 +47,7 @@ from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
 from .parts import refuse_left, refuse_move, refuse_new_values, refuse_parts
-from .trainer_step import Steps, is_ours, steps_of
+from .trainer_step import Steps, is_ours, steps_of, value_read
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
@@ -63,6 +64,7 @@ def install() -> None:
     _wrap(sys.modules['mxnet.gluon.trainer'], '_create_kvstore', _create_kvstore)
     for module in _MODULES:
         _wrap(sys.modules[module], '_create_kvstore', _refuse_module)
+    _wrap(Trainer, '__init__', _make_trainer)
     for name, method in _METHODS.items():
         _wrap(Trainer, name, _by_steps(method))
     _wrap(Trainer, '_reset_kvstore', _reset_kvstore)
@@ -129,6 +131,15 @@ def _by_steps(method: Callable[..., Any]) -> Callable[[Any], Any]:
                 return original(self, *args, **keywords)
             return method(steps, functools.partial(original, self), *args, **keywords)
         return call
+    return make
+
+
+def _make_trainer(original: Any) -> Any:
+    def make(self: Any, *args: Any, **keywords: Any) -> None:
+        original(self, *args, **keywords)
+        steps = steps_of(self)
+        if steps is not None:
+            steps.made()
     return make
 
 
@@ -213,6 +224,7 @@ def _value_read(original: Any) -> Any:
     def read(self: Any, *args: Any, **keywords: Any) -> Any:
         refuse_left(self)
         own_rows_copy.value_read(self)
+        value_read(self)
         return original(self, *args, **keywords)
     return read
 

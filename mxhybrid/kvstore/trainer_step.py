@@ -1,6 +1,9 @@
 """A step of a Trainer whose store is ours: what happens in which order, on every worker alike.
 
 ==================================  ==================================================================================
+``Trainer(...)``                    :meth:`Steps.made`: all workers get worker 0's values
+                                    (:mod:`mxhybrid.kvstore.first_values`)
+
 ``Trainer.step(batch_size)``        :meth:`Steps.step`: all workers must give the same batch size
 
 ``Trainer._allreduce_grads()``      :meth:`Steps.exchange`:
@@ -33,10 +36,12 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..job.join import member
 from ..native.optimizer_state import count_update
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
 from . import states_file
 from .agreement import Agreement, any_overflows
+from .first_values import FirstValues, compare_first_values, share_first_values
 from .hybrid import Hybrid
 from .own_rows_copy import uncounted_reads
 from .own_rows_switch import OwnRowsSwitch, switch_for
@@ -66,9 +71,25 @@ class Steps:
         # The store that was given up, from which the next takes over, and parameters that were given values since.
         self._former: Optional[Hybrid] = None
         self._given: Set[str] = set()
+        #: Parameters that do not have worker 0's values yet.
+        self.first_values: Optional[FirstValues] = None
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return Steps, (self._trainer,)  # a copy of a Trainer makes steps of its own
+
+    # -- before the first step -----------------------------------------------------------------------------------
+
+    def made(self) -> None:
+        """After the Trainer was made: join the job, and give all workers worker 0's values (collective)."""
+        job = member()
+        if job.distributed:
+            with uncounted_reads(self._trainer):
+                self.first_values = share_first_values(self._trainer, job)
+
+    def value_read(self, param: Any) -> None:
+        """Before a parameter's value is read: in a forward pass that is recorded it must be worker 0's."""
+        if self.first_values and mx.autograd.is_recording():
+            self.first_values.share(param)
 
     # -- a step ------------------------------------------------------------------------------------------------
 
@@ -85,6 +106,8 @@ class Steps:
         store = self._trainer._kvstore
         if store is None:
             return
+        if self.first_values:
+            self.first_values.share_all(self._trainer._params)
         with store.meter.exchange(), uncounted_reads(self._trainer):
             left_out: Optional[Set[int]] = set()
             if self._trainer._update_on_kvstore or store.distributed:
@@ -178,6 +201,10 @@ class Steps:
             check_optimizer(trainer.optimizer)
             trainer._params_to_init = whole(trainer._params_to_init)
         with uncounted_reads(trainer):
+            if self.first_values:
+                self.first_values.share_all(trainer._params)
+            if self._former is None and member().distributed:
+                compare_first_values(trainer, member())
             original()
         store = trainer._kvstore
         former, self._former = self._former, None
@@ -278,6 +305,14 @@ def steps_of(trainer: Any) -> Optional[Steps]:
     if steps is None and is_ours(getattr(trainer, '_kvstore_params', {}).get('kvstore')):
         steps = trainer.__dict__[_STEPS] = Steps(trainer)
     return steps
+
+
+def value_read(param: Any) -> None:
+    """Before the value of a parameter is handed out."""
+    trainer = param._trainer
+    steps = None if trainer is None else trainer.__dict__.get(_STEPS)
+    if steps is not None and steps.first_values is not None:
+        steps.value_read(param)
 
 
 def _carry_over(trainer: Any, former: Hybrid, store: Hybrid, changed: Set[int]) -> None:

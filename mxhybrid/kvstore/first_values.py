@@ -1,0 +1,133 @@
+"""Gives all workers worker 0's values of a Trainer's parameters before the first gradients are computed from them.
+
+==========================================  ==========================================================================
+a parameter                                 gets worker 0's values
+==========================================  ==========================================================================
+with values on all workers                  when the Trainer is made, :func:`share_first_values`
+that waits for its shape on some worker     when this worker first reads it in ``autograd.record()``, as all workers do;
+                                            else in the first step
+with a row_sparse weight                    from the servers, whenever rows are read in ``autograd.record()``
+part of a split network                     from ``parallelize``
+==========================================  ==========================================================================
+
+Worker 0 sends a copy and goes on, so that it may make forward passes which the others do not make.  Values that
+differ all the same, because a worker alone has changed its own meanwhile, are compared in the first step.
+"""
+import hashlib
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from ..base.log import get_logger
+from ..job.job import Job
+from ..native.arrays import host_view
+from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
+from .parts import part_of
+
+logger = get_logger(__name__)
+
+#: Number of parameters that the warning names.
+_NAMED = 3
+
+
+class FirstValues:
+    """Parameters of which this worker does not have worker 0's values yet, by name; `labels` name the broadcasts."""
+
+    def __init__(self, job: Job, labels: Dict[str, str]):
+        self._job, self._labels = job, labels
+
+    def __bool__(self) -> bool:
+        return bool(self._labels)
+
+    def share(self, param: Any) -> None:
+        """Overwrite a parameter, if it has values, with worker 0's, once; returns before they are there."""
+        if has_values(param):
+            label = self._labels.pop(param.name, None)
+            if label is not None:
+                _broadcast(self._job, param, label)
+
+    def share_all(self, params: List[Any]) -> None:
+        """As :meth:`share`, all of `params` that have values: other workers may have read them already."""
+        for param in params:
+            self.share(param)
+
+
+def share_first_values(trainer: Any, job: Job) -> Optional[FirstValues]:
+    """Give all workers worker 0's values of a Trainer that was just made (collective).
+
+    Returns what is left for later, None if nothing is.  Where workers have other parameters nothing happens: the first
+    step says so.
+    """
+    assert job.collective is not None
+    params = _shared_params(trainer)
+    mine = [[param.name, str(np.dtype(param.dtype)),
+             [list(param.shape), _digest(param)] if has_values(param) else None] for param in params]
+    summary = hashlib.blake2b(repr(mine).encode(), digest_size=8).hexdigest()
+    everyone = job.collective.exchange([summary, job.count_trainer()], 'mxhybrid.first_values')
+    labels = ['mxhybrid.first_values.%d.%d' % (everyone[0][1], place) for place in range(len(params))]
+    lists = [mine]
+    if any(summary != everyone[0][0] for summary, _ in everyone):
+        lists = job.collective.exchange(mine, 'mxhybrid.first_values.details')
+    if any(_declared(theirs) != _declared(lists[0]) for theirs in lists):
+        return None
+    later = {}
+    for param, label, *states in zip(params, labels, *([state for _, _, state in theirs] for theirs in lists)):
+        if None in states:
+            later[param.name] = label
+        elif any(shape != states[0][0] for shape, _ in states):
+            return None
+    for param, label, *states in zip(params, labels, *([state for _, _, state in theirs] for theirs in lists)):
+        if param.name not in later and any(state != states[0] for state in states):
+            _broadcast(job, param, label)
+    return FirstValues(job, later) if later else None
+
+
+def compare_first_values(trainer: Any, job: Job) -> None:
+    """Warn in the first step of a Trainer if workers have computed gradients from other values than worker 0's
+    (collective).
+    """
+    assert job.collective is not None
+    params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
+    mine = {param.name: _digest(param) for param in params}
+    fresh = [param.name for param in params if any(map(is_fresh, arrays_of(param)))]
+    summary = hashlib.blake2b(repr(sorted(mine.items())).encode(), digest_size=8).hexdigest()
+    if len(set(job.collective.exchange(summary, 'mxhybrid.first_step'))) == 1:
+        return
+    everyone = job.collective.exchange([mine, fresh], 'mxhybrid.first_step.details')
+    used = {name for _, names in everyone for name in names}
+    for rank, (theirs, _) in enumerate(everyone):
+        differ = [name for name, digest in everyone[0][0].items() if name in used and theirs.get(name, digest) != digest]
+        if differ and job.rank == 0:
+            more = ' and %d more' % (len(differ) - _NAMED) if len(differ) > _NAMED else ''
+            logger.warning("worker %d has computed the gradients of its first step from other values of %s%s than "
+                           "worker 0, because values were changed on some workers after the Trainer was made; from this "
+                           "step on all workers have worker 0's. Load or set values before the Trainer is made, or the "
+                           "same ones on every worker", rank, ', '.join(differ[:_NAMED]), more)
+            return
+
+
+def _shared_params(trainer: Any) -> List[Any]:
+    return [param for param in params_of(trainer) if part_of(param) is None and not is_row_sparse(param)]
+
+
+def _declared(entries: List[List[Any]]) -> List[List[Any]]:
+    return [entry[:2] for entry in entries]
+
+
+def _digest(param: Any) -> str:
+    view = host_view(arrays_of(param)[0].as_nd_ndarray())
+    return hashlib.blake2b(np.ascontiguousarray(view).data, digest_size=8).hexdigest()
+
+
+def _broadcast(job: Job, param: Any, label: str) -> None:
+    assert job.collective is not None and job.guard.lifeline is not None
+    job.guard.lifeline.count_call('first values of %s' % param.name)
+    with mx.autograd.pause():
+        first, *others = [array.as_nd_ndarray() for array in arrays_of(param)]
+        if job.rank == 0:  # which does not wait for the others
+            job.collective.broadcast_(first.copy(), label)
+            return
+        job.collective.broadcast_(first, label)
+        for array in others:
+            first.copyto(array)
