@@ -25,7 +25,7 @@ from . import console
 #: What is measured in turn, for the progress bar.
 _PARTS = 10
 #: Seconds in all, of which joining has taken some, and those that are there at least for measurements.
-_SECONDS, _LEAST_S = 40.0, 25.0
+_SECONDS, _LEAST_S = 43.0, 28.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,8 @@ def lines_of(cluster: Any) -> List[str]:
     lines = ['%-12s %5s %6s %6s %9s' % ('host', 'ranks', 'cores', 'speed', 'memory')]
     lines += ['%-12s %5d %6.3g %6.2f %6.1f GB' % (host.name, host.ranks, host.cores, host.speed,
                                                (host.memory_bytes or 0) / 1e9) for host in cluster.hosts]
+    lines += ['%-12s speed while 1, 2 and so on of its cores are busy: %s' % (host.name, ', '.join(
+        '%.2f' % one for one in host.speeds)) for host in cluster.hosts if host.speeds]
     lines.append('')
     for name, way, latency in (('link', link, cluster.link_latency_s), ('memory', memory, cluster.memory_latency_s)):
         burst = ', at first %.0f kB at %.0f MB/s' % (way.burst / 1e3, way.peak / 1e6) if way.burst else ''
@@ -75,10 +77,12 @@ def _measure(given: argparse.Namespace) -> Any:
             bar.set_postfix_str(what)
             bar.update()
 
-        cluster = Calibration(job, progress, max(_LEAST_S, _SECONDS - (time.monotonic() - began))).measure()
+        calibration = Calibration(job, progress, max(_LEAST_S, _SECONDS - (time.monotonic() - began)))
+        cluster = calibration.measure()
     now = datetime.datetime.now(datetime.timezone.utc)
-    measured = '%s UTC, mxhybrid %s, MXNet %s, %d workers of %s: mxhybrid calibrate %s' % (
-        now.strftime('%Y-%m-%d %H:%M'), __version__, mxnet.__version__, job.num_workers, job.launcher, given.file)
+    measured = '%s UTC, mxhybrid %s, MXNet %s, %d workers of %s: mxhybrid calibrate %s%s' % (
+        now.strftime('%Y-%m-%d %H:%M'), __version__, mxnet.__version__, job.num_workers, job.launcher, given.file,
+        '; ' + calibration.problem if calibration.problem else '')
     return dataclasses.replace(cluster, measured=measured), job.rank
 
 

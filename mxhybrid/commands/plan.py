@@ -64,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         'et al., for these numbers of ranks: 8,64,512; without --cluster at 2 us and 6 GB/s')
     parser.add_argument('--formula-png', metavar='PICTURE', help='draw that; needs matplotlib')
     parser.add_argument('--profiles', metavar='FILE', help='where times of operators are kept (default: in ~/.cache)')
+    parser.add_argument('--keep-busy-times', action='store_true',
+                        help='keep times of operators also if other programs computed on this machine meanwhile')
 
 
 def run(given: argparse.Namespace) -> int:
@@ -180,7 +182,7 @@ class _Planning:
         from ..planner.profiles import Profiles
 
         self._given = given
-        self._profiles = Profiles(given.profiles)
+        self._profiles = Profiles(given.profiles, keep_busy=given.keep_busy_times)
         self._planner = Planner(net, shapes, cluster, self._profiles, given.batch_axis, types, given.states)
 
     def run(self) -> int:

@@ -6,7 +6,6 @@ seconds of cores, and what is left of the clock's seconds is latency.
 """
 import dataclasses
 import functools
-import statistics
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -17,14 +16,13 @@ from ..job.job import Job
 from ..kvstore import hooks
 from ..parallel.team import team_of
 from .cluster import Bucket, Cluster, Host, TransferCost
+from .core_speeds import CoreSpeeds
 from .core_time import CoreWatch, Taken
 from .cores import facts, hosts_of, share_of_core
 from .exchange_probe import GroupSums, all_to_all, shifted
 from .exchange_times import ExchangeTimes
 from .fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
 from .horovod_probe import HorovodSums
-from .profiles import Profiles
-from .reference import Reference, reference_seconds
 from .store_probe import DenseWeights, ScriptSteps, TrainerSteps
 from .table_probe import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
 from .time_budget import TimeBudget
@@ -44,13 +42,13 @@ MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
 OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 18), DenseWeights(2, 1 << 20))
 #: Of tables whose rows are summed by allreduce.
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
-#: Runs of the reference pieces.
-SPEED_RUNS = 21
+#: Repeats of the reference pieces, first and last.
+SPEED_REPEATS, LAST_REPEATS = 4, 2
 #: Sizes of exchanges, and kinds of weights, that are measured also where time is up.
 LEAST_SIZES, LEAST_WEIGHTS = 3, 5
 #: Seconds that it may take, and which part of them each kind has.
-SECONDS = 35.0
-SHARES = {'cores': 1.5, 'links': 5.0, 'memory': 2.0, 'exchanges': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
+SECONDS = 38.0
+SHARES = {'cores': 4.0, 'links': 5.0, 'memory': 2.0, 'exchanges': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
           'rows': 3.5, 'sums of rows': 2.0, 'sums by Horovod': 6.0, 'transfers at the same time': 0.5}
 
 
@@ -86,6 +84,8 @@ class Calibration:
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
         self._everyone = list(range(job.num_workers))
+        #: Words for other programs that were noticed; empty where there were none.
+        self.problem = ''
         #: Bytes a second that limit sizes.
         self._limit = 1e15
         #: The largest exchange in which every rank gives every other one something, and its bytes.
@@ -95,22 +95,20 @@ class Calibration:
         self._tell(part)
         self._budget.begin(part, measurements)
 
-    def measure(self, beside: Optional[Reference] = None) -> Cluster:
-        """The cluster.
-
-        Parameters
-        ----------
-        beside : Reference, optional
-            What speeds are relative to: what the reference pieces took where operators were profiled; by default
-            what the profiles of this user on worker 0's host have, or are given now, while nobody else computes.
+    def measure(self) -> Cluster:
+        """The cluster; speeds are beside worker 0's core while nobody else computes.
 
         Raises
         ------
         InputError
-            Workers that are not numbered host by host, or profiles that cannot be read; on all workers.
+            Workers that are not numbered host by host; on all workers.
         """
         self._progress('cores')
-        hosts, memory_rate = self._hosts(beside)
+        hosts, found = self._hosts()
+        speeds = CoreSpeeds(self._job, self._watch, hosts, found)
+        speeds.repeat(SPEED_REPEATS)
+        # The reference pass reads two arrays of 16 MB and writes one.
+        memory_rate = 3 * (16 << 20) / speeds.speeds()[2]
         #: Of a core that a rank has.
         self._core = min(min(1.0, host.cores / host.ranks) for host in hosts)
         self._progress('links', 2)
@@ -132,45 +130,39 @@ class Calibration:
         if HorovodSums.is_possible(self._job):
             costs.update(self._horovod_sums(costs['step'], costs['update']))
         self._progress('transfers at the same time', 2)
-        cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs)
+        # Some seconds later, since other programs may have disturbed the first repeats.
+        speeds.repeat(LAST_REPEATS)
+        reference, by_host, _ = speeds.speeds()
+        hosts = [dataclasses.replace(host, speed=several[-1], speeds=several if len(several) > 1 else ())
+                 for host, several in zip(hosts, by_host)]
+        self._tell_of_speeds(hosts)
+        self.problem = speeds.problem()
+        if self.problem and self._job.rank == 0:
+            logger.warning('calibrate: the cluster is busy: %s: figures are too large: calibrate again when nothing '
+                           'else runs', self.problem)
+        cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
+                          reference=(reference.dense, reference.convolution, reference.memory))
         self._overlap(cluster)
         self._log('calibrated in %.0f s', self._budget.elapsed)
         return cluster
 
     # -- hosts -----------------------------------------------------------------------------------------------------
 
-    def _hosts(self, beside: Optional[Reference]) -> Tuple[List[Host], float]:
-        """Hosts, and bytes a second that a core copies."""
+    def _hosts(self) -> Tuple[List[Host], List[Dict[str, Any]]]:
+        """Hosts with their cores and memory, and what each rank has found."""
         topology = self._job.topology
-        first = beside or self._profiled()
-        self._watch.meet()
-        mine = reference_seconds(SPEED_RUNS)
-        everyone = self._watch.exchange([facts(), mine.speed_beside(first), mine.memory])
-        found = [one[0] for one in everyone]
+        found = self._watch.exchange(facts())
         hidden = any(one['hidden'] for one in found)
+        self._watch.meet()
         shares = self._watch.exchange(share_of_core()) if hidden else [1.0] * len(found)
-        hosts = hosts_of(topology.places, topology.hosts, found, [one[1] for one in everyone], shares)
-        for host in hosts:
-            self._log('%s: %d ranks on %.3g cores, %.2f times as fast as the core alone that is the measure',
-                      host.name, host.ranks, host.cores, host.speed)
-        # The reference pass reads two arrays of 16 MB and writes one.
-        return hosts, 3 * (16 << 20) / statistics.median(one[2] for one in everyone)
+        return hosts_of(topology.places, topology.hosts, found, [1.0] * len(found), shares), found
 
-    def _profiled(self) -> Reference:
-        """What the pieces took where worker 0's operators are profiled, by which the planner's times are."""
-        found: Any = None
-        problem = ''
-        if self._job.rank == 0:
-            try:
-                profiles = Profiles()
-                found = profiles.reference()
-                profiles.save()
-            except InputError as error:
-                problem = str(error)
-        found, problem = self._watch.exchange([found, problem])[0]
-        if problem:
-            raise InputError(problem)
-        return Reference(*found)
+    def _tell_of_speeds(self, hosts: Sequence[Host]) -> None:
+        for host in hosts:
+            self._log('%s: %d ranks on %.3g cores, %s times as fast as the core of worker 0 alone', host.name,
+                      host.ranks, host.cores, ', '.join(
+                          '%.2f' % speed + (' with %d busy' % count) * (len(host.speeds) > 1)
+                          for count, speed in enumerate(host.speeds or (host.speed,), 1)))
 
     # -- ways ------------------------------------------------------------------------------------------------------
 

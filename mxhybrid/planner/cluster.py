@@ -45,9 +45,13 @@ class Host:
     burst_s : float
         Seconds of a core that may be saved while idle, where it is a share by quota.
     speed : float
-        How fast a core computes, all others busy, beside the one that operators were profiled on.
+        How fast a core computes, all others busy, beside the one of the cluster's reference, or else the one that
+        operators were profiled on.
     memory_bytes : int or None
         Of the host; None where it is not known.
+    speeds : tuple of float
+        The same by the number of cores that are busy: one, two and so on, the last for all of them.  Empty where that
+        makes no difference.
     """
 
     name: str
@@ -56,6 +60,12 @@ class Host:
     burst_s: float = 0.0
     speed: float = 1.0
     memory_bytes: Optional[int] = None
+    speeds: Tuple[float, ...] = ()
+
+    def speeds_of(self, count: int) -> List[float]:
+        """Return the speeds of a core while one, two, and so on up to `count` of them are busy."""
+        found = list(self.speeds[:count]) or [self.speed]
+        return found + [found[-1]] * (count - len(found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +84,8 @@ class TransferCost:
         return self.fixed_s + self.per_item_s * items + self.per_byte_s * size
 
 
+#: Pieces of work whose seconds are a machine's reference.
+PIECES = ('dense', 'convolution', 'memory')
 #: Kinds of transfers, and what their items and bytes are.
 KINDS = {
     'exchange': 'one direction of an exchange: messages given and taken, and their bytes',
@@ -112,6 +124,9 @@ class Cluster:
         By kind, see :data:`KINDS`.
     measured : str or None
         When and how it was measured; None if a person wrote it.
+    reference : tuple of float or None
+        Seconds of the pieces of :class:`~.reference.Reference` on the core that speeds are beside; None where that is
+        the one that operators were profiled on.
     """
 
     hosts: Tuple[Host, ...]
@@ -121,6 +136,7 @@ class Cluster:
     memory_latency_s: float
     costs: Mapping[str, TransferCost]
     measured: Optional[str] = None
+    reference: Optional[Tuple[float, float, float]] = None
 
     @property
     def sums(self) -> Tuple[str, ...]:
@@ -162,11 +178,18 @@ class Cluster:
 
     def as_json(self) -> Dict[str, Any]:
         """What :func:`cluster_from_json` reads."""
-        return {'format': FORMAT, 'measured': self.measured,
-                'hosts': [dataclasses.asdict(host) for host in self.hosts],
+        reference = {} if self.reference is None else {'reference': dict(zip(PIECES, self.reference))}
+        return {'format': FORMAT, 'measured': self.measured, **reference,
+                'hosts': [_host_as_json(host) for host in self.hosts],
                 'link': dict(dataclasses.asdict(self.link), latency_s=self.link_latency_s),
                 'memory': dict(dataclasses.asdict(self.memory), latency_s=self.memory_latency_s),
                 'costs': {kind: dataclasses.asdict(cost) for kind, cost in self.costs.items()}}
+
+
+def _host_as_json(host: Host) -> Dict[str, Any]:
+    found = dataclasses.asdict(host)
+    speeds = list(found.pop('speeds'))
+    return dict(found, speeds=speeds) if speeds else found
 
 
 def save(path: str, cluster: Cluster) -> None:
@@ -191,7 +214,7 @@ def cluster_from_json(value: Any) -> Cluster:
     """The cluster that :meth:`Cluster.as_json` wrote; InputError for anything else."""
     if not isinstance(value, dict) or value.get('format') != FORMAT:
         raise InputError('cluster: no format %r: it is no cluster file of this version' % FORMAT)
-    _known('', value, {'format', 'measured', 'hosts', 'link', 'memory', 'costs'})
+    _known('', value, {'format', 'measured', 'reference', 'hosts', 'link', 'memory', 'costs'})
     given = value.get('hosts')
     if not isinstance(given, list) or not given:
         raise InputError('cluster: hosts=%r: give a list of at least one' % (given,))
@@ -215,17 +238,29 @@ def cluster_from_json(value: Any) -> Cluster:
     memory, memory_latency = _way('memory', value.get('memory'))
     return Cluster(hosts, link, link_latency, memory, memory_latency,
                    {kind: _cost('costs.' + kind, one) for kind, one in costs.items()},
-                   None if value.get('measured') is None else str(value['measured']))
+                   None if value.get('measured') is None else str(value['measured']),
+                   _reference(value.get('reference')))
+
+
+def _reference(value: Any) -> Optional[Tuple[float, float, float]]:
+    if value is None:
+        return None
+    numbers = _numbers('reference', value, PIECES, {})
+    for key, one in numbers.items():
+        if one <= 0:
+            raise InputError('cluster: reference.%s=%r: give seconds, more than 0' % (key, one))
+    return numbers['dense'], numbers['convolution'], numbers['memory']
 
 
 def _host(at: int, value: Any) -> Host:
     where = 'hosts[%d]' % at
     if not isinstance(value, dict):
         raise InputError('cluster: %s=%r: give an object' % (where, value))
-    others = ('name', 'ranks', 'memory_bytes')
+    others = ('name', 'ranks', 'memory_bytes', 'speeds')
     _known(where, value, {*others, 'cores', 'burst_s', 'speed'})
     rest = {key: one for key, one in value.items() if key not in others}
-    numbers = _numbers(where, rest, ('cores',), {'burst_s': 0.0, 'speed': 1.0})
+    speeds = _speeds(where, value.get('speeds', []))
+    numbers = _numbers(where, rest, ('cores',), {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0})
     name, ranks, memory = value.get('name', 'host%d' % at), value.get('ranks'), value.get('memory_bytes')
     if not isinstance(name, str):
         raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (where, name))
@@ -236,7 +271,21 @@ def _host(at: int, value: Any) -> Host:
     for key in ('cores', 'speed'):
         if numbers[key] <= 0:
             raise InputError('cluster: %s.%s=%r: give more than 0' % (where, key, numbers[key]))
-    return Host(name, ranks, memory_bytes=memory, **numbers)
+    if speeds and speeds[-1] != numbers['speed']:
+        raise InputError('cluster: %s.speed=%r: give the last one of speeds, %r, or leave it out'
+                         % (where, numbers['speed'], speeds[-1]))
+    return Host(name, ranks, memory_bytes=memory, speeds=speeds, **numbers)
+
+
+def _speeds(where: str, value: Any) -> Tuple[float, ...]:
+    """Return a core's speeds by the number of busy cores."""
+    if not isinstance(value, list) or not all(
+            isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= _MOST for one in value):
+        raise InputError('cluster: %s.speeds=%r: give a list of numbers above 0' % (where, value))
+    if any(more > less for less, more in zip(value, value[1:])):
+        raise InputError('cluster: %s.speeds=%r: give numbers that do not grow: the more cores are busy, the slower '
+                         'each of them is' % (where, value))
+    return tuple(map(float, value))
 
 
 def _cost(where: str, value: Any) -> TransferCost:

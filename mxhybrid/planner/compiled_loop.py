@@ -12,7 +12,7 @@ _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
 class _PlannerRates(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in Rates._fields] + [('resources', _I64)]
+    _fields_ = [(name, _POINTER) for name in Rates._fields] + [('resources', _I64), ('width', _I64)]
 
 
 class _PlannerTimeline(ctypes.Structure):
@@ -39,7 +39,8 @@ def load_loop(library: Any) -> Callable[..., int]:
     def simulate(slots: CompiledSlots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
                  bound: float, limit: float) -> int:
         changed = np.ascontiguousarray(changed, np.int64)
-        taken = function(ctypes.byref(slots.native), ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate))),
+        taken = function(ctypes.byref(slots.native), ctypes.byref(
+                             _filled(_PlannerRates, rates, len(rates.rate), rates.slowed.shape[1])),
                          None if before is None else ctypes.byref(_timeline(before)), ctypes.byref(_timeline(made)),
                          changed.ctypes.data, len(changed), bound, limit)
         if taken < 0:

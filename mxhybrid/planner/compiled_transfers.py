@@ -17,7 +17,7 @@ _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
 class _PlannerMachine(ctypes.Structure):
-    _fields_ = [(name, _POINTER) for name in ('core', 'host', 'up', 'down')] + [
+    _fields_ = [(name, _POINTER) for name in ('core', 'host', 'up', 'down', 'shared')] + [
         ('ranks', _I64), ('hosts', _I64)] + [
         (name, _DOUBLE) for name in ('link_latency', 'memory_latency', 'memory_rate')]
 
@@ -48,6 +48,7 @@ class CompiledTransfers(Transfers):
         #: They stay where they are for as long as this object.
         self._arrays = [np.ascontiguousarray(one, np.int32)
                         for one in (machine.core, machine.host, machine.up, machine.down)]
+        self._arrays.append(np.ascontiguousarray(machine.shared, np.float64))
         self._native = _PlannerMachine(*(one.ctypes.data for one in self._arrays), machine.ranks, machine.hosts,
                                        machine.cluster.link_latency_s, machine.cluster.memory_latency_s,
                                        machine.cluster.memory.rate)

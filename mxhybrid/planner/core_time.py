@@ -61,16 +61,17 @@ class CoreWatch:
         self._burnt = min(self._idle() for _ in range(_IDLE_ROUNDS))
         self._met = float(np.median([self._once(lambda: None)[0] for _ in range(_EMPTY_ROUNDS)]))
 
-    def _core(self) -> float:
+    def core_seconds(self) -> float:
+        """Return the CPU seconds of this worker, and its share of those of the host's servers."""
         return time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) + self._share * sum(map(process_seconds,
                                                                                          self._servers))
 
     def _idle(self) -> float:
         """Seconds of a core a second, while nobody does anything."""
         self.meet()
-        before, began = self._core(), time.perf_counter()
+        before, began = self.core_seconds(), time.perf_counter()
         time.sleep(_IDLE_S)
-        return (self._core() - before) / (time.perf_counter() - began)
+        return (self.core_seconds() - before) / (time.perf_counter() - began)
 
     def meet(self) -> None:
         """Wait for all workers."""
@@ -93,7 +94,7 @@ class CoreWatch:
             before()
             mx.nd.waitall()
         self.meet()
-        core, script, began = self._core(), time.thread_time(), time.perf_counter()
+        core, script, began = self.core_seconds(), time.thread_time(), time.perf_counter()
         for _ in range(times):
             act()
         script = time.thread_time() - script
@@ -101,7 +102,8 @@ class CoreWatch:
         seconds = time.perf_counter() - began
         self.meet()  # or servers would still work for others
         lasted = time.perf_counter() - began
-        return [(self._core() - core - self._burnt * lasted - self._met) / times, seconds / times, script / times]
+        core = self.core_seconds() - core - self._burnt * lasted - self._met
+        return [core / times, seconds / times, script / times]
 
     def take(self, act: Act, before: Optional[Act] = None, budget_s: float = 0.3) -> Taken:
         """Time an act, by as many rounds as `budget_s` and what is left for it of the time for all have room for; three

@@ -15,18 +15,34 @@ _ROUNDED = 1 - 1e-9
 
 
 class Rates(NamedTuple):
-    """Buckets of all resources, see :class:`~.cluster.Bucket`."""
+    """Buckets of all resources, see :class:`~.cluster.Bucket`, and groups of those that slow each other down.
+
+    Attributes
+    ----------
+    rate, peak, burst : numpy.ndarray of float64, shape (resources,)
+    group : numpy.ndarray of int32, shape (resources,)
+        The number of a resource's group; -1 for none.
+    slowed : numpy.ndarray of float64, shape (groups, width)
+        By group and by number of its resources that are busy, from 0 on: share of the rate that each has then.
+    """
 
     rate: np.ndarray
     peak: np.ndarray
     burst: np.ndarray
+    group: np.ndarray
+    slowed: np.ndarray
 
 
 class Buckets:
     """What each resource is at, while tasks are taken."""
 
     def __init__(self, rates: Rates, state: np.ndarray):
-        self._rate, self._peak, self._burst = (values.tolist() for values in rates)
+        self._rate, self._peak, self._burst = (values.tolist() for values in rates[:3])
+        self._group, self._slowed = rates.group.tolist(), rates.slowed.tolist()
+        self._members: List[List[int]] = [[] for _ in self._slowed]
+        for one, group in enumerate(self._group):
+            if group >= 0:
+                self._members[group].append(one)
         self.free: List[float] = state[:, 0].tolist()
         self.express_free: List[float] = state[:, 1].tolist()
         self.level: List[float] = state[:, 2].tolist()
@@ -72,6 +88,8 @@ class Buckets:
         start = max([ready] + [free[held] for held in _held(one, second)])
         levels = [(held, self._level_at(held, start)) for held in ((one, second) if second >= 0 else (one,))]
         seconds = max(self._seconds(held, level, work) for held, level in levels)
+        if self._group[one] >= 0 and second < 0 and not express:
+            seconds = self._slowed_seconds(one, start, seconds)
         end = start + seconds
         for held, level in levels:
             if self._burst[held] > 0:
@@ -83,6 +101,35 @@ class Buckets:
             else:
                 self.free[held] = end
         return start, end
+
+
+    def _slowed_seconds(self, one: int, start: float, seconds: float) -> float:
+        """Return what a task takes that begins now on a resource of a group, and would take some seconds alone.
+
+        All resources that are busy at a moment have the same share of their rates.  The tasks that are under way are
+        put off by the new one: what their resources do next begins later, but their own ends, which others know
+        already, stay.
+        """
+        shares = self._slowed[self._group[one]]
+        busy = sorted((self.free[other], other) for other in self._members[self._group[one]]
+                      if other != one and self.free[other] > start)
+        # What the others have left to do, by when they would be free, at their full rates.
+        left = [(seconds, one)]
+        now, work = start, 0.0
+        for number, (free, other) in enumerate(busy):
+            work += (free - now) * shares[len(busy) - number]
+            now = free
+            left.append((work, other))
+        left.sort()
+        now, work, found = start, 0.0, 0.0
+        for number, (amount, other) in enumerate(left):
+            now += (amount - work) / shares[len(left) - number]
+            work = amount
+            if other == one:
+                found = now - start
+            else:
+                self.free[other] = now
+        return found
 
 
 class _ReadyTasks:

@@ -6,6 +6,8 @@ import numpy as np
 from .block import TASK, Content, Waits, table_of
 from .cluster import Bucket, Cluster
 from .flows import Moved
+from .reference import Reference
+from .resource_groups import ResourceGroup
 
 #: What compiled code makes tasks for; their numbers are less than the other one.
 KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
@@ -17,6 +19,12 @@ _ROUNDED = 1 - 1e-9
 class Machine:
     """Resources of a cluster by number, and who uses which.
 
+    Parameters
+    ----------
+    cluster : Cluster
+    reference : Reference, optional
+        Of the core that operators were timed on; where the cluster has its own, speeds are beside that.
+
     Attributes
     ----------
     resources : list of Bucket
@@ -24,8 +32,12 @@ class Machine:
         By rank.
     host : numpy.ndarray of int
         By rank.
+    groups : list of ResourceGroup
+        Cores of a host, which slow each other down while several of them compute.
     speed : numpy.ndarray of float
-        By rank.
+        By rank: how fast its core computes while no other one of its host does.
+    shared : numpy.ndarray of float
+        By rank: how fast that is while all cores of its host compute, as they did when costs were measured.
     up, down : numpy.ndarray of int
         By host.
     names : list of str
@@ -34,23 +46,32 @@ class Machine:
         Of the resources.
     """
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, reference: Optional[Reference] = None):
         self.cluster = cluster
         self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
         self.resources: List[Bucket] = []
         self.names: List[str] = []
-        core, host_of, speed = [], [], []
+        self.groups: List[ResourceGroup] = []
+        core, host_of, speed, shared = [], [], [], []
+        faster = 1.0
+        if reference is not None and cluster.reference is not None:
+            faster = Reference(*cluster.reference).speed_beside(reference)
         for number, host in enumerate(cluster.hosts):
             count = max(1, min(host.ranks, int(host.cores)))
             # A share of a core by quota; whole cores are taken in turn by the ranks that share them.
             share = min(1.0, host.cores / count)
             bucket = Bucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else Bucket(share)
             cores = [self._add(bucket, '%s core %d' % (host.name, at)) for at in range(count)]
+            speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
+            if speeds[-1] < speeds[0]:
+                self.groups.append(ResourceGroup(tuple(cores), tuple(one / speeds[0] for one in speeds)))
             for rank in range(host.ranks):
                 core.append(cores[rank * count // host.ranks])
                 host_of.append(number)
-                speed.append(host.speed)
+                speed.append(faster * speeds[0])
+                shared.append(speeds[-1] / speeds[0])
         self.core, self.host, self.speed = np.array(core), np.array(host_of), np.array(speed)
+        self.shared = np.array(shared)
         self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])
         self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
         self.rates, self.bursts = np.array([(one.rate, one.burst) for one in self.resources]).T
@@ -117,11 +138,13 @@ class Tasks:
 
     def compute(self, kind: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
         """A rank's core is busy for so long, were it the machine of the profiles."""
-        return self.spend(kind, rank, seconds / float(self.machine.speed[rank]), after=after)
+        return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),
+                        after=after)
 
     def spend(self, kind: str, rank: int, seconds: float, latency: float = 0.0, after: Sequence[int] = ()) -> int:
-        """A rank's core is busy for so long, by the costs of the cluster."""
-        return self.add(kind, rank, int(self.machine.core[rank]), float(seconds), latency=latency, after=after)
+        """A rank's core is busy for so long, by the costs of the cluster, all others of its host busy, too."""
+        return self.add(kind, rank, int(self.machine.core[rank]), float(seconds) * float(self.machine.shared[rank]),
+                        latency=latency, after=after)
 
     def exchange(self, moved: Moved, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
                  cost: str = 'exchange', kind: str = 'exchange', express: bool = True

@@ -25,7 +25,7 @@ class PlanProblem:
 
     def __init__(self, model: StepModel, choices: Choices):
         self._model, self._choices = model, choices
-        self._simulation = Simulation(model.machine.resources)
+        self._simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self._blocks: Optional[StepBlocks] = None
         self._splits: Dict[int, Split] = {}
         self._tables: Dict[str, TablePlan] = {}

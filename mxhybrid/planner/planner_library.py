@@ -7,7 +7,7 @@ from typing import Any
 from ..base.compiled import compiled_files
 
 #: What ``planner_version()`` has to return.
-_VERSION = 6
+_VERSION = 7
 
 
 @functools.lru_cache(maxsize=None)

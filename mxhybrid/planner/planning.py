@@ -120,7 +120,9 @@ class Planner:
         frozen = frozen_of(net)
         step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
         self._profiles, self._frozen = profiles, frozen
-        machine, keys = Machine(cluster), PartKeys(self.graph, COMPOSED[True], frozen=frozen)
+        # How fast operators were timed counts where the cluster says how fast its own cores are.
+        machine = Machine(cluster, None if cluster.reference is None else profiles.reference())
+        keys = PartKeys(self.graph, COMPOSED[True], frozen=frozen)
         self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states,
                                                     alike=keys.alike)
         self.model = self._new_model(True)

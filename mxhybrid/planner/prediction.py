@@ -23,7 +23,7 @@ class _Simulated:
     def __init__(self, model: StepModel, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
                  dense: Optional[str]):
         self.blocks = StepBlocks(model, splits, _STEPS, tables, dense)
-        self.simulation = Simulation(model.machine.resources)
+        self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self.simulation.run(self.blocks.blocks.values())
         self.times: Dict[int, Times] = self.simulation.timeline()
         self.names = {number: what for what, number in self.blocks.keys.items()}

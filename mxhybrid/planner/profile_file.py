@@ -6,16 +6,16 @@ import inspect
 import json
 import os
 import sys
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 import mxnet as mx
 
 from ..base.errors import InputError
 from ..base.files import locked_within, write_atomically
 from ..parallel import aligned_rules, attention_rules, composed, copy_rules, layer_rules, program, shape_rules
-from . import lone_part, part_keys, pieces, still, stopwatch
+from . import lone_part, part_keys, pieces, reference, still, stopwatch
 
-FORMAT = 'mxhybrid.profiles 1'
+FORMAT = 'mxhybrid.profiles 2'
 
 #: What is kept, each by a key: how many numbers.
 SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
@@ -26,7 +26,7 @@ _LOCK_S = 5.0
 
 #: Modules by which it is decided what a part is made of, and how it is timed.
 _MODULES = (aligned_rules, attention_rules, composed, copy_rules, layer_rules, lone_part, part_keys, pieces, program,
-            shape_rules, still, stopwatch)
+            reference, shape_rules, still, stopwatch)
 
 
 @functools.lru_cache(None)
@@ -105,11 +105,25 @@ def merge_profiles(path: str, kept: Dict[str, Dict[str, List[float]]]) -> Dict[s
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with _alone(path + '.lock'):
         found = read_profiles(path)
-        for section in SECTIONS:
-            found[section].update(kept[section])
+        for section, entries in _by_reference(kept, found['reference'].get('seconds')).items():
+            found[section].update(entries)
         value: Dict[str, Any] = {'format': FORMAT, 'machine': this_machine(), **found}
         write_atomically(path, (json.dumps(value, indent=0, sort_keys=True) + '\n').encode())
     return found
+
+
+def _by_reference(kept: Dict[str, Dict[str, List[float]]], seconds: Optional[List[float]]
+                  ) -> Dict[str, Dict[str, List[float]]]:
+    """Return times beside those of a file, whose reference took so many `seconds`: all are times of one core."""
+    own = kept['reference'].get('seconds')
+    if own is None or seconds is None or own == seconds:
+        return kept
+    speed = reference.Reference(*own).speed_beside(reference.Reference(*seconds))
+
+    def made_up(entry: List[float]) -> List[float]:
+        return [one * speed for one in entry[:2]] + entry[2:]  # forward and backward; then what is no time
+    return {'reference': {}, **{section: {key: made_up(entry) for key, entry in kept[section].items()}
+                                for section in ('parts', 'programs')}}
 
 
 @contextlib.contextmanager

@@ -23,10 +23,11 @@ from ..parallel.split import PartPlace
 from .part_keys import PartKeys
 from .pieces import Piece, piece_of
 from .profile_file import default_path, merge_profiles, read_profiles
-from .reference import Reference, reference_seconds
+from .reference import Reference
 from .roofline import Timed, TimedParts, Work, roof_seconds, work_of
 from .still import StillProgram, still
 from .stopwatch import PartSeconds, ProgramWatch, part_seconds
+from .timing_batch import TimingBatch
 
 logger = get_logger(__name__)
 
@@ -34,8 +35,8 @@ logger = get_logger(__name__)
 #: as much memory, of which some stays.  Of larger ones a piece is timed, if they are those of data parallelism.
 MOST_BYTES = 1 << 28
 
-#: Seconds after which new times are written, so that little is lost with a process.
-_SAVE_S = 10.0
+#: Seconds after which new times are written, so that little is lost with a process, and which a batch of them takes.
+_SAVE_S = 20.0
 
 
 class Profiles:
@@ -53,6 +54,9 @@ class Profiles:
         Whether what the file lacks is measured; else it is estimated.
     composed : dict, optional
         What operators are several where they are split, see :mod:`mxhybrid.parallel.composed`.
+    keep_busy : bool, optional
+        Whether times are kept that were measured while other programs computed, which makes them too long; by default
+        they count for this object only, and a warning says so.
 
     Raises
     ------
@@ -60,18 +64,21 @@ class Profiles:
         A file that is none, or was measured elsewhere, or no name of one.
     """
 
-    def __init__(self, path: Any = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None):
+    def __init__(self, path: Any = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None,
+                 keep_busy: bool = False):
         if not isinstance(path, (str, os.PathLike, type(None))):
             raise InputError('profiles=%r: give the name of a file' % (path,))
         self.path: str = default_path() if path is None else os.fspath(path)
-        self._measures = measure
+        self._measures, self._keeps_busy = measure, keep_busy
         self._composed = dict(COMPOSED[True] if composed is None else composed)
         self._kept = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
         #: Those of the file, for estimates.
         self._timed = TimedParts()
         self._written = time.monotonic()
-        self._told = False
+        self._told = self._told_busy = False
+        #: What is timed now, if anything is.
+        self._batch: Optional[TimingBatch] = None
         #: Keys of parts that could not be timed: they are estimated.
         self._untimed: Set[str] = set()
         #: Operators of which that was said.
@@ -118,6 +125,7 @@ class Profiles:
         piece = None if estimates or key in self._untimed else _timed_piece(graph, one, place, needed)
         if piece is None:
             return self._estimate(one.op, work, keys.goes_back(one))
+        speed = self._speed_now()
         try:
             forward, backward = part_seconds(keys.program(one, piece.place, place))
             backward += sum(part_seconds(each).forward for each in keys.sums(one, piece.place))
@@ -126,7 +134,7 @@ class Profiles:
             self._say_untimed(graph, one, error)
             return self._estimate(one.op, work, keys.goes_back(one))
         times = roof_seconds(work) / roof_seconds(piece.work) if piece.place != place else 1.0
-        found = PartSeconds(forward * times, backward * times)
+        found = PartSeconds(forward * speed * times, backward * speed * times)
         self._keep('parts', key, [*found, *work])
         return found
 
@@ -190,7 +198,8 @@ class Profiles:
         key = _digest(made)
         kept = self._kept['programs'].get(key)
         if kept is None:
-            kept = list(ProgramWatch(made).seconds())
+            speed = self._speed_now()
+            kept = [seconds * speed for seconds in ProgramWatch(made).seconds()]
             self._keep('programs', key, kept)
         return PartSeconds(*kept)
 
@@ -202,10 +211,23 @@ class Profiles:
                            for one in parts.graph.computing if rank in parts.places[one.number])
 
     def reference(self) -> Reference:
-        """What :func:`mxhybrid.planner.reference.reference_seconds` takes here, by which machines are compared."""
+        """Return the seconds of the reference pieces on the core that all times are those of.
+
+        They are those of the first batch that was timed: later ones are made up for how fast the machine is then.
+        """
         if 'seconds' not in self._kept['reference']:
-            self._keep('reference', 'seconds', list(reference_seconds()))
+            self._begin_batch()
         return Reference(*self._kept['reference']['seconds'])
+
+    def _begin_batch(self) -> TimingBatch:
+        if self._batch is None:
+            self._batch, self._written = TimingBatch(), time.monotonic()
+            self._kept['reference'].setdefault('seconds', list(self._batch.reference))
+        return self._batch
+
+    def _speed_now(self) -> float:
+        """Return how fast this machine is in this batch, beside the core that all times are those of."""
+        return self._begin_batch().reference.speed_beside(self.reference())
 
     # -- the file --------------------------------------------------------------------------------------------------
 
@@ -216,20 +238,33 @@ class Profiles:
             self.save()
 
     def save(self) -> None:
-        """Write what is new, beside what other processes have written meanwhile; where that cannot be, say so, since
-        the times themselves are there.
+        """Write what is new, beside what other processes have written meanwhile.
+
+        A warning says so where it cannot be written, since the times themselves are there, and where other programs
+        computed while operators were timed: then nothing is written.
         """
-        self._written = time.monotonic()
-        if not any(self._new.values()):
+        if self._batch is None:
             return
+        problem, self._batch = self._batch.end(), None
+        if problem and not self._keeps_busy:
+            self._new = {section: {} for section in self._kept}
+            if not self._told_busy:
+                logger.warning('profiles: this machine is busy: %s: times of operators are too long, and not kept in '
+                               '%s: end other programs; where there are always some, mxhybrid plan keeps the times '
+                               'with --keep-busy-times', problem, self.path)
+            self._told_busy = True
+            return
+        self._new['reference']['seconds'] = self._kept['reference']['seconds']
         try:
-            self._kept = merge_profiles(self.path, self._new)
+            merged = merge_profiles(self.path, self._new)
         except OSError as error:
             if not self._told:
                 logger.warning('profiles: times of operators cannot be kept in %s, and will be measured again: %s; '
                                'give another file, or XDG_CACHE_HOME', self.path, error)
             self._told = True
             return
+        # Beside what was measured on a busy machine.
+        self._kept = {section: {**self._kept[section], **merged[section]} for section in merged}
         self._new = {section: {} for section in self._kept}
 
 

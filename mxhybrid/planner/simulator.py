@@ -16,6 +16,8 @@ then at the rate; the bucket loses what was worked and gains the rate.  A task w
 of both, and gives both back at its end.  An express task waits for other express ones only; what others still do on its
 resource, or will do after they were ready before, ends as if it were not there, and what comes later is put off by it.
 
+Resources of a group, as cores that share caches and memory, slow each other down while several of them are busy.
+
 After a change only what comes later than the first task that it can touch is simulated again.
 """
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -27,6 +29,7 @@ from .block import Block, key_and_index, keys_in_words
 from .cluster import Bucket
 from .engine import Engine, fastest_engine
 from .event_loop import Rates
+from .resource_groups import ResourceGroup, grouped
 from .slots import Slots
 from .timeline import Timeline, default_stride
 
@@ -73,20 +76,24 @@ class Simulation:
         Of how many tasks there is a point from which a change may go on; the default suits any step.
     engine : Engine, optional
         What keeps and takes the tasks; the default is the fastest there is.
+    groups : sequence of ResourceGroup, optional
+        Of resources that slow each other down.
 
     Raises
     ------
     InputError
-        For resources that never end what they do.
+        For resources that never end what they do, and groups that cannot be.
     """
 
-    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None, engine: Optional[Engine] = None):
+    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None, engine: Optional[Engine] = None,
+                 groups: Sequence[ResourceGroup] = ()):
         for number, one in enumerate(resources):
             if not one.rate > 0 or (one.burst > 0 and not one.peak > one.rate):
                 raise InputError('resource %d: %r: give a rate above 0, and a peak above that with a burst'
                                  % (number, one))
-        self._rates = Rates(*(np.array([getattr(one, name) for one in resources], np.float64)
-                              for name in Rates._fields))
+        rate, peak, burst = (np.array([getattr(one, name) for one in resources], np.float64)
+                             for name in ('rate', 'peak', 'burst'))
+        self._rates = Rates(rate, peak, burst, *grouped(resources, groups))
         self._stride = stride
         self._engine = engine or fastest_engine()
         self._slots: Optional[Slots] = None

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "slots.h"
@@ -34,7 +35,11 @@ struct PlannerRates {
   const double* rate;
   const double* peak;
   const double* burst;
-  int64_t resources;
+  // By resource, the number of its group; -1 for none.
+  const int32_t* group;
+  // By group, then by number of resources that are busy, from 0 on and less than `width`: the share of their rates.
+  const double* slowed;
+  int64_t resources, width;
 };
 
 struct PlannerTimeline {
@@ -57,7 +62,14 @@ class Buckets {
       const double burst = rates.burst[one];
       const State found = state ? state[one] : State{0.0, 0.0, burst};
       all_.push_back({rates.rate[one], rates.peak[one], burst, found, 0.0});
+      const int32_t group = rates.group[one];
+      groups_.push_back(group);
+      if (group < 0) continue;
+      if (static_cast<size_t>(group) >= members_.size()) members_.resize(group + 1);
+      members_[group].push_back(static_cast<int32_t>(one));
     }
+    slowed_ = rates.slowed;
+    width_ = rates.width;
   }
 
   void save(State* state) const {
@@ -110,6 +122,7 @@ class Buckets {
     const double level = one.level_at(start), second_level = second ? second->level_at(start) : 0.0;
     double seconds = one.seconds(level, task.work);
     if (second) seconds = std::max(seconds, second->seconds(second_level, task.work));
+    if (groups_[task.resource] >= 0 && !second && !task.express) seconds = slowed_seconds(task.resource, start, seconds);
     event.start = start;
     event.end = start + seconds;
     one.give(level, start, seconds, task);
@@ -154,7 +167,49 @@ class Buckets {
     }
   };
 
+  // When a resource is free, or what it has left to do, and its number.
+  using Part = std::pair<double, int32_t>;
+
+  // What a task takes that begins now on a resource of a group; see event_loop.py, which has the same sums.
+  double slowed_seconds(int32_t one, double start, double seconds) {
+    const double* const shares = slowed_ + groups_[one] * width_;
+    busy_.clear();
+    for (const int32_t other : members_[groups_[one]]) {
+      if (other != one && all_[other].state.free > start) busy_.emplace_back(all_[other].state.free, other);
+    }
+    std::sort(busy_.begin(), busy_.end());
+    left_.clear();
+    left_.emplace_back(seconds, one);
+    double now = start, work = 0.0;
+    for (size_t number = 0; number < busy_.size(); ++number) {
+      work += (busy_[number].first - now) * shares[busy_.size() - number];
+      now = busy_[number].first;
+      left_.emplace_back(work, busy_[number].second);
+    }
+    std::sort(left_.begin(), left_.end());
+    now = start;
+    work = 0.0;
+    double found = 0.0;
+    for (size_t number = 0; number < left_.size(); ++number) {
+      now += (left_[number].first - work) / shares[left_.size() - number];
+      work = left_[number].first;
+      if (left_[number].second == one) {
+        found = now - start;
+      } else {
+        all_[left_[number].second].state.free = now;
+      }
+    }
+    return found;
+  }
+
   std::vector<Bucket> all_;
+  // By resource, its group, and by group its resources; shares as PlannerRates has them.
+  std::vector<int32_t> groups_;
+  std::vector<std::vector<int32_t>> members_;
+  const double* slowed_ = nullptr;
+  int64_t width_ = 0;
+  // Of the last call.
+  std::vector<Part> busy_, left_;
 };
 
 // When something is ready, then its order, as one number: doubles of at least 0 are in the order of their bits.
@@ -475,7 +530,7 @@ class Simulation {
 
 extern "C" {
 
-int planner_version() { return 6; }
+int planner_version() { return 7; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
 int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,

@@ -18,6 +18,8 @@ struct PlannerMachine {
   const int32_t* host;
   const int32_t* up;
   const int32_t* down;
+  // By rank: how fast a core is while all of its host compute, beside one alone.
+  const double* shared;
   int64_t ranks, hosts;
   double link_latency, memory_latency, memory_rate;
 };
@@ -84,8 +86,14 @@ class Builder {
  public:
   Builder(const PlannerMachine& machine, PlannerCore& made) : machine_(machine), made_(made) {}
 
+  // A rank computes for so long, if no other core of its host does.
+  int32_t compute(int64_t kind, int32_t rank, double seconds) {
+    return add(kind, rank, machine_.core[rank], seconds, 0.0);
+  }
+
+  // A rank is busy for so long by a cost of the cluster, all others of its host busy, too.
   int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
-    return add(kind, rank, machine_.core[rank], seconds, latency);
+    return add(kind, rank, machine_.core[rank], seconds * machine_.shared[rank], latency);
   }
 
   void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
@@ -429,12 +437,12 @@ int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost,
   try {
     Builder builder(*machine, *made);
     Ends first, last;
-    for (int64_t at = 0; at < count; ++at) first.add(0, ranks[at], builder.spend(kind, ranks[at], before[at]));
+    for (int64_t at = 0; at < count; ++at) first.add(0, ranks[at], builder.compute(kind, ranks[at], before[at]));
     const int32_t* begun = first.tasks.data();
     int32_t told = builder.exchange({*moved, ranks, ranks, count, count, itemsize}, *cost, true, begun, begun) +
                    static_cast<int32_t>(count);
     for (int64_t at = 0; at < count; ++at) {
-      last.add(0, ranks[at], builder.spend(kind, ranks[at], after[at]));
+      last.add(0, ranks[at], builder.compute(kind, ranks[at], after[at]));
       builder.edge(told++, last.tasks.back());
     }
     return builder.finish(first, last);

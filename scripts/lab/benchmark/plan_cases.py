@@ -31,6 +31,24 @@ def _alexnet() -> Any:
     return net
 
 
+def _convolutions(normalized: bool) -> Any:
+    """Convolutions that take most of the computing, with or without BatchNorm, and dense layers with most weights."""
+    net = nn.HybridSequential(prefix='net_')
+
+    def add_convolution(channels: int, inputs: int, pools: bool) -> None:
+        net.add(nn.Conv2D(channels, 3, padding=1, in_channels=inputs))
+        if normalized:
+            net.add(nn.BatchNorm(in_channels=channels))
+        net.add(nn.Activation('relu'), *[nn.MaxPool2D(2, 2)] * pools)
+    with net.name_scope():
+        add_convolution(16, 3, False)
+        add_convolution(32, 16, True)
+        add_convolution(32, 32, True)
+        net.add(nn.Flatten(), nn.Dense(1024, in_units=4608, activation='relu'),
+                nn.Dense(1024, in_units=1024, activation='relu'), nn.Dense(50, in_units=1024))
+    return net
+
+
 class _LanguageModel(gluon.HybridBlock):
     """Words in, words out: a recurrent layer, and a dense softmax over all words with its loss."""
 
@@ -80,6 +98,11 @@ def _images(ranks: int) -> Dict[str, Any]:
     return found
 
 
+def _placed(ranks: int) -> Dict[str, Any]:
+    """As of images, and all on one rank, while the others wait."""
+    return dict(_images(ranks), alone=parallel.layers({'*': {'ranks': [0], 'samples': 1}}))
+
+
 def _recurrent(ranks: int) -> Dict[str, Any]:
     found = _common(ranks)
     found['vocabulary'] = parallel.layers({'*dense*': {'channels': ranks}, '*log_softmax*': {'channels': ranks},
@@ -101,6 +124,8 @@ PLAN_CASES: Dict[str, PlanCase] = {
     'resnet18': PlanCase(lambda: vision.resnet18_v1(classes=100, prefix='net_'), 4, ((3, 64, 64),), ('float32',),
                          _images),
     'language': PlanCase(_LanguageModel, 4, ((20,), (20,)), ('float32', 'float32'), _recurrent),
+    'convolutions': PlanCase(lambda: _convolutions(False), 8, ((3, 48, 48),), ('float32',), _placed),
+    'normalized': PlanCase(lambda: _convolutions(True), 8, ((3, 48, 48),), ('float32',), _placed),
     'recommender': PlanCase(_Recommender, 64, ((2,),), ('float32',), _dense),
 }
 

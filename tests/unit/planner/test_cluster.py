@@ -1,5 +1,6 @@
 """Cluster files: what is written is read, and whatever cannot be is refused by its key."""
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -33,6 +34,11 @@ def changed(value, new, *keys):
 
 WRITTEN = json.loads(json.dumps(CLUSTER.as_json()))
 
+#: With a reference, and cores that slow each other down.
+SLOWED = dataclasses.replace(CLUSTER, reference=(0.006, 0.005, 0.004), hosts=(
+    Host('a', 3, 3.0, 0.0, 0.8, 1 << 30, (1.0, 0.9, 0.8)), CLUSTER.hosts[1]))
+MORE = json.loads(json.dumps(SLOWED.as_json()))
+
 
 def test_what_is_saved_is_loaded(tmp_path):
     path = str(tmp_path / 'cluster.json')
@@ -41,6 +47,36 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert CLUSTER.ranks == 3 and [CLUSTER.host_of(rank) for rank in range(3)] == [0, 0, 1]
     with pytest.raises(IndexError):
         CLUSTER.host_of(3)
+
+
+def test_speeds_and_the_reference_are_in_the_file_where_they_are_known(tmp_path):
+    path = str(tmp_path / 'cluster.json')
+    save(path, SLOWED)
+    assert load(path) == SLOWED and load(path).digest() == SLOWED.digest() != CLUSTER.digest()
+    # Digests of clusters without them are those of former versions.
+    assert 'reference' not in WRITTEN and not any('speeds' in host for host in WRITTEN['hosts'])
+    found = cluster_from_json(without(MORE, 'hosts', 0, 'speed'))
+    assert found == SLOWED and found.hosts[0].speed == 0.8
+
+
+def test_speeds_by_the_number_of_busy_cores():
+    assert [host.speeds_of(2) for host in SLOWED.hosts] == [[1.0, 0.9], [0.5, 0.5]]
+    assert [host.speeds_of(4) for host in SLOWED.hosts] == [[1.0, 0.9, 0.8, 0.8], [0.5] * 4]
+
+
+@pytest.mark.parametrize('value, words', [
+    (changed(MORE, 0.9, 'hosts', 0, 'speeds'), 'hosts[0].speeds=0.9: give a list of numbers above 0'),
+    (changed(MORE, [1.0, 0.0], 'hosts', 0, 'speeds'), 'hosts[0].speeds=[1.0, 0.0]: give a list of numbers above 0'),
+    (changed(MORE, [True], 'hosts', 0, 'speeds'), 'hosts[0].speeds=[True]: give a list of numbers above 0'),
+    (changed(MORE, [1.0, 1.15], 'hosts', 0, 'speeds'), 'hosts[0].speeds=[1.0, 1.15]: give numbers that do not grow'),
+    (changed(MORE, [1.0, 0.9], 'hosts', 0, 'speeds'), 'hosts[0].speed=0.8: give the last one of speeds, 0.9, or leave'),
+    (changed(MORE, 3, 'reference'), 'reference=3: give an object'),
+    (without(MORE, 'reference', 'memory'), 'reference.memory=None: give a number'),
+    (changed(MORE, 0, 'reference', 'dense'), 'reference.dense=0.0: give seconds, more than 0')])
+def test_speeds_and_references_that_cannot_be_are_refused(value, words):
+    with pytest.raises(InputError) as caught:
+        cluster_from_json(value)
+    assert 'cluster: ' + words in str(caught.value)
 
 
 def test_what_may_be_left_out():
@@ -73,7 +109,7 @@ def test_what_may_be_left_out():
     (changed(WRITTEN, [1], 'hosts', 0, 'name'), 'hosts[0].name=[1]: give a text'),
     (changed(WRITTEN, 10 ** 7, 'hosts', 0, 'ranks'), 'hosts[].ranks: 10000001 in all: give at most 16384'),
     (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key: take it out; there are burst_s, cores, '
-                                              'memory_bytes, name, ranks, speed'),
+                                              'memory_bytes, name, ranks, speed, speeds'),
     (without(WRITTEN, 'link'), 'link=None: give an object'), (without(WRITTEN, 'memory'), 'memory=None'),
     (without(WRITTEN, 'link', 'rate'), 'link.rate=None: give a number'),
     (changed(WRITTEN, 0, 'link', 'rate'), 'link.rate=0.0: give bytes a second, more than 0'),

@@ -18,11 +18,12 @@ from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.parallel.split import PartPlace
 from mxhybrid.parallel.traced import traced
-from mxhybrid.planner import profile_file, stopwatch
+from mxhybrid.planner import profile_file, stopwatch, timing_batch
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.pieces import piece_of
 from mxhybrid.planner.profile_file import merge_profiles, read_profiles
 from mxhybrid.planner.profiles import Profiles
+from mxhybrid.planner.reference import Reference, reading_of
 from mxhybrid.planner.roofline import Timed, TimedParts, Work, roof_seconds, work_of
 from mxhybrid.planner.still import index_limits, still
 from mxhybrid.planner.stopwatch import PartSeconds, ProgramWatch, call_seconds, part_seconds
@@ -503,15 +504,109 @@ def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
         read_profiles(one)
 
 
-def test_a_file_that_cannot_be_written_is_told_and_times_stay(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
     profiles = Profiles(str(tmp_path / 'profiles.json'))
-    found = profiles.reference()
-    profiles.save()
-    profiles.save()
+    found = []
+    for one in operators(images, 'Activation'):
+        found.append(profiles.part(images.graph, one, place(images.graph, one)))
+        profiles.save()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
-    assert profiles.reference() == found and profiles.measured == 1
+    again = [profiles.part(images.graph, one, place(images.graph, one)) for one in operators(images, 'Activation')]
+    assert again == found
+    assert profiles.measured == 1
+
+
+class Machine:
+    """Batches and parts of a machine that is as fast and as busy as is said; a part takes a second where it is new."""
+
+    def __init__(self, monkeypatch):
+        self.slower, self.problem, self.batches = 1.0, '', 0
+        monkeypatch.setattr('mxhybrid.planner.profiles.TimingBatch', lambda: self)
+        monkeypatch.setattr('mxhybrid.planner.profiles.part_seconds',
+                            lambda program: PartSeconds(self.slower, 2 * self.slower))
+
+    @property
+    def reference(self):
+        self.batches += 1
+        return Reference(0.001 * self.slower, 0.002 * self.slower, 0.003 * self.slower)
+
+    def end(self):
+        return self.problem
+
+
+def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(images, tmp_path, monkeypatch):
+    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
+    first, second, third = operators(images, 'Convolution')
+    profiles = Profiles(path)
+    assert profiles.part(graph, first, place(graph, first)) == (1, 2)
+    profiles.save()
+    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
+    machine.slower = 1.25
+    assert profiles.part(graph, second, place(graph, second)) == pytest.approx((1, 2))
+    # Another process finds the machine as slow, and what was kept as it was.
+    again = Profiles(path)
+    half = place(graph, third, d2=(0, 4))
+    assert again.part(graph, third, half) == pytest.approx((1, 2)) and again.reference() == (0.001, 0.002, 0.003)
+    again.save()
+    assert Profiles(path, measure=False).part(graph, third, half) == pytest.approx((1, 2))
+    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
+
+
+def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkeypatch, caplog):
+    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
+    first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
+        images, 'BatchNorm'))
+    machine.slower, machine.problem = 1.3, 'other programs have 50 % of the processors'
+    profiles = Profiles(path)
+    for pair in (first, second):
+        profiles.part(graph, *pair)
+        profiles.save()
+    assert not os.path.exists(path) and profiles.measured == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and 'busy: other programs have 50 % of the processors' in told[0] and path in told[0]
+    # It goes by them all the same, and what is timed on the quiet machine is kept.
+    machine.slower, machine.problem = 1.0, ''
+    profiles.part(graph, *third)
+    profiles.save()
+    assert len(read_profiles(path)['parts']) == 1 and profiles.measured == 3
+    profiles.part(graph, *first)
+    assert profiles.measured == 3
+    machine.problem = 'other programs have 50 % of the processors'
+    keeping = Profiles(path, keep_busy=True)
+    keeping.part(graph, *first)
+    keeping.save()
+    assert len(read_profiles(path)['parts']) == 2 and len(caplog.records) == 1
+
+
+def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    for slower in (1.0, 2.0):
+        merge_profiles(path, {'parts': {'Convolution %g' % slower: [slower, 2 * slower, 3.0, 4.0]},
+                              'programs': {'program %g' % slower: [slower, slower]},
+                              'reference': {'seconds': [slower, slower, slower]}})
+    found = read_profiles(path)
+    assert found['reference'] == {'seconds': [1.0, 1.0, 1.0]}
+    assert found['parts'] == dict.fromkeys(['Convolution 1', 'Convolution 2'], [1.0, 2.0, 3.0, 4.0])
+    assert found['programs'] == dict.fromkeys(['program 1', 'program 2'], [1.0, 1.0])
+
+
+def test_a_batch_that_something_disturbs_says_so(monkeypatch):
+    readings = []
+    monkeypatch.setattr(timing_batch, 'read_reference', lambda *_: readings.pop(0))
+    monkeypatch.setattr(timing_batch, '_MOVED', 0.1)
+    monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 0.1)
+    quiet, slow = Reference(1, 1, 1), Reference(1.2, 1.2, 1.2)
+    share = [0.0]
+    monkeypatch.setattr(timing_batch.OtherPrograms, 'share', lambda self: share[0])
+    for first, last, others, words in [
+            (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'it became 0.83 times as fast meanwhile'),
+            (slow, quiet, 0.0, 'it became 1.20 times as fast meanwhile'),
+            (quiet, quiet, 0.3, 'other programs had 30 % of the processors')]:
+        readings[:] = [reading_of([first], 0.0), reading_of([last], 0.0)]
+        batch, share[0] = timing_batch.TimingBatch(), others
+        assert batch.reference == first and batch.end() == words
 
 
 def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):

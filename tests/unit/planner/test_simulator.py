@@ -7,11 +7,14 @@ from mxhybrid.planner import slots
 from mxhybrid.planner.block import Block
 from mxhybrid.planner.cluster import Bucket
 from mxhybrid.planner.engine import PYTHON, compiled_engine
+from mxhybrid.planner.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator import Simulation
 
 pytestmark = pytest.mark.any_python
 
 RESOURCES = [Bucket(1.0), Bucket(2.0), Bucket(1.0, 3.0, 4.0), Bucket(0.7, 2.5, 1.0)]
+#: Resources that slow each other down, or none.
+GROUPS = st.sampled_from([(), (ResourceGroup((0, 1), (1.0, 0.6)),)])
 KEYS = 7
 PORTS = 3
 
@@ -51,8 +54,8 @@ def outcome(simulation):
     return {key: (times.starts.tolist(), times.ends.tolist()) for key, times in simulation.timeline().items()}
 
 
-def fresh(found):
-    simulation = Simulation(RESOURCES, engine=PYTHON)
+def fresh(found, groups=()):
+    simulation = Simulation(RESOURCES, engine=PYTHON, groups=groups)
     return simulation.run(found), outcome(simulation)
 
 
@@ -67,33 +70,34 @@ def little_room():
 
 @settings(max_examples=120, deadline=None)
 @given(whole_steps(), st.lists(st.tuples(changes(), st.booleans()), min_size=1, max_size=4),
-       st.sampled_from([1, 2, 5, None]))
+       st.sampled_from([1, 2, 5, None]), GROUPS)
 @pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])
-def test_changes_are_fresh_runs_to_the_last_bit(little_room, engine, found, events, stride):
-    simulation = Simulation(RESOURCES, stride, engine)
+def test_changes_are_fresh_runs_to_the_last_bit(little_room, engine, found, events, stride, groups):
+    simulation = Simulation(RESOURCES, stride, engine, groups)
     simulation.run(found)
     now = {block.key: block for block in found}
     for change, keep in events:
         then = {key: block for key, block in {**now, **change}.items() if block is not None}
-        assert (simulation.change(change), outcome(simulation)) == fresh(then.values())
+        assert (simulation.change(change), outcome(simulation)) == fresh(then.values(), groups)
         if keep:
             now = then
         else:
             simulation.undo()
-            assert (simulation.seconds, outcome(simulation)) == fresh(now.values())
-    last = Simulation(RESOURCES)
+            assert (simulation.seconds, outcome(simulation)) == fresh(now.values(), groups)
+    last = Simulation(RESOURCES, groups=groups)
     last.run(now.values())
     assert simulation.critical_path() == last.critical_path()
 
 
 @settings(max_examples=150, deadline=None)
-@given(whole_steps(), changes(), changes(), st.sampled_from([0.0, 0.3, 0.7, 0.99, 1.0, 1.5]), st.sampled_from([1, 3]))
-def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, change, other, share, stride):
+@given(whole_steps(), changes(), changes(), st.sampled_from([0.0, 0.3, 0.7, 0.99, 1.0, 1.5]), st.sampled_from([1, 3]),
+       GROUPS)
+def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, change, other, share, stride, groups):
     now = {block.key: block for block in found}
-    expected, times = fresh([block for block in {**now, **change}.values() if block is not None])
+    expected, times = fresh([block for block in {**now, **change}.values() if block is not None], groups)
     limit, said = share * expected, []
     for engine in (PYTHON, compiled_engine()):
-        simulation = Simulation(RESOURCES, stride, engine)
+        simulation = Simulation(RESOURCES, stride, engine, groups)
         simulation.run(found)
         said.append(simulation.change(change, limit))
         if expected <= limit:
@@ -102,7 +106,7 @@ def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, ch
             assert limit < said[-1] <= expected
         simulation.undo()
         assert (simulation.change(other), outcome(simulation)) == fresh(
-            [block for block in {**now, **other}.values() if block is not None])
+            [block for block in {**now, **other}.values() if block is not None], groups)
     assert said[0] == said[1]
 
 
@@ -113,6 +117,50 @@ def test_what_is_left_to_do_tells_before_it_is_done():
     assert simulation.change({1: many}, 100.0) == pytest.approx((300 - 6) / 2)
     simulation.undo()
     assert simulation.change({1: many}, 147.0) == pytest.approx(147.0)
+
+
+@pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])
+@pytest.mark.parametrize('first, second, starts, ends, free', [
+    # Both all the time: the first one's end is known before the second one comes, what follows it is put off.
+    ((0.0, 2.0), (0.0, 2.0), (0.0, 0.0), (2.0, 4.0), (4.0, 4.0)),
+    # One is done first: from then on the other one is alone.
+    ((0.0, 3.0), (0.0, 1.0), (0.0, 0.0), (3.0, 2.0), (4.0, 2.0)),
+    # The second one comes later, and ends alone: 1 of its 3 while the first does its last one.
+    ((0.0, 2.0), (1.0, 3.0), (0.0, 1.0), (2.0, 5.0), (3.0, 5.0)),
+    # They have nothing to do with each other.
+    ((0.0, 2.0), (2.0, 1.0), (0.0, 2.0), (2.0, 3.0), (2.0, 3.0))])
+def test_busy_cores_slow_each_other_down(engine, first, second, starts, ends, free):
+    """Two of which each has half of its speed while both are busy; a task comes after some seconds, and takes some."""
+    simulation = Simulation([Bucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1), (1.0, 0.5))])
+    blocks = [Block(number, [-1, core, core], [0.0, work, 1e-9], latency=[delay, 0.0, 0.0], inner=[(0, 1), (1, 2)])
+              for number, (core, (delay, work)) in enumerate([(0, first), (1, second)])]
+    simulation.run(blocks + [Block(2, [2], [7.0])])  # which is in no group
+    found = simulation.timeline()
+    assert [found[number].starts[1] for number in (0, 1)] == pytest.approx(starts)
+    assert [found[number].ends[1] for number in (0, 1)] == pytest.approx(ends)
+    assert [found[number].starts[2] for number in (0, 1)] == pytest.approx(free)
+    assert found[2].ends[0] == 7.0
+
+
+@pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])
+def test_the_more_cores_are_busy_the_slower_each_of_them_is(engine):
+    """All work is done as a fluid model has it, once all have begun: 3 of three, then of two, then of one."""
+    shares = (1.0, 0.8, 0.5)
+    simulation = Simulation([Bucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1, 2), shares)])
+    work = [1.0, 2.0, 4.0]
+    simulation.run([Block(core, [core, core], [work[core], 1e-9], inner=[(0, 1)]) for core in range(3)])
+    found = [times.starts[1] for times in simulation.timeline().values()]
+    assert found == pytest.approx([1 / 0.5, 1 / 0.5 + 1 / 0.8, 1 / 0.5 + 1 / 0.8 + 2], rel=1e-6)
+
+
+@pytest.mark.parametrize('group, words', [
+    (ResourceGroup((0, 1), (1.0,)), 'shares='), (ResourceGroup((0, 1), (0.9, 0.8)), 'shares='),
+    (ResourceGroup((0, 1), (1.0, 1.1)), 'shares='), (ResourceGroup((0, 1), (1.0, 0.0)), 'shares='),
+    (ResourceGroup((0, 4), (1.0, 0.8)), 'resource 4'), (ResourceGroup((0, 2), (1.0, 0.8)), 'resource 2'),
+    (ResourceGroup((0, 0), (1.0, 0.8)), 'resource 0')])
+def test_groups_that_cannot_be_are_refused(group, words):
+    with pytest.raises(InputError, match='group 0: ' + words):
+        Simulation(RESOURCES, groups=[group])
 
 
 @pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])

@@ -12,12 +12,17 @@ from mxhybrid.parallel.plan_kinds import data_parallel, grid, one_weird_trick
 from mxhybrid.parallel.program import Parts, Program
 from mxhybrid.parallel.shares import Shares
 from mxhybrid.planner import step_model
+from mxhybrid.planner.block import Block
 from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import Bucket, Host, TransferCost
-from mxhybrid.planner.machine import Machine
+from mxhybrid.planner.engine import PYTHON, compiled_engine
+from mxhybrid.planner.machine import Machine, Tasks
 from mxhybrid.planner.plan_problem import PlanProblem, random_decisions
+from mxhybrid.planner.reference import Reference
+from mxhybrid.planner.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator import Simulation
 from mxhybrid.planner.step_blocks import StepBlocks
+from mxhybrid.planner.step_model import StepModel
 from mxhybrid.planner.transfers import Transfers
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
 
@@ -196,6 +201,56 @@ def test_a_quota_of_whole_cores_is_no_share():
     assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
         Bucket(1.0), Bucket(1.0), Bucket(0.5, 1.0, 0.1)]
     assert Simulation(machine.resources)
+
+
+#: Two hosts of two cores, which have four fifths of their speed while both are busy.
+SLOWED = tuple(Host('host%d' % at, 2, 2.0, 0.0, 0.8, None, (1.0, 0.8)) for at in range(2))
+
+
+def test_cores_of_a_host_slow_each_other_down():
+    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED + (Host('c', 2, 2.0, 0.0, 0.5), Host('d', 1, 1.0))))
+    assert machine.groups == [ResourceGroup((0, 1), (1.0, 0.8)), ResourceGroup((2, 3), (1.0, 0.8))]
+    assert machine.speed.tolist() == [1.0] * 4 + [0.5] * 2 + [1.0]
+    assert machine.shared.tolist() == [0.8] * 4 + [1.0] * 3
+    # Cores by quota with a burst are slowed down all the time.
+    quota = dataclasses.replace(SLOWED[0], cores=2.0, ranks=4, burst_s=0.1)
+    assert Machine(dataclasses.replace(cluster(), hosts=(quota,))).groups  # whole cores are no shares
+    quota = dataclasses.replace(SLOWED[0], cores=0.5, burst_s=0.1)
+    machine = Machine(dataclasses.replace(cluster(), hosts=(quota,)))
+    assert machine.groups == [] and machine.speed.tolist() == [0.8, 0.8]
+
+
+def test_speeds_are_beside_the_reference_of_the_cluster():
+    there = dataclasses.replace(cluster(), hosts=SLOWED, reference=(1.0, 1.0, 1.0))
+    # Where operators were timed the pieces took twice as long: the cluster is twice as fast.
+    assert Machine(there, Reference(2.0, 2.0, 2.0)).speed.tolist() == [2.0] * 4
+    assert Machine(there).speed.tolist() == [1.0] * 4
+
+
+def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone():
+    machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
+    tasks = Tasks(machine)
+    tasks.compute('forward', 0, 1.0)
+    tasks.spend('step', 1, 1.0)
+    seconds = {}
+    for ranks in ((0,), (1,), (0, 1)):
+        block = Block(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
+        seconds[ranks] = Simulation(machine.resources, groups=machine.groups).run([block])
+    assert seconds == {(0,): pytest.approx(1.0), (1,): pytest.approx(0.8), (0, 1): pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize('plan', [data_parallel(), grid(model=2, batch=2), grid(domain=(2,), batch=2)])
+def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
+    planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
+    splits, machine = planned.splits(plan), planned.model.machine
+    plain = StepModel(planned.model.step_graph, machine, planned._part_times(False), transfers=Transfers(machine))
+    found = []
+    for model in (planned.model, plain):
+        blocks = list(StepBlocks(model, splits, 2).blocks.values())
+        found += [Simulation(machine.resources, engine=engine, groups=machine.groups).run(blocks)
+                  for engine in (compiled_engine(), PYTHON)]
+    assert len(set(found)) == 1
+    assert found[0] > Simulation(machine.resources).run(StepBlocks(planned.model, splits, 2).blocks.values())
 
 
 def test_one_rank_computes_one_after_the_other():
