@@ -51,7 +51,8 @@ class WorkedSeconds(NamedTuple):
     own: float
 
 
-def others_share(processors: Sequence[Any], before: Sequence[WorkedSeconds], after: Sequence[WorkedSeconds]) -> List[float]:
+def others_share(processors: Sequence[Any], before: Sequence[WorkedSeconds], after: Sequence[WorkedSeconds]
+                 ) -> List[float]:
     """Return the share of its processors that programs outside of the job had, by rank.
 
     Parameters
