@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "mapping.h"
+
 namespace lane {
 namespace {
 
@@ -80,7 +82,7 @@ Memory::Memory(int descriptor, size_t size) : size_((size + Layout::kPage - 1) /
 }
 
 void Memory::map(int descriptor) {
-  void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+  void* base = map_memory(descriptor, size_);
   if (base == MAP_FAILED) {
     release();
     throw Refused(refused("cannot map shared memory", size_, errno));
@@ -89,7 +91,7 @@ void Memory::map(int descriptor) {
 }
 
 void Memory::release() {
-  if (base_ != nullptr) munmap(base_, size_);
+  if (base_ != nullptr) unmap_memory(base_, size_);
   if (descriptor_ >= 0) {
     int saved = errno;
     close(descriptor_);

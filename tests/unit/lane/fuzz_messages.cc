@@ -434,8 +434,8 @@ class Hosts {
     if (sum.under_way()) return;
     if (sum.rounds > 0) ++results;
     ++sum.rounds;
-    sum.given.at<SumGiven>(0)->count.fetch_add(1);
-    worker_.block().at<WorkerBlock>(0)->given.fetch_add(1);
+    sum.given.at<SumGiven>(0)->count.add();
+    worker_.block().at<WorkerBlock>(0)->given.add();
   }
   void give_bytes(Link& link, Reader& reader) {
     const uint64_t tag = reader.byte() % 4;
@@ -465,7 +465,7 @@ class Hosts {
   }
   void changed(Way& way, uint32_t ring) {
     way.mark(ring, worker_.block().at<WorkerBlock>(0)->moved.load());
-    worker_.block().at<WorkerBlock>(0)->moved.fetch_add(1);
+    worker_.block().at<WorkerBlock>(0)->moved.add();
   }
   void reopen(OpenSum& sum) {
     if (!sum.given.mapped() || sum.under_way()) return;

@@ -1,6 +1,8 @@
-// Jobs of several hosts in one process: workers push and pull at random and compare with what they know must come out.
+// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Nodes and workers
+// are threads of one process, in which sanitizers see all of them, or processes, as in a real job.
 // For sanitizers, see test_sanitizers.py.  Ends with 1 where something else comes out.
-#include <sys/socket.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,139 +15,38 @@
 #include <thread>
 #include <vector>
 
-#include "worker.h"
+#include "job.h"
 
 using namespace lane;
 
 namespace {
 
-constexpr int kLimitMs = 60000;
-constexpr uint32_t kWidth = 3;
-
-void check(bool fine, const char* what) {
-  if (fine) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::_Exit(1);
-}
+constexpr uint32_t kTables = 3;
+constexpr uint32_t kSmallSums = 2;
 
 /// Whether a worker pushes a row in a step, which all can tell.
 bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
   return (worker * 2654435761U + step * 40503U + static_cast<uint32_t>(row) * 2246822519U) >> 30 == 0;
 }
 
-struct Job {
-  Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& nodes_on) {
-    for (uint32_t host = 0; host < nodes_on.size(); ++host) roster.hosts.insert(roster.hosts.end(), nodes_on[host], host);
-    roster.workers = workers_on;
-    for (uint32_t number = 0; number < roster.hosts.size(); ++number) {
-      nodes.push_back(std::make_unique<Node>(number, roster, [](uint32_t, uint32_t, const List&) {},
-                                             [](const std::string& why) { check(false, why.c_str()); }));
-      for (uint32_t other = 0; other < number; ++other) {
-        if (roster.hosts[other] == roster.hosts[number]) continue;
-        int pair[2];
-        check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
-        // What is sent stays with its sender for a while, as on a slow link.
-        const int little = 4096;
-        for (int end : pair) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-        nodes[number]->connect(other, pair[0]);
-        nodes[other]->connect(number, pair[1]);
-      }
-    }
-    for (uint32_t host = 0; host < workers_on.size(); ++host) {
-      for (uint32_t local = 0; local < workers_on[host]; ++local) {
-        workers.push_back(std::make_unique<Worker>(roster, host));
-        hosts.push_back(host);
-        locals.push_back(local);
-        for (uint32_t node : roster.nodes_of(host)) {
-          nodes[node]->add_worker(local, workers.back()->block().descriptor());
-          workers.back()->add_node(node, dup(nodes[node]->bell()), nodes[node]->block().descriptor());
-        }
-      }
-    }
-    for (auto& node : nodes) node->start();
-  }
-
-  void add_sum(uint32_t number, uint32_t size) {
-    for (size_t i = 0; i < workers.size(); ++i) {
-      const uint32_t node = workers[i]->sums_node(number);
-      const int mine = workers[i]->sums().open(number, workers[i]->position(node), Dtype::kFloat32, size);
-      const int theirs = nodes[node]->open_sum(number, locals[i], Dtype::kFloat32, size, mine);
-      workers[i]->sums().attach(number, theirs);
-      close(theirs);
-    }
-  }
-
-  /// Ways between all workers.
-  void link() {
-    constexpr size_t kRoomOfTests = 1 << 25;
-    std::vector<std::vector<int>> inboxes(workers.size(), std::vector<int>(workers.size(), -1));
-    for (uint32_t me = 0; me < workers.size(); ++me) {
-      for (uint32_t other = 0; other < workers.size(); ++other) {
-        if (other == me) continue;
-        const int inbox = workers[me]->moves()->open_inbox(other, kRoomOfTests);
-        if (hosts[other] == hosts[me]) {
-          inboxes[me][other] = dup(inbox);
-          continue;
-        }
-        Node& node = *nodes[workers[me]->ways_node(me, other)];
-        node.open_way(locals[me], false, other, me, hosts[other], inbox);
-        node.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRoomOfTests));
-      }
-    }
-    for (uint32_t me = 0; me < workers.size(); ++me) {
-      for (uint32_t other = 0; other < workers.size(); ++other) {
-        if (other == me) continue;
-        if (hosts[other] != hosts[me]) {
-          workers[me]->moves()->link_by_node(other, workers[me]->position(workers[me]->ways_node(me, other)));
-          continue;
-        }
-        workers[me]->moves()->link(other, inboxes[other][me], workers[other]->block().descriptor());
-        close(inboxes[other][me]);
-      }
-    }
-  }
-
-  void add_table(uint32_t number, const TableShape& shape) {
-    for (auto& node : nodes) node->add_table(number, shape);
-    for (size_t i = 0; i < workers.size(); ++i) {
-      const int mine = workers[i]->add_table(number, shape);
-      for (uint32_t node : roster.nodes_of(hosts[i])) {
-        nodes[node]->attach(number, locals[i], mine);
-        workers[i]->attach(number, node, nodes[node]->table_descriptor(number));
-      }
-    }
-    Rule rule;
-    rule.kind = Kind::kSgd;
-    rule.lr = 1;
-    rule.rescale = -1;
-    for (uint32_t part = 0; part < shape.partitions(); ++part) {
-      nodes[shape.owners[part]]->set_rule(number, part, rule);
-    }
-  }
-
-  Roster roster;
-  std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<std::unique_ptr<Worker>> workers;
-  std::vector<uint32_t> hosts, locals;
-};
-
 /// What MXNet's engine would do once a sum is there.
 void set(void*, void* there, const void*) { static_cast<std::atomic<bool>*>(there)->store(true); }
 
-/// What one worker does with dense sums: several are under way at the same time.
+/// What one worker does with dense sums: several are under way at the same time, the first ones more often.
 void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   Worker& worker = *job.workers[me];
   std::vector<std::atomic<bool>> there(sizes.size());
   for (uint32_t step = 0; step < steps; ++step) {
-    for (uint32_t i = 0; i < sizes.size(); ++i) {
-      const uint32_t which = me % 2 ? i : static_cast<uint32_t>(sizes.size()) - 1 - i;
+    const uint32_t count = step < steps / 4 ? static_cast<uint32_t>(sizes.size()) : kSmallSums;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t which = me % 2 ? i : count - 1 - i;
       WorkerSums::Sum& sum = worker.sums().sum(which);
       float* values = reinterpret_cast<float*>(sum.given());
       for (uint32_t k = 0; k < sizes[which]; ++k) values[k] = static_cast<float>((me + k + step) % 7);
       there[which].store(false);
       sum.begin({set, nullptr, &there[which]});
     }
-    for (uint32_t which = 0; which < sizes.size(); ++which) {
+    for (uint32_t which = 0; which < count; ++which) {
       for (int waited = 0; !there[which].load(); ++waited) {
         check(waited < 10 * kLimitMs, "a sum that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -240,12 +141,14 @@ void train(Job& job, uint32_t me, uint32_t table, uint64_t rows, uint32_t steps)
     const std::vector<float> ones(ids.size() * kWidth, 1);
     check(worker.push(table, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
                       kLimitMs), "a push that does not end");
+    if (step % 3 == 1) continue;  // pushes without pulls
     const uint32_t kinds[] = {0, 0, kExact, kFence};
     for (uint32_t i = 0; i < 3; ++i) {
       const uint32_t flags = kinds[random() % 4];
       ids.clear();
       for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
-        if (random() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
+        // Exact pulls are large: those of several workers of a host wait for each other's room.
+        if (flags == kExact ? random() % 4 : random() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
       }
       std::vector<float> found(ids.size() * kWidth, -1);
       const int ticket = worker.ask(table, ids.data(), static_cast<uint32_t>(ids.size()), flags);
@@ -256,41 +159,104 @@ void train(Job& job, uint32_t me, uint32_t table, uint64_t rows, uint32_t steps)
   }
 }
 
+uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
+
+const std::vector<uint32_t> kSums = {1, 100, 40000, 150000}, kMoved = {2, 3, 1000, 5000, 100000, 300000};
+
+void set_up(Job& job, bool halves) {
+  const uint32_t nodes = static_cast<uint32_t>(job.nodes.size());
+  for (uint32_t table = 0; table < kTables; ++table) {
+    TableShape shape;
+    shape.rows = rows_of(table);
+    shape.width = kWidth;
+    shape.halves = halves;  // small whole numbers come through unchanged
+    for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
+      // All of the last table lies on one node: others of its host handle nothing of it.
+      shape.owners.push_back(table == kTables - 1 ? nodes - 1 : part % nodes);
+    }
+    job.add_table(table, shape);
+  }
+  for (uint32_t which = 0; which < kSums.size(); ++which) job.add_sum(which, kSums[which]);
+  job.link();
+}
+
+/// All that one worker does.
+void work(Job& job, uint32_t me, uint32_t steps) {
+  std::thread trains([&job, me, steps] {
+    for (uint32_t table = 0; table < kTables; ++table) train(job, me, table, rows_of(table), steps);
+  });
+  std::thread adds_up([&job, me, steps] { add_up(job, me, kSums, steps); });
+  move_about(job, me, kMoved, steps / 2);
+  adds_up.join();
+  trains.join();
+}
+
+void run_in_threads(Job& job, uint32_t steps) {
+  for (auto& node : job.nodes) node->start();
+  std::vector<std::thread> threads;
+  for (uint32_t me = 0; me < job.workers.size(); ++me) threads.emplace_back(work, std::ref(job), me, steps);
+  for (auto& thread : threads) thread.join();
+  for (auto& worker : job.workers) worker->drop_table(0);
+  for (auto& node : job.nodes) node->drop_table(0);
+  for (auto& node : job.nodes) check(node->close(kLimitMs), "a node that does not end");
+}
+
+/// A process that does something and ends well.
+template <typename Function>
+pid_t fork_off(Function function) {
+  const pid_t process = fork();
+  check(process >= 0, "fork");
+  if (process > 0) return process;
+  function();
+  std::_Exit(0);
+}
+
+void run_in_processes(Job& job, uint32_t steps) {
+  int end[2];
+  check(pipe(end) == 0, "pipe");
+  std::vector<pid_t> nodes, workers;
+  for (auto& node : job.nodes) {
+    nodes.push_back(fork_off([&] {
+      close(end[1]);
+      node->start();
+      char nothing;
+      check(read(end[0], &nothing, 1) == 0, "read");  // until workers have ended
+      check(node->close(kLimitMs), "a node that does not end");
+    }));
+  }
+  for (uint32_t me = 0; me < job.workers.size(); ++me) {
+    workers.push_back(fork_off([&] {
+      close(end[1]);
+      work(job, me, steps);
+    }));
+  }
+  close(end[0]);
+  const auto ends_well = [](pid_t process) {
+    int status = 1;
+    return waitpid(process, &status, 0) == process && status == 0;
+  };
+  bool fine = true;
+  for (pid_t worker : workers) fine = ends_well(worker) && fine;
+  for (pid_t node : nodes) {
+    if (!fine) kill(node, SIGKILL);
+  }
+  close(end[1]);
+  for (pid_t node : nodes) fine = ends_well(node) && fine;
+  check(fine, "a process failed");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const uint32_t steps = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 20;
+  const bool in_processes = argc > 2 && std::string(argv[2]) == "processes";
   const std::vector<std::pair<std::vector<uint32_t>, std::vector<uint32_t>>> shapes = {
       {{1}, {1}}, {{3}, {2}}, {{1, 1}, {1, 1}}, {{2, 3}, {1, 2}}, {{2, 1, 2}, {1, 1, 1}}, {{2, 0}, {1, 1}}};
   for (const auto& [workers, nodes] : shapes) {
     for (const bool halves : {false, true}) {
       Job job(workers, nodes);
-      for (uint32_t table = 0; table < 2; ++table) {
-        TableShape shape;
-        shape.rows = 61 + 40 * table;
-        shape.width = kWidth;
-        shape.halves = halves;  // small whole numbers come through unchanged
-        for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
-          shape.owners.push_back(part % static_cast<uint32_t>(job.nodes.size()));
-        }
-        job.add_table(table, shape);
-      }
-      const std::vector<uint32_t> sizes = {1, 40000, 100, 150000};
-      for (uint32_t which = 0; which < sizes.size(); ++which) job.add_sum(which, sizes[which]);
-      const std::vector<uint32_t> moved = {2, 3, 1000, 5000, 100000, 300000};
-      job.link();
-      std::vector<std::thread> threads;
-      for (uint32_t me = 0; me < job.workers.size(); ++me) {
-        threads.emplace_back([&job, me, steps] {
-          for (uint32_t table = 0; table < 2; ++table) train(job, me, table, 61 + 40 * table, steps);
-        });
-        threads.emplace_back([&job, &sizes, me, steps] { add_up(job, me, sizes, steps / 4); });
-        threads.emplace_back([&job, &moved, me, steps] { move_about(job, me, moved, steps / 2); });
-      }
-      for (auto& thread : threads) thread.join();
-      for (auto& worker : job.workers) worker->drop_table(0);
-      for (auto& node : job.nodes) node->drop_table(0);
-      for (auto& node : job.nodes) check(node->close(kLimitMs), "a node that does not end");
+      set_up(job, halves);
+      in_processes ? run_in_processes(job, steps) : run_in_threads(job, steps);
     }
   }
   std::puts("all rows are right");

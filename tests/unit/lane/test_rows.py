@@ -190,7 +190,9 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
         job.rule(0, ASSIGN)
         for worker in range(4):
             assert job.push(worker, 0, np.arange(2000) if worker == 3 else [], np.ones((2000 * (worker == 3), 3)))
-        tickets = [job.ask(worker, 0, ids, EXACT) for worker, ids in enumerate((rows, rows, own))]
+        tickets = [job.ask(0, 0, rows, EXACT)]
+        assert (job.pull(0, 0, rows[:1]) == 1).all()  # whose answer comes behind the first one
+        tickets += [job.ask(1, 0, rows, EXACT), job.ask(2, 0, own, EXACT)]
         with mmap.mmap(job.node_memories[0, 0], 0) as shared:
             assert (job.take(2, 0, tickets[2], len(own)) == 1).all()
             assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 1

@@ -1,0 +1,173 @@
+// Small scenarios of the lane, in all orders in which their threads may interleave, see explorer.h: the counters of shared.h
+// and the rings of rings.h.  Each is explored as it is, and with mutants of the orders of memory, of which each is found.
+// Ends with 1 where a scenario fails, or a mutant does not.
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "explorer.h"
+#include "job.h"
+
+using namespace lane;
+using explorer::add_thread;
+using explorer::Orders;
+
+namespace {
+
+void serve(Job& job) {
+  for (auto& node : job.nodes) {
+    add_thread([&node = *node] {
+      while (node.turn(kFallbackMs)) {
+      }
+    }, true);
+  }
+}
+
+void add_table(Job& job, uint64_t rows, const std::vector<uint32_t>& owners) {
+  TableShape shape;
+  shape.rows = rows;
+  shape.width = kWidth;
+  shape.owners = owners;
+  job.add_table(0, shape);
+}
+
+std::vector<float> pull(Worker& worker, const std::vector<int64_t>& ids, uint32_t flags) {
+  std::vector<float> rows(ids.size() * kWidth, -1);
+  const int ticket = worker.ask(0, ids.data(), static_cast<uint32_t>(ids.size()), flags);
+  check(worker.take(0, ticket, reinterpret_cast<char*>(rows.data()), kLimitMs), "a pull that does not end");
+  return rows;
+}
+
+/// Two workers push rows of a table, of which one node of their host owns all partitions, and the other one none.
+void rounds() {
+  Job job({2}, {2});
+  add_table(job, 4, {1, 1});
+  serve(job);
+  for (auto& worker : job.workers) {
+    add_thread([&worker = *worker] {
+      const std::vector<float> ones(2 * kWidth, 1);
+      for (uint32_t step = 1; step <= 2; ++step) {
+        const std::vector<int64_t> ids = {0, step};
+        check(worker.push(0, ids.data(), 2, reinterpret_cast<const char*>(ones.data()), kLimitMs), "no push");
+        check(pull(worker, {0}, 0)[0] == static_cast<float>(2 * step), "a wrong row");
+      }
+    });
+  }
+  explorer::run();
+}
+
+/// Exact pulls, of which one waits for the room of another one.
+void pulls() {
+  Job job({3, 1}, {1, 1});
+  add_table(job, 4, {1, 0});
+  serve(job);
+  for (uint32_t me = 0; me < 3; ++me) {
+    add_thread([&worker = *job.workers[me], me] {
+      const std::vector<int64_t> elsewhere = {0, 2}, here = {1};
+      for (float value : pull(worker, me < 2 ? elsewhere : here, kExact)) check(value == 0, "a wrong row");
+    });
+  }
+  explorer::run();
+}
+
+/// What MXNet's engine would do once something is there.
+void count(void*, void* number, const void*) {
+  ++*static_cast<uint32_t*>(number);
+  explorer::announce();
+}
+
+/// Two sums of two workers.
+void sums() {
+  Job job({2}, {1});
+  job.add_sum(0, 1);
+  serve(job);
+  for (auto& worker : job.workers) {
+    add_thread([&worker = *worker] {
+      WorkerSums::Sum& sum = worker.sums().sum(0);
+      uint32_t made = 0;
+      for (uint32_t step = 1; step <= 2; ++step) {
+        const float value = static_cast<float>(step);
+        std::memcpy(sum.given(), &value, sizeof value);
+        sum.begin({count, nullptr, &made});
+        explorer::wait_until([&] { return made == step; });
+        float total;
+        std::memcpy(&total, sum.total(), sizeof total);
+        check(total == 2 * value, "a wrong sum");
+      }
+    });
+  }
+  explorer::run();
+}
+
+/// One worker gives another one arrays by a ring that has room for two, then others by a new tag of the ring.
+void move_arrays(Job& job) {
+  constexpr uint32_t kUses = 3;
+  constexpr uint64_t kElements = 32;
+  job.link();
+  serve(job);
+  for (uint32_t me = 0; me < 2; ++me) {
+    add_thread([&worker = *job.workers[me], me] {
+      const Box all(sizeof(float), {kElements}, {0, {sizeof(float)}});
+      std::vector<float> arrays[kUses];
+      for (uint64_t tag = 0; tag < 2; ++tag) {
+        const auto move = std::make_shared<Move>(worker.moves(), me, tag, Element::kFloat32, false,
+                                                 me * kElements * sizeof(float));
+        me == 0 ? move->send(1, all) : move->receive(0, all);
+        move->open();
+        uint32_t made = 0;
+        for (uint32_t use = 0; use < kUses - tag; ++use) {
+          arrays[use].assign(kElements, me == 0 ? static_cast<float>(10 * tag + use) : -1.0F);
+          char* const data = reinterpret_cast<char*>(arrays[use].data());
+          move->begin(data, data, {count, nullptr, &made});
+        }
+        explorer::wait_until([&] { return made == kUses - tag; });
+        for (uint32_t use = 0; use < kUses - tag; ++use) {
+          check(arrays[use].back() == static_cast<float>(10 * tag + use), "a wrong move");
+        }
+      }
+    });
+  }
+  explorer::run();
+}
+
+void rings() {
+  Job job({2}, {1});
+  move_arrays(job);
+}
+
+void rings_between_hosts() {
+  Job job({1, 1}, {1, 1});
+  move_arrays(job);
+}
+
+struct Scenario {
+  const char* name;
+  void (*run)();
+  uint32_t unusual;  // choices
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint32_t more = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 0;
+  const std::string only = argc > 2 ? argv[2] : "";
+  lane::fail = [](const char* what) { explorer::fail(what); };
+  const Scenario scenarios[] = {{"rounds", rounds, 2}, {"pulls", pulls, 1}, {"sums", sums, 2}, {"rings", rings, 2},
+                                {"rings between hosts", rings_between_hosts, 1}};
+  bool fine = true;
+  for (const Scenario& scenario : scenarios) {
+    if (!only.empty() && only != scenario.name) continue;
+    for (const Orders orders : {Orders::kAsTheyAre, Orders::kNoneSequential, Orders::kAllRelaxed}) {
+      const explorer::Result result = explorer::explore(scenario.run, scenario.unusual + more, orders);
+      const bool is_mutant = orders != Orders::kAsTheyAre;
+      std::printf("%s, %s: %s after %llu runs\n", scenario.name,
+                  orders == Orders::kAsTheyAre        ? "as it is"
+                  : orders == Orders::kNoneSequential ? "nothing sequential"
+                                                      : "all relaxed",
+                  result.failure.empty() ? "fine" : result.failure.c_str(), static_cast<unsigned long long>(result.runs));
+      std::fflush(stdout);
+      fine = fine && result.failure.empty() != is_mutant;
+    }
+  }
+  return fine ? 0 : 1;
+}
