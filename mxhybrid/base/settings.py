@@ -265,8 +265,8 @@ class Settings:
         'the process is seen computing, see faults; at least 3', WORKER_0)
     stall_timeout: float = _declared(
         DEFAULT_STALL_S, _seconds_or_never, 'seconds after which a worker that lives but does not come, while the '
-        'others wait for it, ends the job, unless it saves or loads a checkpoint; the same for a process that says '
-        'nothing and computes; 0: never', WORKER_0)
+        'others wait for it, ends the job, unless it saves or loads a checkpoint; the same for workers that wait for '
+        'each other, and for a process that says nothing and computes; 0: never', WORKER_0)
 
     @property
     def limits(self) -> Limits:

@@ -66,3 +66,21 @@ def test_killed_process(launcher, role, which):
         result = job.wait(timeout=DEADLINE_S).failed()
     assert role in first_failure(result)
     assert 'step 599' not in result.output
+
+
+#: Which calls workers make that are not the same, and words of what is said.
+CALLS = {'pushes': ['waits at standstill.py:', 'worker 0 made push of 1, worker 1 made push of 2'],
+         'no backward': ['waits at standstill.py:', 'worker 1 (host', 'has ended its script',
+                         'the same backward passes'],
+         'a call more': ['number of calls of networks that are split: worker 0 has 2, worker 1 has 3'],
+         'no step': ['worker 1 ended its script after', 'give every worker the same number of steps']}
+
+
+@pytest.mark.parametrize('what', [slow(name) if name in ('a call more', 'no step') else name for name in CALLS])
+def test_workers_that_wait_for_each_other(what):
+    """Each ends by the deadline, and says which calls they are."""
+    result = run_job(BODIES / 'standstill.py', 'horovodrun', workers=2, args=[what], timeout=60,
+                     env={'MXHYBRID_STALL_TIMEOUT': '6', 'MXHYBRID_SILENCE_TIMEOUT': '5'}).failed(*CALLS[what])
+    for rank in range(2):
+        assert any(words in result.output for words in ('worker %d (host' % rank, '[mxhybrid] worker %d' % rank))
+    assert result.seconds < 45  # before the time limit

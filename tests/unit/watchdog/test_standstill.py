@@ -92,8 +92,8 @@ def test_a_worker_that_waits_while_another_computes_after_another_call():
 
 def test_a_difference_in_calls_is_named_where_one_worker_has_not_come():
     watch = Watch(2, worker0='a', worker1='b')
-    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP),
-                         worker1=beats(FORWARD, STEP, waiting=None, busy=False))
+    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
+                         worker1=beats(FORWARD, STEP, waiting=None))
     assert verdict.text.startswith('worker1 has not come to the calls in which others wait')
     assert 'the first difference is call number 2' in verdict.text
 
