@@ -1,5 +1,6 @@
 """Runs networks, many of them in one job, and says what became of each."""
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -90,5 +91,11 @@ def _run_job(directory: Path, names: List[str], workers: int) -> Any:
         except AssertionError as error:
             return Outcome('dies', str(error))
     if result.returncode:
-        return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, result.tail(60)))
+        return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, _cause(result.output)))
     return None
+
+
+def _cause(output: str) -> str:
+    """What workers said before Horovod says that they have ended."""
+    said = [line for line in output.splitlines() if re.match(r'\[\d+\]<', line)]
+    return '\n'.join(said[-30:] or output.splitlines()[-30:])
