@@ -9,9 +9,10 @@ OWN = '-Wl,-Bsymbolic'
 
 # Called by ctypes, so that it needs nothing of Python's; where it cannot be compiled, rows travel by ps-lite.
 LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), depends=glob('mxhybrid/lane/src/*.h'),
-                 language='c++', optional=True, extra_link_args=['-pthread', OWN],
+                 language='c++', optional=True, extra_link_args=['-pthread', '-fopenmp', OWN],
                  # Not contracted: sums and updates are to be the same bits on every machine, and MXNet's.
-                 extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread'])
+                 extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread',
+                                     '-fopenmp'])  # with MXNet's own threads
 
 # The planner's simulator and what makes its tasks; where they cannot be compiled, Python does that.
 SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')),

@@ -90,6 +90,8 @@ _FUNCTIONS = {
                                          _POINTER]),
     'exchange_operator_info': (_POINTER, [_POINTER]),
     'exchange_operator_close': (None, [_POINTER]),
+    'norm_operator_new': (_POINTER, [_INT, _INT, _COUNTS, _U64, _POINTER, _POINTER]),
+    'norm_operator_info': (_POINTER, [_POINTER]),
     'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
     'bundle_share': (_POINTER, [_POINTER]),
     'bundle_close': (None, [_POINTER]),

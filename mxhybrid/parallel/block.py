@@ -147,8 +147,6 @@ class Parallel(gluon.Block):
         if self._programs[training].exchanges:
             self._team.count_call(NETWORK_CALL)
         program, found = self._run(training, args)
-        with autograd.pause():
-            program.average(found, lambda name: self._held.params[name].data())
         return self._network.traced.regroup(found[:program.outputs])
 
     def _check(self, args: Sequence[Any]) -> None:

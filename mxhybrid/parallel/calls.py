@@ -29,15 +29,28 @@ class _Runner:
         self._inputs = program.symbol.list_inputs()
         self._constants = {name: mx.nd.array(values, ctx=mx.cpu(), dtype=values.dtype)
                            for name, values in program.constants.items()}
+        #: Inputs whose gradients are the next values of running averages, and the arrays of these.
+        self._next: Dict[str, Any] = {}
+        self._averages: Dict[str, Any] = {}
         fixed = [at for at, name in enumerate(self._inputs) if name in self._constants or name in params]
         others = [at for at in range(len(self._inputs)) if at not in fixed]
         self._call = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', others), ('param_indices', fixed)])
 
     def run(self, given: Dict[str, Any], params: Any) -> List[Any]:
-        """What the program's symbol makes."""
-        given = {**self._constants, **given, TOKEN: self.token}
+        """What the program's symbol makes, but for what leads."""
+        self._find_averages(params)
+        given = {**self._constants, **self._next, **given, TOKEN: self.token}
         found = self._call(*[given[name] if name in given else params[name].data() for name in self._inputs])
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        return (list(found) if isinstance(found, (list, tuple)) else [found])[self.program.leading:]
+
+    def _find_averages(self, params: Any) -> None:
+        """Have gradients of inputs written to the arrays that running averages have now."""
+        for name, parameter in self.program.averages.items():
+            average = params[parameter].data()
+            if self._averages.get(name) is not average:
+                self._averages[name] = average
+                self._next[name] = mx.nd.zeros(average.shape, ctx=mx.cpu(), dtype=average.dtype)
+                autograd.mark_variables([self._next[name]], [average], 'write')
 
 
 class Calls:

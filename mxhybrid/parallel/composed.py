@@ -4,6 +4,7 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..lane.norm_operators import copy_with_moments, is_compiled, scale_channels
 from .boxes import Box, shape_of, size_of
 from .graph import Graph, Operator
 from .layout import Layout
@@ -24,9 +25,6 @@ def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]
 class JointBatchNorm:
     """BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them
     (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
-
-    MXNet's BatchNorm with constants as its statistics does what is left, scale and shift of each channel: it is the one
-    such operator that is fast forwards and backwards, and knows oneDNN's layouts.
     """
 
     @staticmethod
@@ -61,41 +59,92 @@ class JointBatchNorm:
         boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
         have, wanted, dtype = cls.told(graph, one, boxes)
         groups = _groups(boxes, others)
-        mine = None
-        if program.rank in boxes:
-            box = shape_of(boxes[program.rank])
-            data = given[0] if graph.dtypes[one.inputs[0]] != 'float16' else mx.sym.cast(given[0], dtype)
-            constants = [program.constant('%s_%s' % (one.name, what), np.full(box[axis], value, dtype))
-                         for what, value in (('mean', 0), ('variance', 1))]
-
-            def affine(values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
-                return mx.sym.BatchNorm(values, scale, shift, *constants, eps=0.0, fix_gamma=False,
-                                        use_global_stats=True, axis=axis, name=name)
-            mean = _mean(data, box, axis, dtype)
-            own = mx.sym.BlockGrad(mean)
-            apart = affine(data, mx.sym.ones_like(own), -own)
-            variance = _mean(mx.sym.square(apart), box, axis, dtype)
-            mine = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one.name,
-                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
-        if everyone is None:
+        source = one.inputs[0]
+        compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
+        part_of = _CompiledPart if compiled else _ComposedPart
+        part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype) if program.rank in boxes else None
+        everyone = program.exchange(None if part is None else part.moments, have, wanted, dtype, one,
+                                    plain=program.learns(graph.operators[source[0]]))
+        if part is None:
             return None
         _, gamma, beta, _, _ = given
         sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
-        weights = program.constant(one.name + '_weights', sizes / sizes.sum())
+        weights = program.constant(one, 'weights', sizes / sizes.sum())
         both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
         joint_mean = mx.sym.dot(weights, both[0])
         joint_variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], joint_mean)))
         joint_mean, joint_variance = (mx.sym.reshape(found, shape=(-1,)) for found in (joint_mean, joint_variance))
-        momentum = np.float32(one.get('momentum', 0.9))  # as MXNet has it
-        # MXNet's own updates its averages in backward (batch_norm.cc), if that comes to it.
-        for at, value in ((3, joint_mean), (4, joint_variance)) if program.learns(one) else ():
-            program.keep_statistics(graph.operators[one.inputs[at][0]].name, value, momentum)
+        cls._average(program, one, joint_mean, joint_variance)
         scale = mx.sym.rsqrt(joint_variance + float(one.get('eps', 1e-3)))
         if one.get('fix_gamma', True) is not True:
             scale = scale * gamma
-        made = affine(apart, scale, beta - (joint_mean - own) * scale, one.name)
-        return made if graph.dtypes[one.inputs[0]] != 'float16' else mx.sym.cast(made, 'float16')
+        return part.scaled(scale, beta - (joint_mean - part.mean) * scale, one.name)
+
+    @classmethod
+    def alone(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of a part with all that its statistics are of, whose averages the program updates as it does those
+        of joint statistics; None where it has none, or does not learn.
+        """
+        if one.get('use_global_stats', False) or one.outputs > 1 or not program.learns(one):
+            return None
+        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+        channels = shape_of(program.parts.part(one, program.rank).inputs[3])
+        unused = [program.constant(one, what, np.zeros(channels, program.graph.dtypes[one.inputs[3]]))
+                  for what in ('mean', 'variance')]
+        made = mx.sym.BatchNorm(*given[:3], *unused, name=one.name, **{**attrs, 'output_mean_var': True})
+        # It gives the reciprocal of the standard deviation (batch_norm.cc).
+        cls._average(program, one, made[1], 1 / mx.sym.square(made[2]) - float(one.get('eps', 1e-3)))
+        return made[0]
+
+    @staticmethod
+    def _average(program: Any, one: Operator, mean: Any, variance: Any) -> None:
+        """Have running averages updated, which MXNet's own does in backward (batch_norm.cc), if that comes to it."""
+        for at, value in ((3, mean), (4, variance)) if program.learns(one) else ():
+            program.average(program.graph.operators[one.inputs[at][0]], value, float(one.get('momentum', 0.9)))
+
+
+class _CompiledPart:
+    """The part of a BatchNorm that a rank has, by compiled operators."""
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        self._shape, self._axis = shape, axis
+        # It may write no gradient of the graph's inputs.
+        data = mx.sym.identity(data) if data.list_outputs() == data.list_inputs() else data
+        self._data, self.moments = copy_with_moments(data, shape, axis, '%s_moments' % one.name)
+        self.mean = mx.sym.BlockGrad(mx.sym.reshape(mx.sym.slice_axis(self.moments, axis=1, begin=0, end=1), shape=(-1,)))
+
+    def scaled(self, scale: Any, shift: Any, name: str) -> Any:
+        """What it makes, of the distances from its own mean."""
+        return scale_channels(self._data, self.mean, scale, shift, self._shape, self._axis, name)
+
+
+class _ComposedPart:
+    """The part of a BatchNorm that a rank has, of any type, by MXNet's operators.
+
+    MXNet's BatchNorm with constants as its statistics scales and shifts: it is the one such operator that is fast
+    forwards and backwards, and knows oneDNN's layouts.
+    """
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        self._axis, self._type = axis, program.graph.dtypes[one.inputs[0]]
+        data = data if self._type != 'float16' else mx.sym.cast(data, dtype)
+        self._constants = [program.constant(one, what, np.full(shape[axis], value, dtype))
+                           for what, value in (('mean', 0), ('variance', 1))]
+        mean = _mean(data, shape, axis, dtype)
+        self.mean = mx.sym.BlockGrad(mean)
+        self._apart = self._scaled(data, mx.sym.ones_like(self.mean), -self.mean)
+        variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
+        #: Mean and variance of each channel, of shape (1, 2, channels).
+        self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
+
+    def _scaled(self, values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
+        return mx.sym.BatchNorm(values, scale, shift, *self._constants, eps=0.0, fix_gamma=False, use_global_stats=True,
+                                axis=self._axis, name=name)
+
+    def scaled(self, scale: Any, shift: Any, name: str) -> Any:
+        """What it makes, of the distances from its own mean."""
+        made = self._scaled(self._apart, scale, shift, name)
+        return made if self._type != 'float16' else mx.sym.cast(made, 'float16')
 
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
@@ -153,7 +202,7 @@ class SplitSoftmax:
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
             total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, largest)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
-        everyone = program.exchange(mine, have, wanted, dtype, one.name,
+        everyone = program.exchange(mine, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[one.inputs[0][0]]))
         if everyone is None:
             return None

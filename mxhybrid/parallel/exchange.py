@@ -51,13 +51,16 @@ class Exchange:
         Whether of ranks that get the same box one alone gives its gradient back.
     label : str
         Of what.
+    operator : int
+        The number of the operator that it is made for, in the network's graph.
     differentiable : bool
         Whether gradients go back.
     """
 
     def __init__(self, number: int, rank: int, have: Layout, wanted: Dict[int, Box], dtype: np.dtype, fill: float = 0.0,
-                 one_answers: bool = False, label: str = '', differentiable: bool = True):
+                 one_answers: bool = False, label: str = '', differentiable: bool = True, operator: int = -1):
         self.number, self.label, self.dtype = number, label, np.dtype(dtype)
+        self.operator = operator
         self.source: Optional[Box] = have.boxes.get(rank)
         self.target: Optional[Box] = wanted.get(rank)
         there = messages(have, wanted)

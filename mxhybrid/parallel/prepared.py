@@ -49,6 +49,7 @@ def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: s
     if batch_norm == 'local':
         del composed['BatchNorm']
         _check_local(graph, dimensions, parts)
+    _check_averages(graph, parts)
     flows = set(network.axes) if input_grad else set()
     shares = Shares(graph, network.axes, dimensions, team.size, team.rank, flows)
     return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, composed)
@@ -74,6 +75,21 @@ def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
         raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
                          'give a joint batch with more samples, as by repeating some' % (found.graph.data, lacking))
     return made
+
+
+def _check_averages(graph: Graph, parts: Parts) -> None:
+    """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
+    for one in graph.computing:
+        if one.op == 'BatchNorm' and not one.get('use_global_stats', False):
+            name = graph.operators[one.inputs[3][0]].name
+            held = parts.weights.boxes(name)
+            for rank in parts.places[one.number]:
+                box = parts.part(one, rank).inputs[3]
+                if box is not None and box != held[rank]:
+                    raise InputError('parallelize: %s has channels %d to %d on worker %d, where other calls of the layer '
+                                     'have worker %d hold %d to %d of %s: split the channels of all its calls alike'
+                                     % ((graph.label(one), box[0][0], box[0][1] - 1, rank, rank) + (
+                                         held[rank][0][0], held[rank][0][1] - 1, name)))
 
 
 def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:

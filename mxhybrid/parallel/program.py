@@ -1,13 +1,13 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
 import os
 from collections import Counter
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from ..native.symbols import CONSTANTS, symbol_function
-from .boxes import Box, full, shape_of, slices_in
+from .boxes import Box, full, shape_of, size_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
 from .layout import Layout
@@ -45,13 +45,6 @@ TOKEN = 'mxhybrid_token'
 def _most_addends() -> int:
     """So many gradients, or more, MXNet adds up in place."""
     return int(os.environ.get('MXNET_EXEC_INPLACE_GRAD_SUM_CAP', 8))
-
-
-class Statistics(NamedTuple):
-    """A joint mean or variance that a training step computes, and the running average that it belongs to."""
-
-    parameter: str
-    momentum: np.float32
 
 
 class Parts:
@@ -122,9 +115,11 @@ class Program:
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
-        Outputs, then statistics, then what only keeps exchanges in order.
-    statistics : list of Statistics
-        Of outputs after the network's own.
+        What only keeps backward passes in order (:attr:`leading`), outputs, then what updates running averages, then what only keeps exchanges in order.
+    leading : int
+        Outputs of `symbol` before those of the network.
+    averages : dict of str to str
+        Running averages by the input whose gradient is their next value.
     constants : dict of str to numpy.ndarray
         Inputs of `symbol` besides data and parameters.
     exchanges : list of Exchange
@@ -145,8 +140,8 @@ class Program:
         #: Operators through which gradients may go back; those of them that something trained hangs on.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
-        self.statistics: List[Statistics] = []
-        self._statistic_symbols: List[Any] = []
+        self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
+        self.averages: Dict[str, str] = {}
         self.constants: Dict[str, np.ndarray] = {}
         self.exchanges: List[Exchange] = []
         self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
@@ -165,8 +160,28 @@ class Program:
         heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
-        ends = heads + self._statistic_symbols + last
-        self.symbol = mx.sym.Group(ends + self._unread(mx.sym.Group(ends)))
+        updates = [self._update(self.graph.operators[number], calls) for number, calls in self._statistics.items()]
+        ends = heads + updates + last
+        leading = self._leading() if updates else []
+        self.leading = len(leading)
+        self.symbol = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)))
+
+    def _leading(self) -> List[Any]:
+        """An element of the smallest weight that learns.
+
+        MXNet runs the backward passes of several calls in the order in which it comes to what needs them, from the
+        first input on.  If that is a weight, which all calls share, the last call comes first, as in a network that is
+        not split; it may not be what a call has for itself.
+        """
+        sizes = [(size_of(self.parts.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
+                 if one.number in self._learning and self.graph.is_parameter(one.number)
+                 and self.rank in self.parts.weights.boxes(one.name)]
+        return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
+
+    def _element(self, weight: Operator) -> Any:
+        """The first element of what this rank holds of a weight."""
+        shape = shape_of(self.parts.weights.boxes(weight.name)[self.rank])
+        return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
 
     def _unread(self, symbol: Any) -> List[Any]:
         """An element of each weight that this rank holds and that nothing needs which it computes, as where another one
@@ -176,22 +191,13 @@ class Program:
         for one in self.graph.operators:
             boxes = self.parts.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
             if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
-                shape = shape_of(boxes[self.rank])
-                weight = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
-                found.append(mx.sym.slice(weight, begin=(0,) * len(shape), end=(1,) * len(shape)))
+                found.append(self._element(one))
         return found
-
-    def average(self, found: Union[List[Any], Dict[int, Any]], averages: Callable[[str], Any]) -> None:
-        """Have a training step's outputs, by their numbers, update running averages, which are asked for by name."""
-        for at, (name, momentum) in enumerate(self.statistics, self.outputs):
-            average = averages(name)
-            average *= float(momentum)
-            average += float(1 - momentum) * found[at].astype(average.dtype)
 
     @property
     def token_place(self) -> int:
-        """Which of the symbol's outputs is there once all exchanges are made, where it has any."""
-        return self.outputs + len(self.statistics)
+        """Which of the outputs behind :attr:`leading` is there once all exchanges are made, where it has any."""
+        return self.outputs + len(self.averages)
 
     def forget(self) -> None:
         """It is not run any more."""
@@ -240,7 +246,12 @@ class Program:
             if self.rank in parts:
                 self._local[one.number, 0] = made
         elif self.rank in parts:
-            self._compute(one, parts[self.rank], given)
+            alone = getattr(composed, 'alone', None)
+            made = None if alone is None else alone(self, one, given)
+            if made is None:
+                self._compute(one, parts[self.rank], given)
+            else:
+                self._local[one.number, 0] = made
 
     def _compute(self, one: Operator, part: OperatorPart, given: List[Any]) -> None:
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
@@ -282,23 +293,23 @@ class Program:
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
-        return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one.name, fill,
-                              differentiable, plain=self._is_plain(entry) or not differentiable)]
+        return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
+                              plain=self.is_plain(entry) or not differentiable)]
 
-    def _is_plain(self, entry: Entry) -> bool:
+    def is_plain(self, entry: Entry) -> bool:
         """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
         (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
         """
         return entry[0] in self._learning and 2 * self._readers[entry] < _most_addends()
 
-    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, label: str, fill: float = 0.0,
+    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator, fill: float = 0.0,
                  differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
-        """The symbol of what this rank gets by an exchange that all ranks make; None if it gets nothing.
+        """The symbol of what this rank gets by an exchange that all ranks make for an operator; None if it gets nothing.
 
         For `plain`, see :class:`AnyNode`.
         """
-        exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, label,
-                            differentiable)
+        exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, one.name,
+                            differentiable, one.number)
         self._number += 1
         self.exchanges.append(exchange)
         if not exchange.takes_part:
@@ -324,20 +335,24 @@ class Program:
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
             return self._local[entry]
         found = self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
-                              self.graph.operators[entry[0]].name, 0.0, entry[0] in self._flowing, True,
-                              self._is_plain(entry))
+                              self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
+                              self.is_plain(entry))
         return found if found is None else self._nodes[-1].ending(found)
 
     # -- parameters and constants ----------------------------------------------------------------------------------
+
+    def _parameter(self, one: Operator) -> Any:
+        """The input that a weight or a running average is."""
+        if one.number not in self._fixed:
+            self._fixed[one.number] = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
+        return self._fixed[one.number]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
         """A box of a weight, or of what depends on weights alone."""
         one = self.graph.operators[entry[0]]
         if one.op == 'null':
             held = self.parts.weights.boxes(one.name)[self.rank]
-            if entry[0] not in self._fixed:
-                self._fixed[entry[0]] = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
-            return _box_of(self._fixed[entry[0]], box, held)
+            return _box_of(self._parameter(one), box, held)
         if one.op in CONSTANTS:
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
@@ -353,16 +368,37 @@ class Program:
         made = made[entry[1]] if len(made.list_outputs()) > 1 else made
         return _box_of(made, box, full(self.graph.shapes[entry]))
 
-    def constant(self, name: str, values: np.ndarray) -> Any:
-        """An input that is always the same, under a name that nothing else has."""
-        name = 'mxhybrid_%s' % name
+    def constant(self, one: Operator, what: str, values: np.ndarray) -> Any:
+        """An input that belongs to an operator alone, and that no script gives."""
+        name = 'mxhybrid_%s_of_%d' % (what, one.number)  # several operators may have one name
+        assert name not in self.constants, name
         self.constants[name] = values
         return mx.sym.var(name, shape=values.shape, dtype=values.dtype)
 
-    def keep_statistics(self, parameter: str, value: Any, momentum: np.float32) -> None:
-        """Have a step update a running average with what it computes."""
-        self.statistics.append(Statistics(parameter, momentum))
-        self._statistic_symbols.append(mx.sym.BlockGrad(value))
+    # -- running averages ------------------------------------------------------------------------------------------
+
+    def average(self, parameter: Operator, value: Any, momentum: float) -> None:
+        """Have the backward pass update a running average with what a call of a layer computes."""
+        self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
+
+    def _update(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Any:
+        """An output without a meaning; the gradient of one of its inputs is the next value of a running average.
+
+        MXNet's BatchNorm updates its averages in its backward pass, calls of a layer from the last to the first.  In
+        graphs with ``static_alloc`` MXNet's engine knows nothing of that update: an exchange would put it off, until
+        after a read.  The engine knows of gradients, and `MakeLoss` gives one whatever the loss is.
+        """
+        dtype, shape = self.graph.dtypes[parameter.number, 0], shape_of(self.parts.weights.boxes(parameter.name)[self.rank])
+        name = 'mxhybrid_next_of_%d' % parameter.number
+        self.averages[name] = parameter.name
+        following = mx.sym.var(name, shape=shape, dtype=dtype)
+        share, terms = 1.0, []
+        for value, momentum in calls:
+            kept = np.float32(momentum)  # as MXNet has it
+            terms.append(following * mx.sym.cast(value, dtype) * (share * float(1 - kept)))
+            share *= float(kept)
+        # Backward reads the average that is there then.
+        return mx.sym.MakeLoss(mx.sym.add_n(following * self._parameter(parameter) * share, *terms))
 
 
 def _box_of(made: Any, box: Box, held: Box) -> Any:

@@ -14,15 +14,15 @@ from .split import Split
 def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange],
                  ranks: int, notes: Dict[int, str]) -> str:
     """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
-    sent: Dict[str, int] = {}
+    sent: Dict[int, int] = {}
     for exchange in exchanges:
-        sent[exchange.label] = sent.get(exchange.label, 0) + sum(exchange.bytes)
+        sent[exchange.operator] = sent.get(exchange.operator, 0) + sum(exchange.bytes)
     rows = []
     for one in graph.computing:
         split = parts.splits[one.number]
         rows.append([graph.label(one), one.op, layout_words(dimensions, one, split), rank_words(split.ranks),
                      size_text(_weights(graph, parts, one)), size_text(_activations(graph, parts, one)),
-                     size_text(sent.get(one.name, 0))])
+                     size_text(sent.get(one.number, 0))])
     held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, parts)
                 if rank in boxes) for rank in range(ranks)]
     whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize

@@ -85,7 +85,8 @@ class _Lone:
                 self._made.update({(source.number, output): made[output] if source.outputs > 1 else made
                                    for output in range(source.outputs)})
             else:
-                name = '%s_output%d' % (source.name, entry[1]) if source.op != 'null' else source.name
+                # Two operators may have one name, as where a Block is called twice.
+                name = source.name if source.op == 'null' else '%s_output%d_of_%d' % (source.name, entry[1], source.number)
                 self.sources[name] = entry
                 shape, self._dtypes[name] = self._from.shapes[entry], self._from.dtypes[entry]
                 if source.number not in self._from.fixed:

@@ -90,7 +90,7 @@ class PartKeys:
             given = Input(shape, dtype, False, is_blocked=one.number in self._blocked and can_be_blocked(shape, dtype))
             names = ['gradient%d' % at for at in range(count)]
             symbol = mx.sym.add_n(*[mx.sym.var(name, shape=shape, dtype=dtype) for name in names], name='sum')
-            found.append(StillProgram(symbol, dict.fromkeys(names, given), []))
+            found.append(StillProgram(symbol, dict.fromkeys(names, given)))
         return found
 
     def _summed(self, one: Operator) -> List[Tuple[int, int]]:

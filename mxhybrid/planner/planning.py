@@ -181,7 +181,7 @@ class Planner:
     def explicit(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
                  dense: Optional[str] = None) -> Explicit:
         """A plan that says it all; tables by the names of their parameters."""
-        labels = {one.name: self.graph.label(one) for one in self.graph.operators}
+        labels = {one.name: self.graph.label(one) for one in self.graph.operators if one.op == 'null'}
         return Explicit({self.graph.label(self.graph.operators[number]): split for number, split in
                          sorted(splits.items())}, self.graph.digest(), self.cluster.ranks, self.cluster.digest(),
                         StorePlan({labels[name]: one for name, one in (tables or {}).items()}, dense))

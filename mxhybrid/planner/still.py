@@ -1,10 +1,9 @@
 """A rank's program whose exchanges move nothing, so that one process can run it: what it would give is an output, what
 it would get is an input.
 """
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, NamedTuple, Set, Tuple
 
 import mxnet as mx
-import numpy as np
 
 from ..parallel.boxes import Box, shape_of
 from ..parallel.exchange import Exchange
@@ -41,30 +40,19 @@ class Input(NamedTuple):
     is_table: bool = False
 
 
-class Average(NamedTuple):
-    """A running average that each call updates with one of its outputs."""
-
-    output: int
-    shape: Tuple[int, ...]
-    dtype: Any
-    momentum: np.float32
-
-
 class StillProgram(NamedTuple):
     """What a rank computes.
 
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
-        Outputs and statistics of the program, then what the rank would give to others.
+        Outputs of the program, then what the rank would give to others.
     inputs : dict of str to Input
         By name.
-    averages : list of Average
     """
 
     symbol: Any
     inputs: Dict[str, Input]
-    averages: List[Average]
 
 
 class _StillNode:
@@ -117,7 +105,7 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
     kept = [at for at, one in enumerate(made) if one.list_outputs() != one.list_inputs()]
     symbol = mx.sym.Group([made[at] for at in kept])
     below = index_limits(graph)
-    numbers = {one.name: one.number for one in graph.operators}
+    numbers = {one.name: one.number for one in graph.operators if one.op == 'null'}
     found: Dict[str, Input] = {}
     for name in symbol.list_inputs():
         if name in nodes:
@@ -125,11 +113,14 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
             shape = node.exchange.shapes[1]
             assert shape is not None
             found[name] = Input(shape, node.exchange.dtype, node.differentiable,
-                                below=below.get(numbers[node.exchange.label], 0))
+                                below=below.get(node.exchange.operator, 0))
         elif name in graph.data:
             entry = numbers[name], 0
             found[name] = Input(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
                                 below=below.get(entry[0], 0))
+        elif name in program.averages:
+            entry = numbers[program.averages[name]], 0
+            found[name] = Input(shape_of(parts.weights.boxes(program.averages[name])[rank]), graph.dtypes[entry], True, True)
         elif name in numbers:
             learns = name not in graph.auxiliary and name not in frozen
             found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True,
@@ -137,10 +128,7 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
         else:
             values = program.constants[name]
             found[name] = Input(values.shape, values.dtype, False, True)
-    averages = [Average(kept.index(at), shape_of(parts.weights.boxes(one.parameter)[rank]),
-                        graph.dtypes[numbers[one.parameter], 0], one.momentum)
-                for at, one in enumerate(program.statistics, program.outputs)]
-    return StillProgram(symbol, found, averages)
+    return StillProgram(symbol, found)
 
 
 def index_limits(graph: Graph) -> Dict[int, int]:

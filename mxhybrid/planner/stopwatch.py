@@ -67,7 +67,6 @@ class ProgramWatch:
     """
 
     def __init__(self, program: StillProgram, copies: int = 1):
-        self._copies, self._program = copies, program
         arrays: Dict[str, Any] = {}
         outputs: List[Any] = []
         for number in range(copies):
@@ -82,7 +81,6 @@ class ProgramWatch:
         self._call = mx.nd.CachedOp(symbol, COMPILED)
         self._arrays = [arrays[name] for name in symbol.list_inputs()]
         self._goes_back = any(one.learns for one in program.inputs.values())
-        self._averages = [mx.nd.ones(one.shape, ctx=mx.cpu(), dtype=one.dtype) for one in program.averages]
         self._outputs = self._made()
         # Gradients are in the layouts that outputs have.
         self._gradients = self._made()
@@ -101,11 +99,6 @@ class ProgramWatch:
         begin = now()
         with autograd.record():
             self._call(*self._arrays, out=found)
-        with autograd.pause():
-            for number in range(self._copies):
-                for one, average in zip(self._program.averages, self._averages):
-                    average *= float(one.momentum)
-                    average += float(1 - one.momentum) * found[one.output + number * len(found) // self._copies]
         mx.nd.waitall()
         middle = now()
         if self._goes_back:
@@ -152,7 +145,7 @@ def call_seconds() -> PartSeconds:
     made, watches = mx.sym.var('data'), []
     for at in range(2):
         made = mx.sym.Activation(made, act_type='relu', name='relu%d' % at)
-        watches.append(ProgramWatch(StillProgram(made, {'data': Input((1,), np.dtype('float32'), True)}, [])))
+        watches.append(ProgramWatch(StillProgram(made, {'data': Input((1,), np.dtype('float32'), True)})))
     # In turn, so that whatever else happens meanwhile happens to both.
     calls = [[watch.call() for watch in watches] for _ in range(60)]
     least = [PartSeconds(*(min(times) for times in zip(*of))) for of in zip(*calls)]

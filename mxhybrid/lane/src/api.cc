@@ -14,6 +14,7 @@
 #include "bundle.h"
 #include "exchange_operator.h"
 #include "half.h"
+#include "norm_operators.h"
 #include "row_arrays.h"
 #include "worker.h"
 
@@ -455,6 +456,22 @@ void* lane_exchange_operator_new(void* forward, void* backward, int given_dimens
 const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
 /// No graph calls it any more.
 void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
+
+/// Operators that copy an array and compute moments of its channels, and that scale its channels.  The functions are
+/// MXNDArrayGetData and MXNDArrayFree.
+void* lane_norm_operator_new(int scales, int dimensions, const uint64_t* shape, uint64_t axis, void* get_data,
+                             void* free) {
+  return guarded([&]() -> void* {
+    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
+                                            reinterpret_cast<int (*)(void*)>(free)};
+    const auto made = shape_of(dimensions, shape);
+    if (!made) throw std::runtime_error("no shape");
+    if (scales) return static_cast<lane::ArrayOperator*>(new lane::ScaleOperator(*made, axis, functions));
+    return static_cast<lane::ArrayOperator*>(new lane::MomentsOperator(*made, axis, functions));
+  }, nullptr);
+}
+/// What MXNet's operator _NDArray takes as `info`.
+const void* lane_norm_operator_info(void* made) { return static_cast<lane::ArrayOperator*>(made)->info(); }
 
 // ---------------------------------------------------------------------------------------------------------- bundles
 

@@ -1,0 +1,257 @@
+#include "channel_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+namespace lane {
+namespace {
+
+/// Elements that are computed at once, and that are added up in float.
+constexpr size_t kLanes = 8, kBlock = 1024;
+/// Below that many elements of a channel beside each other, a loop goes over all channels.
+constexpr size_t kShort = 16;
+
+typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+
+/// One element, or as many as a Vector has.
+template <typename Value>
+__attribute__((always_inline)) inline void load(const float* from, Value& value) {
+  std::memcpy(&value, from, sizeof value);
+}
+
+template <typename Value>
+__attribute__((always_inline)) inline void store(const Value& value, float* to) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+struct Sums {
+  double first = 0, second = 0;
+};
+
+/// The sums of two functions of the elements of a range, which `function` adds to what it is given.
+template <typename Function>
+__attribute__((always_inline)) inline Sums sums_of(size_t count, Function function) {
+  Sums found;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t end = std::min(count, begin + kBlock);
+    // Two of each, or every addition would wait for the one before.
+    Vector first[2] = {}, second[2] = {};
+    size_t i = begin;
+    for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+      function(i, first[0], second[0]);
+      function(i + kLanes, first[1], second[1]);
+    }
+    for (; i < end; ++i) {
+      float one = 0, other = 0;
+      function(i, one, other);
+      found.first += one;
+      found.second += other;
+    }
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      found.first += first[0][lane] + first[1][lane];
+      found.second += second[0][lane] + second[1][lane];
+    }
+  }
+  return found;
+}
+
+/// Mean and sum of squared distances from it, of the elements so far (Chan, Golub and LeVeque, 1979).
+struct Moments {
+  double count = 0, mean = 0, squares = 0;
+
+  void add(double others, double their_mean, double their_squares) {
+    const double all = count + others, apart = their_mean - mean;
+    mean += apart * others / all;
+    squares += their_squares + apart * apart * count * others / all;
+    count = all;
+  }
+};
+
+__attribute__((always_inline)) inline void moments_of_channel(const Channels& shape, size_t channel, const float* data,
+                                                              float* copy, float* moments) {
+  Moments found;
+  for (size_t row = 0; row < shape.before; ++row) {
+    const size_t at = (row * shape.count + channel) * shape.behind;
+    const float* from = data + at;
+    float* to = copy + at;
+    const double mean = sums_of(shape.behind, [&](size_t i, auto& first, auto& value) __attribute__((always_inline)) {
+                          load(from + i, value);
+                          store(value, to + i);
+                          first += value;
+                        }).first / static_cast<double>(shape.behind);
+    const float center = static_cast<float>(mean);
+    const Sums apart = sums_of(shape.behind, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+      std::decay_t<decltype(first)> distance;
+      load(from + i, distance);
+      distance -= center;
+      first += distance;
+      second += distance * distance;
+    });
+    // The distances are from a rounded mean.
+    found.add(static_cast<double>(shape.behind), center + apart.first / static_cast<double>(shape.behind),
+              apart.second - apart.first * apart.first / static_cast<double>(shape.behind));
+  }
+  moments[channel] = static_cast<float>(found.mean);
+  moments[shape.count + channel] = static_cast<float>(std::max(0.0, found.squares) / found.count);
+}
+
+__attribute__((always_inline)) inline void moments_gradient_of_channel(const Channels& shape, size_t channel,
+                                                                       const float* data, const float* moments,
+                                                                       const float* copy_gradient,
+                                                                       const float* gradients, float* gradient) {
+  const float mean = moments[channel], count = static_cast<float>(shape.each());
+  const float of_mean = gradients[channel] / count, of_variance = 2 * gradients[shape.count + channel] / count;
+  for (size_t row = 0; row < shape.before; ++row) {
+    const size_t begin = (row * shape.count + channel) * shape.behind;
+    for (size_t i = begin; i < begin + shape.behind; ++i) {
+      gradient[i] = copy_gradient[i] + of_mean + (data[i] - mean) * of_variance;
+    }
+  }
+}
+
+__attribute__((always_inline)) inline void scale_channel(const Channels& shape, size_t channel, const float* data,
+                                                         float center, float scale, float shift, float* scaled) {
+  for (size_t row = 0; row < shape.before; ++row) {
+    const size_t begin = (row * shape.count + channel) * shape.behind;
+    for (size_t i = begin; i < begin + shape.behind; ++i) scaled[i] = (data[i] - center) * scale + shift;
+  }
+}
+
+__attribute__((always_inline)) inline Sums scale_gradients_of_channel(const Channels& shape, size_t channel,
+                                                                      const float* data, float center, float scale,
+                                                                      const float* scaled_gradient, float* gradient) {
+  Sums found;
+  for (size_t row = 0; row < shape.before; ++row) {
+    const size_t at = (row * shape.count + channel) * shape.behind;
+    const float *from = data + at, *given = scaled_gradient + at;
+    float* to = gradient + at;
+    const Sums sums = sums_of(shape.behind, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+      std::decay_t<decltype(first)> value, distance;
+      load(given + i, value);
+      load(from + i, distance);
+      store<std::decay_t<decltype(first)>>(value * scale, to + i);
+      first += value * (distance - center);
+      second += value;
+    });
+    found.first += sums.first;
+    found.second += sums.second;
+  }
+  return found;
+}
+
+// Each for the instructions that every processor has, and for those of nearly all.
+#if defined(__x86_64__)
+#define LANE_FAST __attribute__((target("avx2")))
+bool is_fast() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2");
+}
+#else
+#define LANE_FAST
+bool is_fast() { return false; }
+#endif
+const bool kFast = is_fast();
+
+LANE_FAST void fast_moments(const Channels& shape, size_t channel, const float* data, float* copy, float* moments) {
+  moments_of_channel(shape, channel, data, copy, moments);
+}
+LANE_FAST void fast_moments_gradient(const Channels& shape, size_t channel, const float* data, const float* moments,
+                                     const float* copy_gradient, const float* gradients, float* gradient) {
+  moments_gradient_of_channel(shape, channel, data, moments, copy_gradient, gradients, gradient);
+}
+LANE_FAST void fast_scale(const Channels& shape, size_t channel, const float* data, float center, float scale,
+                          float shift, float* scaled) {
+  scale_channel(shape, channel, data, center, scale, shift, scaled);
+}
+LANE_FAST Sums fast_scale_gradients(const Channels& shape, size_t channel, const float* data, float center, float scale,
+                                    const float* scaled_gradient, float* gradient) {
+  return scale_gradients_of_channel(shape, channel, data, center, scale, scaled_gradient, gradient);
+}
+
+/// Call a function for each channel, in as many threads as OpenMP has.
+template <typename Function>
+void for_channels(const Channels& shape, Function function) {
+#ifdef _OPENMP
+#pragma omp parallel for if (shape.size() > 32 * kBlock)
+#endif
+  for (size_t channel = 0; channel < shape.count; ++channel) function(channel);
+}
+
+/// Call a function with each element, and its channel.
+template <typename Function>
+void for_elements(const Channels& shape, Function function) {
+  size_t i = 0;
+  for (size_t row = 0; row < shape.before; ++row) {
+    for (size_t channel = 0; channel < shape.count; ++channel) {
+      for (size_t end = i + shape.behind; i < end; ++i) function(i, channel);
+    }
+  }
+}
+
+}  // namespace
+
+void copy_with_moments(const Channels& shape, const float* data, float* copy, float* moments) {
+  if (shape.behind >= kShort) {
+    for_channels(shape, [&](size_t channel) {
+      if (kFast) {
+        fast_moments(shape, channel, data, copy, moments);
+      } else {
+        moments_of_channel(shape, channel, data, copy, moments);
+      }
+    });
+    return;
+  }
+  const double each = static_cast<double>(shape.each());
+  std::vector<double> mean(shape.count), squares(shape.count);
+  for_elements(shape, [&](size_t i, size_t channel) {
+    copy[i] = data[i];
+    mean[channel] += data[i];
+  });
+  for (double& value : mean) value /= each;
+  for_elements(shape, [&](size_t i, size_t channel) {
+    const double distance = data[i] - mean[channel];
+    squares[channel] += distance * distance;
+  });
+  for (size_t channel = 0; channel < shape.count; ++channel) {
+    moments[channel] = static_cast<float>(mean[channel]);
+    moments[shape.count + channel] = static_cast<float>(squares[channel] / each);
+  }
+}
+
+void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* copy_gradient,
+                      const float* gradients, float* gradient) {
+  for_channels(shape, [&](size_t channel) {
+    if (kFast) {
+      fast_moments_gradient(shape, channel, data, moments, copy_gradient, gradients, gradient);
+    } else {
+      moments_gradient_of_channel(shape, channel, data, moments, copy_gradient, gradients, gradient);
+    }
+  });
+}
+
+void scale_channels(const Channels& shape, const float* data, const float* center, const float* scale,
+                    const float* shift, float* scaled) {
+  for_channels(shape, [&](size_t channel) {
+    if (kFast) {
+      fast_scale(shape, channel, data, center[channel], scale[channel], shift[channel], scaled);
+    } else {
+      scale_channel(shape, channel, data, center[channel], scale[channel], shift[channel], scaled);
+    }
+  });
+}
+
+void scale_gradients(const Channels& shape, const float* data, const float* center, const float* scale,
+                     const float* scaled_gradient, float* gradient, float* scale_gradient, float* shift_gradient) {
+  for_channels(shape, [&](size_t channel) {
+    const Sums sums = kFast ? fast_scale_gradients(shape, channel, data, center[channel], scale[channel],
+                                                   scaled_gradient, gradient)
+                            : scale_gradients_of_channel(shape, channel, data, center[channel], scale[channel],
+                                                         scaled_gradient, gradient);
+    scale_gradient[channel] = static_cast<float>(sums.first);
+    shift_gradient[channel] = static_cast<float>(sums.second);
+  });
+}
+
+}  // namespace lane

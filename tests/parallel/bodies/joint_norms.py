@@ -1,0 +1,181 @@
+"""BatchNorms with joint statistics, split in many ways, beside the same network in one process.
+
+Reports for each case and type how far outputs, weights and running averages are from those of one process; and what a split that cannot be is refused with.
+"""
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+from mxhybrid.parallel import data_parallel, grid
+
+STEPS = 2
+store = mxhybrid.create()
+WORKERS = store.num_workers
+STRIPS, DATA = grid(domain=(WORKERS,)), data_parallel()
+
+
+class Layers(gluon.HybridBlock):
+    """A convolution, a BatchNorm and what `after` says, between layers that learn."""
+
+    def __init__(self, norm, act=True, first=True):
+        super().__init__(prefix='net_')
+        self._act, self._first = act, first
+        with self.name_scope():
+            if first:
+                self.first = nn.Conv2D(6, 3, padding=1, in_channels=3)
+            self.norm = norm(6 if first else 3)
+            self.last = nn.Conv2D(4, 3, in_channels=6 if first else 3)
+
+    def hybrid_forward(self, F, data):
+        made = self.norm(self.first(data) if self._first else data)
+        return self.last(F.relu(made) if self._act else made)
+
+
+class Residual(gluon.HybridBlock):
+    """What a BatchNorm reads, and what it makes, other operators read, too."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first = nn.Conv2D(6, 3, padding=1, in_channels=3)
+            self.norms = nn.HybridSequential()
+            with self.norms.name_scope():
+                self.norms.add(nn.BatchNorm(in_channels=6), nn.BatchNorm(in_channels=6))
+            self.last = nn.Conv2D(4, 3, in_channels=6)
+
+    def hybrid_forward(self, F, data):
+        data = self.first(data)
+        one, other = self.norms[0](data), self.norms[1](data)
+        return self.last(F.relu(one) + other * one + data)
+
+
+class Dense(gluon.HybridBlock):
+    """A BatchNorm of vectors."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first, self.last = nn.Dense(8, in_units=5), nn.Dense(4, in_units=8)
+            self.norm = nn.BatchNorm(in_channels=8)
+
+    def hybrid_forward(self, F, data):
+        return self.last(F.relu(self.norm(self.first(data))))
+
+
+class Shared(gluon.HybridBlock):
+    """One convolution and BatchNorm on images of several sizes, whose outputs are read in an `order`."""
+
+    def __init__(self, order):
+        super().__init__(prefix='net_')
+        self._order = order
+        with self.name_scope():
+            self.first, self.norm = nn.Conv2D(4, 1, in_channels=3), nn.BatchNorm(in_channels=4)
+            self.last = nn.Dense(4, in_units=12)
+
+    def hybrid_forward(self, F, *images):
+        made = [F.mean(F.tanh(self.norm(self.first(data))), axis=(2, 3)) for data in images]
+        return self.last(F.concat(*[made[at] for at in self._order], dim=1))
+
+
+class OnItself(gluon.HybridBlock):
+    """One BatchNorm of what it has made itself."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first, self.norm = nn.Conv2D(4, 1, in_channels=3), nn.BatchNorm(in_channels=4)
+            self.last = nn.Conv2D(4, 3, in_channels=4)
+
+    def hybrid_forward(self, F, data):
+        return self.last(self.norm(F.tanh(self.norm(self.first(data) * 3 + 1)) * 2 - 0.5))
+
+
+def norm(**settings):
+    return lambda channels: nn.BatchNorm(in_channels=channels, **settings)
+
+
+def frozen(channels):
+    made = nn.BatchNorm(in_channels=channels)
+    made.collect_params('.*(gamma|beta)').setattr('grad_req', 'null')
+    return made
+
+
+IMAGES, SIZES = (7, 3, 9, 6), [(7, 3, 9, 6), (7, 3, 5, 4), (7, 3, 3, 3)]
+CASES = {
+    'samples': (lambda: Layers(norm()), IMAGES, DATA), 'height': (lambda: Layers(norm()), IMAGES, STRIPS),
+    'samples, no activation': (lambda: Layers(norm(), act=False), IMAGES, DATA),
+    'channels': (lambda: Layers(norm()), IMAGES, {'conv0_fwd': {'channels': WORKERS}}),
+    'no scale': (lambda: Layers(norm(scale=False)), IMAGES, DATA),
+    'no center': (lambda: Layers(norm(center=False, momentum=0.3)), IMAGES, STRIPS),
+    'another axis': (lambda: Layers(lambda channels: nn.BatchNorm(axis=3, in_channels=6)), IMAGES, DATA),
+    'global statistics': (lambda: Layers(norm(use_global_stats=True)), IMAGES, DATA),
+    'frozen': (lambda: Layers(frozen), IMAGES, STRIPS), 'of data': (lambda: Layers(norm(), first=False), IMAGES, DATA),
+    'of data, frozen': (lambda: Layers(frozen, first=False), IMAGES, DATA),
+    'several readers': (Residual, IMAGES, DATA), 'several readers, height': (Residual, IMAGES, STRIPS),
+    'dense': (Dense, (7, 5), DATA),
+    'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),
+    'shared, another order': (lambda: Shared((2, 0, 1)), SIZES, STRIPS),
+    'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
+
+
+def train(net, shapes, dtype, kvstore):
+    """Outputs of a network while it is trained, twice in each step, and of inference."""
+    samples = getattr(net, 'samples', slice(None))
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.0002, 'momentum': 0.9}, kvstore=kvstore)
+    draw, found = np.random.RandomState(1), []
+    for _ in range(STEPS):
+        data = [[mx.nd.array((draw.normal(size=shape) * (1 + at) + at)[samples], dtype=dtype) for shape in shapes]
+                for at in range(2)]
+        with autograd.record():
+            outputs = [net(*one) for one in data]
+            loss = sum((output ** 2).sum() for output in outputs)
+        loss.backward()
+        trainer.step(shapes[0][0])
+        found += outputs
+    with autograd.record():
+        net(*data[0])  # and no backward pass
+    return [one.asnumpy() for one in found + [net(*data[0])]], samples
+
+
+def apart(name, dtype):
+    """How far outputs, weights and averages are from those of one process, relative to the largest."""
+    build, data, plan = CASES[name]
+    shapes = data if isinstance(data, list) else [data]
+    nets = []
+    for _ in range(2):
+        mx.random.seed(3)
+        net = build()
+        net.cast(dtype)
+        net.initialize(mx.init.Xavier())
+        nets.append(net)
+    expected, _ = train(nets[0], shapes, dtype, None)
+    net = mxhybrid.parallelize(nets[1], plan, data, dtype=dtype)
+    found, samples = train(net, shapes, dtype, mxhybrid.create())
+    outputs = max(float(np.abs(mine - whole[samples]).max() / np.abs(whole).max()) for mine, whole in
+                  zip(found, expected))
+    values = 0.0
+    for key, param in nets[0].collect_params().items():
+        whole = param.data().asnumpy()
+        mine = net.collect_params()[key].data().asnumpy()
+        if mine.shape == whole.shape:
+            # The gradient of a bias before a BatchNorm is rounding alone.
+            values = max(values, float(np.abs(mine - whole).max() / max(np.abs(whole).max(), 1.0)))
+    return outputs, values
+
+
+def refusal():
+    """Of calls of one BatchNorm whose channels are split differently."""
+    net = Shared((0, 1, 2))
+    net.initialize()
+    try:
+        mxhybrid.parallelize(net, {'batchnorm0_fwd#2': {'channels': 2}}, SIZES)
+    except mxhybrid.InputError as error:
+        return str(error)
+    return ''
+
+
+report(store.rank, refused=refusal(),
+       apart={'%s, %s' % (name, dtype): apart(name, dtype) for name in CASES for dtype in ('float64', 'float32')})
