@@ -1,4 +1,4 @@
-"""What a BatchNorm over several workers computes by itself, as compiled operators in graphs, ``src/norm_operators.h``."""
+"""Operators in graphs that compute a worker's part of a BatchNorm, compiled, ``src/norm_operators.h``."""
 import functools
 from typing import Any, Optional, Tuple
 
@@ -27,8 +27,8 @@ def _info(scales: bool, shape: Tuple[int, ...], axis: int) -> int:
 
 
 def copy_with_moments(data: Any, shape: Tuple[int, ...], axis: int, name: Optional[str] = None) -> Any:
-    """Of data of float32, an output of another operator: a copy in its default layout; and means and variances of its
-    channels, of shape (1, 2, channels).
+    """Copy data of float32, an output of another operator, to its default layout, and compute means and variances of
+    its channels, of shape (1, 2, channels): both symbols.
     """
     return symbol_function('_NDArray')(data, info='%x' % _info(False, tuple(shape), axis), name=name)
 
@@ -36,4 +36,5 @@ def copy_with_moments(data: Any, shape: Tuple[int, ...], axis: int, name: Option
 def scale_channels(data: Any, center: Any, scale: Any, shift: Any, shape: Tuple[int, ...], axis: int,
                    name: Optional[str] = None) -> Any:
     """(data - center) * scale + shift, of each channel; the center has no gradient, and must not be asked for one."""
-    return symbol_function('_NDArray')(data, center, scale, shift, info='%x' % _info(True, tuple(shape), axis), name=name)
+    info = '%x' % _info(True, tuple(shape), axis)
+    return symbol_function('_NDArray')(data, center, scale, shift, info=info, name=name)

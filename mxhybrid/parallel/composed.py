@@ -62,7 +62,9 @@ class JointBatchNorm:
         source = one.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
         part_of = _CompiledPart if compiled else _ComposedPart
-        part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype) if program.rank in boxes else None
+        part = None
+        if program.rank in boxes:
+            part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
         everyone = program.exchange(None if part is None else part.moments, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[source[0]]))
         if part is None:
@@ -111,7 +113,8 @@ class _CompiledPart:
         # It may write no gradient of the graph's inputs.
         data = mx.sym.identity(data) if data.list_outputs() == data.list_inputs() else data
         self._data, self.moments = copy_with_moments(data, shape, axis, '%s_moments' % one.name)
-        self.mean = mx.sym.BlockGrad(mx.sym.reshape(mx.sym.slice_axis(self.moments, axis=1, begin=0, end=1), shape=(-1,)))
+        mean = mx.sym.slice_axis(self.moments, axis=1, begin=0, end=1)
+        self.mean = mx.sym.BlockGrad(mx.sym.reshape(mean, shape=(-1,)))
 
     def scaled(self, scale: Any, shift: Any, name: str) -> Any:
         """What it makes, of the distances from its own mean."""

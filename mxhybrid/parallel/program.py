@@ -115,7 +115,7 @@ class Program:
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
-        What only keeps backward passes in order (:attr:`leading`), outputs, then what updates running averages, then what only keeps exchanges in order.
+        What keeps backward passes in order, outputs, what updates running averages, what keeps exchanges in order.
     leading : int
         Outputs of `symbol` before those of the network.
     averages : dict of str to str
@@ -304,7 +304,7 @@ class Program:
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator, fill: float = 0.0,
                  differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
-        """The symbol of what this rank gets by an exchange that all ranks make for an operator; None if it gets nothing.
+        """The symbol of what this rank gets by an exchange that all ranks make for an operator; None for nothing.
 
         For `plain`, see :class:`AnyNode`.
         """
@@ -388,7 +388,8 @@ class Program:
         graphs with ``static_alloc`` MXNet's engine knows nothing of that update: an exchange would put it off, until
         after a read.  The engine knows of gradients, and `MakeLoss` gives one whatever the loss is.
         """
-        dtype, shape = self.graph.dtypes[parameter.number, 0], shape_of(self.parts.weights.boxes(parameter.name)[self.rank])
+        dtype = self.graph.dtypes[parameter.number, 0]
+        shape = shape_of(self.parts.weights.boxes(parameter.name)[self.rank])
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
         following = mx.sym.var(name, shape=shape, dtype=dtype)

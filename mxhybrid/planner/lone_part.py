@@ -86,7 +86,8 @@ class _Lone:
                                    for output in range(source.outputs)})
             else:
                 # Two operators may have one name, as where a Block is called twice.
-                name = source.name if source.op == 'null' else '%s_output%d_of_%d' % (source.name, entry[1], source.number)
+                name = source.name if source.op == 'null' else '%s_output%d_of_%d' % (source.name, entry[1],
+                                                                                      source.number)
                 self.sources[name] = entry
                 shape, self._dtypes[name] = self._from.shapes[entry], self._from.dtypes[entry]
                 if source.number not in self._from.fixed:

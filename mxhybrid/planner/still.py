@@ -119,8 +119,9 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
             found[name] = Input(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
                                 below=below.get(entry[0], 0))
         elif name in program.averages:
-            entry = numbers[program.averages[name]], 0
-            found[name] = Input(shape_of(parts.weights.boxes(program.averages[name])[rank]), graph.dtypes[entry], True, True)
+            average = program.averages[name]
+            found[name] = Input(shape_of(parts.weights.boxes(average)[rank]), graph.dtypes[numbers[average], 0], True,
+                                True)
         elif name in numbers:
             learns = name not in graph.auxiliary and name not in frozen
             found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True,

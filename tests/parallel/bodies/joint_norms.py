@@ -1,6 +1,7 @@
 """BatchNorms with joint statistics, split in many ways, beside the same network in one process.
 
-Reports for each case and type how far outputs, weights and running averages are from those of one process; and what a split that cannot be is refused with.
+Reports for each case and type how far outputs, weights and running averages are from those of one process, and the
+error of a split that cannot be.
 """
 import mxnet as mx
 import numpy as np
