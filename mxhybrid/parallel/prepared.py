@@ -86,8 +86,9 @@ def _check_averages(graph: Graph, parts: Parts) -> None:
             for rank in parts.places[one.number]:
                 box = parts.part(one, rank).inputs[3]
                 if box is not None and box != held[rank]:
-                    raise InputError('parallelize: worker %d computes channels %d to %d of %s, but for other calls of '
-                                     'the layer it holds channels %d to %d of %s: split the channels of all its calls alike'
+                    raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
+                                     'to %d of %s for other calls of the layer: split the channels of all its calls '
+                                     'alike'
                                      % (rank, box[0][0], box[0][1] - 1, graph.label(one), held[rank][0][0],
                                         held[rank][0][1] - 1, name))
 

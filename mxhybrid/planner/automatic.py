@@ -1,7 +1,7 @@
 """Networks that are split by a plan that is given, or by one that is searched for."""
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -12,11 +12,13 @@ from ..base.text import seconds_text
 from ..job.join import member
 from ..kvstore.hybrid import Hybrid
 from ..parallel.block import Parallel, split_network
+from ..parallel.boxes import shape_of
 from ..parallel.graph import Graph
 from ..parallel.network_outline import outline_of
 from ..parallel.plan import Plan
 from ..parallel.plan_files import from_json
 from ..parallel.plan_kinds import data_parallel
+from ..parallel.shares import Shares
 from ..parallel.team import Team, team_of
 from ..parallel.traced import TracedNetwork, traced
 from .cluster import Cluster, load
@@ -42,8 +44,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
         Initialised.  Nothing in it changes, but weights that are split leave it; worker 0's values count.
     plan : plan, dict or str
         One of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
-        ``'auto'``: worker 0 searches for one, steps are made by it and by data parallelism, with a copy of the network
-        and data of zeros, and the faster one is taken.
+        ``'auto'``: worker 0 searches for one, which is taken if its steps are faster than those of data parallelism
+        and of the network without a plan; copies of the network are timed, with data of zeros.
     data : tuple of int, or list of them
         Shape of the joint batch of all workers, of each input.
     batch_axis : int or list of int, optional
@@ -112,7 +114,7 @@ class _Automatic:
         self._sums = sums
 
     def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
-        """The plan that is faster than data parallelism, or that."""
+        """The plan that is faster than data parallelism, and than the network without a plan; or data parallelism."""
         began = time.monotonic()
         found: Optional[Dict[str, Any]] = None
         problem = ''
@@ -132,13 +134,15 @@ class _Automatic:
         plan = from_json(_with_own_labels(found['plan'], found['labels'], self._network.graph))
         times = {name: self._try(one, data, batch_axis, dtype)
                  for name, one in (('found', plan), ('data parallel', data_parallel()))}
-        best = min(times, key=lambda name: times[name])
-        self._tell('a step takes %s by the plan that was found, predicted were %s, and %s by data parallelism: the '
-                   '%s is taken' % (seconds_text(times['found']), seconds_text(found['seconds']),
-                                    seconds_text(times['data parallel']),
-                                    'plan that was found' if best == 'found' else 'latter'),
+        times['plain'] = self._step_seconds(*self._plain())
+        is_faster = min(times, key=lambda name: times[name]) == 'found'
+        self._tell('a step takes %s by the plan that was found, predicted were %s, %s by data parallelism, and %s '
+                   'without a plan: %s is taken' % (
+                       seconds_text(times['found']), seconds_text(found['seconds']),
+                       seconds_text(times['data parallel']), seconds_text(times['plain']),
+                       'the plan that was found' if is_faster else 'data parallelism'),
                    searched, time.monotonic() - began - searched)
-        return plan if best == 'found' else data_parallel()
+        return plan if is_faster else data_parallel()
 
     def _tell(self, what: str, searched: float, tried: float) -> None:
         if self._team.rank == 0:
@@ -161,7 +165,21 @@ class _Automatic:
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:
         """Seconds of a step by a plan, of the slowest worker, with a copy of the network."""
         net = split_network(_Copy(self._network, self._net), plan, data, batch_axis, dtype, False, 'joint')
-        given = [mx.nd.zeros(shape, ctx=mx.cpu(), dtype=kind) for shape, kind in net.given]
+        seconds = self._step_seconds(net, net.given)
+        net.forget()
+        return seconds
+
+    def _plain(self) -> Tuple[Any, List[Tuple[Tuple[int, ...], Any]]]:
+        """A copy of the network as the user had it, each worker with its own statistics, and what a worker gives."""
+        net, graph = _Copy(self._network, self._net), self._network.graph
+        net.hybridize(static_alloc=True, static_shape=True)
+        shares = Shares(graph, self._network.axes, self._network.dimensions, self._team.size, self._team.rank, set())
+        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
+        return net, [(shape_of(shares.box(name)), types[name]) for name in self._network.axes]
+
+    def _step_seconds(self, net: Any, shapes: Sequence[Tuple[Tuple[int, ...], Any]]) -> float:
+        """Seconds of a step of a network, of the slowest worker, with data of zeros."""
+        given = [mx.nd.zeros(shape, ctx=mx.cpu(), dtype=kind) for shape, kind in shapes]
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.0}, kvstore=Hybrid())
         times: List[float] = []
         for _ in range(_WARM + _STEPS):
@@ -173,9 +191,7 @@ class _Automatic:
             mx.nd.waitall()
             times.append(time.monotonic() - began)
         mine = sorted(times[_WARM:])[_STEPS // 2]
-        slowest = max(self._team.exchange(mine, 'tried'))
-        net.forget()
-        return slowest
+        return max(self._team.exchange(mine, 'tried'))
 
 
 def _labels(graph: Graph) -> List[str]:
