@@ -1,7 +1,7 @@
 """A rank's program whose exchanges move nothing, so that one process can run it: what it would give is an output, what
 it would get is an input.
 """
-from typing import Any, Dict, NamedTuple, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 
