@@ -46,14 +46,15 @@ def test_a_worker_that_fails_ends_the_benchmark():
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_plans_are_predicted_and_measured(tmp_path):
+@pytest.mark.parametrize('hosts, workers', [(2, 1), (1, 2)])
+def test_plans_are_predicted_and_measured(tmp_path, hosts, workers):
     file = tmp_path / 'plans.json'
-    with jobs.start_command(BENCH + ['--workload', 'plans', '--no-network', '--hosts', '2', '--workers', '1', '--steps',
-                                     '2', '--warmup', '1', '--rounds', '1', '--cases', 'recommender', '--profiles',
-                                     tmp_path / 'profiles.json', '--json', file],
+    with jobs.start_command(BENCH + ['--workload', 'plans', '--no-network', '--hosts', str(hosts), '--workers',
+                                     str(workers), '--steps', '2', '--warmup', '1', '--rounds', '1', '--cases',
+                                     'recommender', '--profiles', tmp_path / 'profiles.json', '--json', file],
                             env={'PYTHONPATH': None, 'OMP_NUM_THREADS': None}) as job:
         output = job.wait(timeout=380).ok().output
     run, = json.loads(file.read_text())['runs']
     assert set(run['predicted']) == set(run['measured']) >= {'data', 'trick', 'model 2', 'found'}
     assert all(run[what][name] > 0 for what in ('predicted', 'measured') for name in run[what])
-    assert 'recommender on 2 hosts x 1 workers, no network' in output
+    assert 'recommender on %d hosts x %d workers, no network' % (hosts, workers) in output
