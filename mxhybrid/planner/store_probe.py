@@ -14,6 +14,10 @@ from ..parallel.plan_kinds import data_parallel
 from ..parallel.team import Team
 from .step_model import BUNDLE_BYTES
 
+#: Bytes of weights from which on no cache has them, nor their gradients, when they are summed and updated, since a
+#: network has more of them and computes in between; and bytes of an array that is passed over for that.
+COLD_BYTES, PASSED_BYTES = 1 << 20, 1 << 26
+
 #: The optimizer whose updates count.
 OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
 
@@ -50,14 +54,18 @@ class TrainerSteps:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
                                          for rank in range(team.size)}
                 set_part(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
+        self._passed: Any = mx.nd.zeros(PASSED_BYTES // 4, ctx=mx.cpu()) if weights.size >= COLD_BYTES else None
         self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
 
     def compute(self) -> None:
-        """Gradients, so that there is something to sum."""
+        """Gradients, so that there is something to sum; no cache has them if they are large."""
         with autograd.record():
             heads = [param.data() * 1 for param in self._params]
         autograd.backward(heads)
+        if self._passed is not None:
+            mx.nd.waitall()
+            self._passed += 1
 
     def step(self, updates: bool) -> None:
         """Sum, and update or not."""
