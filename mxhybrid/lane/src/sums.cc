@@ -14,8 +14,15 @@ namespace {
 /// Pieces have at most that many bytes, so that one is added up while the next one travels; and no fewer than that
 /// many, for a message costs more than a few bytes.
 constexpr size_t kLargestPiece = 256 << 10, kSmallestPiece = 32 << 10;
-/// Of what comes before a sum was opened here, and what each part of it counts besides its size.
-constexpr size_t kMostEarly = size_t(1) << 30, kEarlyCost = 4 << 10;
+/// What each part that comes before a sum was opened here counts besides its size.
+constexpr size_t kEarlyCost = 4 << 10;
+
+/// The most bytes that may come before sums were opened here, which honest hosts never reach: of sums that this host
+/// will make, it has to keep twice as many bytes itself.
+size_t most_early() {
+  static const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return memory / 2;
+}
 
 size_t size_of_values(const Header& header) { return header.count * size_of(static_cast<Dtype>(header.flags)); }
 
@@ -247,7 +254,7 @@ Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
   } else {
     if (!part) throw std::runtime_error("a result of no sum");
     const size_t size = size_of_values(header);
-    if (size > kLargestPiece + Layout::kAlignment || early_ + size + kEarlyCost > kMostEarly) {
+    if (size > kLargestPiece + Layout::kAlignment || early_ + size + kEarlyCost > most_early()) {
       throw std::runtime_error("too much of a sum that no worker of this host makes");
     }
   }

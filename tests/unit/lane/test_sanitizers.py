@@ -1,5 +1,6 @@
-"""The compiled part under the compiler's sanitizers: addresses, undefined behaviour, races; and without a warning.  What
-the thread sanitizer is to be told of memory is also told to a program that explores how threads may interleave.
+"""The compiled part under the compiler's sanitizers: addresses, undefined behaviour, races; and without a warning.
+
+A program that explores how threads may interleave takes the thread sanitizer's place in one test.
 """
 import functools
 import pathlib
@@ -88,8 +89,9 @@ def test_random_jobs_are_clean(tmp_path, parts, sanitizer, way, steps):
 @pytest.mark.parametrize('more', [0, slow(1)])
 def test_orders_of_memory_are_enough_however_threads_interleave(tmp_path, parts, more):
     """Mutants with weaker orders fail."""
-    program = linked([compiled(HERE / 'orderings.cc', FLAGS['thread'], tmp_path),
-                      compiled(HERE / 'explorer.cc', EXPLORER_FLAGS, tmp_path), *parts('thread')], tmp_path, '-ldl')
+    explorer = [compiled(path, EXPLORER_FLAGS, tmp_path) for path in sorted(HERE.glob('explorer*.cc'))]
+    program = linked([compiled(HERE / 'orderings.cc', FLAGS['thread'], tmp_path), *explorer, *parts('thread')],
+                     tmp_path, '-ldl')
     output_of([program, more])
 
 
