@@ -115,7 +115,10 @@ int Node::share_table(uint32_t number) {
 void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& found = table(number);
-  if (worker >= workers_.size()) throw std::runtime_error("no worker of this host has number " + std::to_string(worker));
+  if (worker >= workers_.size()) {
+    throw std::runtime_error("worker " + std::to_string(worker) + " is not on this host, which has " +
+                             std::to_string(workers_.size()));
+  }
   if (found.sides.empty()) return;  // this node has no part in the table
   Side& side = found.sides[worker];
   side.memory = Memory(descriptor, found.sides_layout.size);

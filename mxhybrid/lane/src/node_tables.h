@@ -20,8 +20,8 @@ inline int64_t now() {
 /// Pushes of a host to a partition that wait at its owner until other hosts have made theirs.  The host makes no more
 /// before it knows that the owner shows some of them: so the slowest host sets the pace, and queues stay short.
 constexpr uint32_t kMostAhead = 4;
-/// A question by which a node learns how far an owner is, and for which no worker waits: it comes behind all others of a
-/// table.
+/// Marks the number of a question by which a node learns how far an owner is.  No worker waits for the answer, so it
+/// comes behind all others of a table.
 constexpr uint64_t kOwnQuestion = uint64_t(1) << 63;
 
 struct Node::Pushed {

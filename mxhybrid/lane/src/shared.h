@@ -2,10 +2,10 @@
 //
 // Two kinds of processes meet here.  A *node* holds partitions of tables; it lives in a parameter server, or in a
 // worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
-// its nodes, and the other way round.
+// its nodes, and nodes map that of the workers in whose tables, sums and moves they have a part.
 //
-// Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is written by one side, with release order
-// after whatever it announces, and read by the other with acquire order.
+// Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
+// written by one side, with release order after whatever it announces, and read by the other with acquire order.
 //
 // A process that is about to sleep says so (`asleep`, `sleepers`, `crowded`, `hungry`) and then looks once more; the
 // other side changes something and then looks whether anybody sleeps.  One of them has to see what the other stored, so

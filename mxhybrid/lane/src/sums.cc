@@ -20,8 +20,8 @@ constexpr size_t kEarlyCost = 4 << 10;
 /// The most bytes that may come before sums were opened here, which honest hosts never reach: of sums that this host
 /// will make, it has to keep twice as many bytes itself.
 size_t most_early() {
-  static const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return memory / 2;
+  static const size_t pages = static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
+  return pages / 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 size_t size_of_values(const Header& header) { return header.count * size_of(static_cast<Dtype>(header.flags)); }

@@ -1,10 +1,10 @@
 // Explores how threads may interleave, and which of the stores that C++ allows each load may see.
 //
-// Explored is the compiled part itself, as g++ compiles it for ThreadSanitizer: explorer_memory.cc takes the place of that
-// library and learns of each access to memory.  Threads are coroutines of one thread.  At each atomic operation on shared
-// memory the explorer chooses the thread that goes on, and the store that a load sees.  It runs a scenario again and again,
-// with all choices of which at most a given number are unusual.  The usual choices are to go on with the same thread, and
-// to see the newest store.  Of C++'s memory model, only load buffering is left out.
+// Explored is the compiled part itself, as g++ compiles it for ThreadSanitizer: explorer_memory.cc takes the place of
+// that library and learns of each access to memory.  Threads are coroutines of one thread.  At each atomic operation on
+// shared memory the explorer chooses the thread that goes on, and the store that a load sees.  It runs a scenario again
+// and again, with all choices of which at most a given number are unusual.  The usual choices are to go on with the same
+// thread, and to see the newest store.  Of C++'s memory model, only load buffering is left out.
 //
 // Found are data races on shared memory, threads that sleep for ever, and what a scenario checks.
 #pragma once
@@ -23,8 +23,8 @@ struct Result {
   std::string failure;  // empty if there is none
 };
 
-/// Run `scenario`, which sets up, adds threads and calls `run`, with all choices of which at most `unusual` are unusual.
-/// Stops at the first failure.
+/// Run `scenario`, which sets up, adds threads and calls `run`, with all choices of which at most `unusual` are
+/// unusual.  Stops at the first failure.
 Result explore(const std::function<void()>& scenario, uint32_t unusual, Orders orders);
 
 /// For scenarios: a thread that has to end, or, of a `service`, one that may be left waiting.

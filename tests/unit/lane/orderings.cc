@@ -1,6 +1,6 @@
-// Small scenarios of the lane, in all orders in which their threads may interleave, see explorer.h: the counters of shared.h
-// and the rings of rings.h.  Each is explored as it is, and with mutants of the orders of memory, of which each is found.
-// Ends with 1 where a scenario fails, or a mutant does not.
+// Small scenarios of the lane, explored as explorer.h says: the counters of shared.h and the rings of rings.h.  Each is
+// explored as it is, and with mutants of the orders of memory, which have to fail.  Ends with 1 where a scenario fails,
+// or a mutant does not.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -65,6 +65,22 @@ void pulls() {
     add_thread([&worker = *job.workers[me], me] {
       const std::vector<int64_t> elsewhere = {0, 2}, here = {1};
       for (float value : pull(worker, me < 2 ? elsewhere : here, kExact)) check(value == 0, "a wrong row");
+    });
+  }
+  explorer::run();
+}
+
+/// Exact pulls of two workers, of which the second one begins once the first one has given its room back.
+void pulls_in_turn() {
+  Job job({2, 1}, {1, 1});
+  add_table(job, 4, {1, 0});
+  serve(job);
+  bool is_released = false;
+  for (uint32_t me = 0; me < 2; ++me) {
+    add_thread([&worker = *job.workers[me], &is_released, me] {
+      if (me == 1) explorer::wait_until([&] { return is_released; });
+      for (float value : pull(worker, {0, 2}, kExact)) check(value == 0, "a wrong row");
+      is_released = true;
     });
   }
   explorer::run();
@@ -152,7 +168,11 @@ int main(int argc, char** argv) {
   const uint32_t more = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 0;
   const std::string only = argc > 2 ? argv[2] : "";
   lane::fail = [](const char* what) { explorer::fail(what); };
-  const Scenario scenarios[] = {{"rounds", rounds, 2}, {"pulls", pulls, 1}, {"sums", sums, 2}, {"rings", rings, 2},
+  const Scenario scenarios[] = {{"rounds", rounds, 2},
+                                {"pulls", pulls, 1},
+                                {"pulls in turn", pulls_in_turn, 1},
+                                {"sums", sums, 2},
+                                {"rings", rings, 2},
                                 {"rings between hosts", rings_between_hosts, 1}};
   bool fine = true;
   for (const Scenario& scenario : scenarios) {
@@ -164,7 +184,8 @@ int main(int argc, char** argv) {
                   orders == Orders::kAsTheyAre        ? "as it is"
                   : orders == Orders::kNoneSequential ? "nothing sequential"
                                                       : "all relaxed",
-                  result.failure.empty() ? "fine" : result.failure.c_str(), static_cast<unsigned long long>(result.runs));
+                  result.failure.empty() ? "fine" : result.failure.c_str(),
+                  static_cast<unsigned long long>(result.runs));
       std::fflush(stdout);
       fine = fine && result.failure.empty() != is_mutant;
     }

@@ -1,5 +1,5 @@
-// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Nodes and workers
-// are threads of one process, in which sanitizers see all of them, or processes, as in a real job.
+// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Nodes and
+// workers are threads of one process, in which sanitizers see all of them, or processes, as in a real job.
 // For sanitizers, see test_sanitizers.py.  Ends with 1 where something else comes out.
 #include <signal.h>
 #include <sys/wait.h>
