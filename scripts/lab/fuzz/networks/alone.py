@@ -27,7 +27,7 @@ def examine(program: Program) -> Program:
         axes = _sample_axes(make, shapes, outputs)
         for head, output, own in zip(program['heads'], outputs, axes):
             head['shape'] = list(output.shape)
-            head['samples'] = list(range(output.ndim)) if head['drawn'] else own
+            head['samples'] = [[axis, 1] for axis in range(output.ndim)] if head['drawn'] else own
         record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
                                   _directory())
         if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
@@ -74,9 +74,14 @@ def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool =
     return [each.asnumpy() for each in found]
 
 
-def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[int]]:
-    """For each output the dimensions that may have the samples: it moves along them as samples move, or a sample
-    changes its own part only.
+def _stays(one: np.ndarray, other: np.ndarray, axis: int, rows: np.ndarray) -> bool:
+    """Whether two outputs are the same but for these places in a dimension."""
+    return np.array_equal(np.delete(one, rows, axis), np.delete(other, rows, axis), equal_nan=True)
+
+
+def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[List[int]]]:
+    """For each output the dimensions that may have the samples, and how often all of them stand there: it moves along
+    them as samples move, or a sample changes its own part only.
     """
     count = spec['samples']
     found = []
@@ -88,15 +93,17 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
     for at, output in enumerate(outputs):
         own = []
         for axis, length in enumerate(output.shape):
-            if length % count:
-                continue
-            each = length // count
-            moves = any(np.allclose(np.roll(one[at], each, axis), two[at], rtol=1e-9, atol=1e-9, equal_nan=True)
-                        for one, two in moved)
-            stays = all(np.array_equal(np.delete(still[at], range(sample * each, sample * each + each), axis), np.delete(
-                other[sample][at], range(sample * each, sample * each + each), axis)) for sample in range(count))
-            if moves or stays:
-                own.append(axis)
+            for before in range(1, length // count + 1):
+                if length % (before * count):
+                    continue
+                each = length // (before * count)
+                order = np.roll(np.arange(length).reshape(before, count, each), 1, 1).reshape(-1)
+                moves = any(np.allclose(np.take(one[at], order, axis), two[at], rtol=1e-9, atol=1e-9, equal_nan=True)
+                            for one, two in moved)
+                stays = all(_stays(still[at], other[sample][at], axis, pieces.rows_of(length, before, [sample], count))
+                            for sample in range(count))
+                if moves or stays:
+                    own.append([axis, before])
         found.append(own)
     return found
 

@@ -7,13 +7,14 @@ A program is a dict that JSON can hold::
      'params': [{'name': 'weight0', 'shape': [3, 2]}],
      'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
      'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']}],
-     'heads': [{'name': 'x0', 'shape': [4, 3], 'samples': [0], 'drawn': None}],
+     'heads': [{'name': 'x0', 'shape': [4, 3], 'samples': [[0, 1]], 'drawn': None}],
      'plan': {'kind': 'data_parallel'}, 'frozen': [], 'input_grad': False, 'steps': 2, 'calls': 1,
      'optimizer': {'learning_rate': 0.125}, 'on_store': None}
 
 A statement reads inputs, parameters and statements before it; ``x1[0]`` is an output of one that has several.  A
 statement that draws numbers has the ``whole`` expression for one process, in which ``{given}`` stands for its value in
-the job, and in ``drawn`` what is known of the numbers.  ``samples`` of a head are the dimensions that may have samples.
+the job, and in ``drawn`` what is known of the numbers.  ``samples`` of a head are the dimensions that
+may have samples, and how often all of them stand there: twice behind ``F.concat(x, x, dim=0)``.
 """
 import copy
 import re

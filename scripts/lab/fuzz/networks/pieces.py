@@ -52,26 +52,33 @@ def weights_of(shape, step, at):
     return np.random.RandomState(100 * step + at).randint(-8, 9, shape) / 8
 
 
-def box_of(shape, whole, samples, count):
-    """Find which part of an output of shape `whole` a worker has: its samples, or everything."""
-    shape, whole = tuple(shape), tuple(whole)
-    box = [(0, length) for length in whole]
+def rows_of(length, before, samples, count):
+    """Find which elements of a dimension belong to samples: it is `before` times all samples, each of as many."""
+    each = length // (before * count)
+    found = np.arange(length).reshape(before, count, each)[:, samples].reshape(-1)
+    return found
+
+
+def place_of(shape, head, samples, count):
+    """Find which elements of an output a worker has: a dimension, -1 for everything, and places in it."""
+    shape, whole = tuple(shape), tuple(head['shape'])
     if shape == whole:
-        return box
+        return [-1]
     axes = [axis for axis, (one, other) in enumerate(zip(shape, whole)) if one != other]
     if len(shape) != len(whole) or len(axes) > 1 or whole[axes[0]] % count:
         raise ValueError('an output has shape %s: neither %s nor samples of it' % (shape, whole))
-    each = whole[axes[0]] // count
-    box[axes[0]] = (samples.start * each, samples.stop * each)
-    if (samples.stop - samples.start) * each != shape[axes[0]]:
+    before = next((before for axis, before in head['samples'] if axis == axes[0]), 1)
+    rows = rows_of(whole[axes[0]], before, samples, count)
+    if len(rows) != shape[axes[0]]:
         raise ValueError('an output has shape %s: not samples %d to %d of %s' % (
             shape, samples.start, samples.stop, whole))
-    return box
+    return [axes[0], *rows]
 
 
-def within(box):
-    """Make slices of a box."""
-    return tuple(slice(int(low), int(high)) for low, high in box)
+def within(place):
+    """Make an index of a place."""
+    axis, *rows = [int(each) for each in place]
+    return Ellipsis if axis < 0 else (slice(None),) * axis + (np.array(rows),)
 
 
 class Splits(mxhybrid.parallel.Plan):
@@ -135,8 +142,8 @@ def run_split(rank, make, spec, directory, note):
     def own(whole, axis):
         return whole if axis is None else whole[(slice(None),) * axis + (samples,)]
 
-    def place(shape, whole):
-        return box_of(shape, whole, samples, spec['samples'])
+    def place(shape, head):
+        return place_of(shape, head, samples, spec['samples'])
     train(split, spec, record, own, place, note)(trainer, os.path.join(directory, 'weights'), rank == 0)
     split.forget()
     return record
@@ -147,7 +154,7 @@ def run_whole(make, spec, drawn, directory):
     net = prepared(make, spec)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', spec['optimizer'], kvstore=None)
     record = {}
-    train(net, spec, record, lambda whole, axis: whole, lambda shape, whole: [(0, length) for length in whole],
+    train(net, spec, record, lambda whole, axis: whole, lambda shape, head: [-1],
           lambda words: None, drawn)(trainer, os.path.join(directory, 'whole'), True)
     return record
 
@@ -157,7 +164,7 @@ def train(net, spec, record, own, place, note, drawn=None):
     def look(step, call, taken, boxes, found):
         for at, (box, output) in enumerate(zip(boxes, found)):
             record['%d output %d/%d' % (step, call, at)] = output.asnumpy()
-            record['box of %d output %d/%d' % (step, call, at)] = np.array(box).reshape(-1, 2)
+            record['box of %d output %d/%d' % (step, call, at)] = np.array(box)
         for at, (each, array) in enumerate(zip(spec['inputs'], taken)):
             if spec['input_grad'] and array.grad is not None and each['values'] != 'ids':
                 record['%d gradient of data%d/%d' % (step, at, call)] = array.grad.asnumpy()
@@ -172,7 +179,7 @@ def train(net, spec, record, own, place, note, drawn=None):
             mx.nd.array(drawn['%d output %d/%d' % (step, call, at)], dtype='float64')
             for at, head in enumerate(spec['heads']) if head['drawn']]
         found = as_list(net(*taken, *more))
-        boxes = [place(output.shape, head['shape']) for output, head in zip(found, spec['heads'])]
+        boxes = [place(output.shape, head) for output, head in zip(found, spec['heads'])]
         return taken, boxes, found
 
     def run(trainer, file, looks):
@@ -213,10 +220,9 @@ def joined(records, spec):
                 box = within(record['box of ' + name])
                 head = spec['heads'][int(name.split('/')[1])]
                 shape = tuple(head['shape'])
-                wrong = [axis for axis, (length, all_of) in enumerate(zip(value.shape, shape))
-                         if length != all_of and axis not in head['samples']]
-                if wrong:
-                    problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, wrong[0])))
+                cut = int(record['box of ' + name][0])
+                if cut >= 0 and cut not in [axis for axis, _ in head['samples']]:
+                    problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, cut)))
                 values, known = whole.setdefault(name, (np.zeros(shape, value.dtype), np.zeros(shape, bool)))
                 same = np.isclose(values[box], value, rtol=1e-12, atol=1e-12, equal_nan=True)
                 if not (same | ~known[box]).all():

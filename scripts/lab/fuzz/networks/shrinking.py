@@ -6,7 +6,7 @@ them still fail.
 import copy
 from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence
 
-from .network import Program, base, pruned
+from .network import Program, base, pruned, samples_of
 
 #: Examines a candidate: gives it with the shapes of its outputs, or None where one process does not train it.
 Examine = Callable[[Program], Optional[Program]]
@@ -101,7 +101,9 @@ def _inputs(program: Program, examine: Examine) -> Iterator[Program]:
         head = next(each for each in known['heads'] if each['name'] == value)
         taken = {each['name'] for each in program['inputs']}
         name = next('data%d' % number for number in range(99) if 'data%d' % number not in taken)
-        made = {'name': name, 'shape': head['shape'], 'axis': head['samples'][0] if head['samples'] else None,
+        count = samples_of(program)
+        axes = [axis for axis, before in head['samples'] if before == 1 and head['shape'][axis] == count]
+        made = {'name': name, 'shape': head['shape'], 'axis': next(iter(axes), None),
                 'values': 'ties', 'dtype': 'float64', 'limit': 5}
         yield _replaced(dict(program, inputs=program['inputs'] + [made]), value, name)
 

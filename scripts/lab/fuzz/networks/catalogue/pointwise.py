@@ -203,5 +203,5 @@ def _sampled(drawing: Any) -> None:
     first = 'F.BlockGrad({0})' if op in ('sample_normal', 'sample_uniform') else 'F.BlockGrad(F.abs({0}) + 0.5)'
     shape = drawing.random.choice(('', ', shape=3'))
     after = 'F.expand_dims({0}, axis=-1)' if shape else '{0}'
-    drawing.add(op, 'F.%s(%s%s%s)' % (op, first, second, shape), value, drawn='numbers',
+    drawing.add(op, "F.%s(%s%s%s, dtype='float64')" % (op, first, second, shape), value, drawn='numbers',
                 whole='F.broadcast_add({given}, F.BlockGrad(%s) * 0.0)' % after)
