@@ -123,6 +123,12 @@ def prepared(make, spec):
     return net
 
 
+def trainer_of(net, spec, **how):
+    """Make a Trainer; None for a network without parameters, for which MXNet makes none."""
+    params = net.collect_params()
+    return gluon.Trainer(params, 'sgd', spec['optimizer'], **how) if len(params.keys()) else None
+
+
 def as_list(found):
     """Put outputs into a list."""
     return list(found) if isinstance(found, (list, tuple)) else [found]
@@ -135,8 +141,7 @@ def run_split(rank, make, spec, directory, note):
     split = mxhybrid.parallelize(net, plan_of(spec['plan']), data=[tuple(each['shape']) for each in spec['inputs']],
                                  batch_axis=[each['axis'] for each in spec['inputs']],
                                  dtype=[each['dtype'] for each in spec['inputs']], input_grad=spec['input_grad'])
-    trainer = gluon.Trainer(split.collect_params(), 'sgd', spec['optimizer'], kvstore='hybrid',
-                            update_on_kvstore=spec['on_store'])
+    trainer = trainer_of(split, spec, kvstore='hybrid', update_on_kvstore=spec['on_store'])
     samples, record = split.samples, {}
 
     def own(whole, axis):
@@ -152,7 +157,7 @@ def run_split(rank, make, spec, directory, note):
 def run_whole(make, spec, drawn, directory):
     """Train the network in one process; `drawn` has the values of what the split network has drawn."""
     net = prepared(make, spec)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', spec['optimizer'], kvstore=None)
+    trainer = trainer_of(net, spec, kvstore=None)
     record = {}
     train(net, spec, record, lambda whole, axis: whole, lambda shape, head: [-1],
           lambda words: None, drawn)(trainer, os.path.join(directory, 'whole'), True)
@@ -198,9 +203,10 @@ def train(net, spec, record, own, place, note, drawn=None):
             autograd.backward(heads, gradients)
             for call, (taken, boxes, found) in enumerate(calls):
                 look(step, call, taken, boxes, found)
-            trainer.step(1)
-            net.save_parameters(file)
-            if looks:
+            if trainer is not None:
+                trainer.step(1)
+                net.save_parameters(file)
+            if looks and trainer is not None:
                 for name, value in mx.nd.load(file).items():
                     record['%d weight %s' % (step, name)] = value.asnumpy()
         note('evaluation')

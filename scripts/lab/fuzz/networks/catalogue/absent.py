@@ -9,18 +9,21 @@ from .registry import ENTRIES
 #: Reasons, by patterns of names; the first that fits counts.
 REASONS = {
     'drawn under another name or by a layer': (
-        r'BatchNorm|BatchNorm_v1|Convolution_v1|Pooling_v1|crop|linalg_\w+|contrib\.ctc_loss|contrib\.SparseEmbedding|'
-        r'Softmax|random\.(multinomial|randn)|sample_multinomial|sparse\.\w+|contrib\.box_non_maximum_suppression|RNN'),
+        r'BatchNorm|linalg_\w+|contrib\.ctc_loss|random\.shuffle|RNN|sparse\.\w+'),
+    'for row_sparse tables, which are outside of what is split': r'contrib\.SparseEmbedding',
+    'former versions, which Gluon does not call': r'\w+_v1',
+    'gives other types than real numbers': r'random\.multinomial|sample_multinomial',
     'updates weights, for optimizers': r'\w*(_update|update_phase\d|multi_lars|multi_sum_sq|reset_arrays)\w*|'
                                        r'contrib\.\w*update|multi_all_finite',
     'draws numbers of nothing, which is refused': (
         r'(random_|sample_)?(normal|uniform|exponential|gamma|poisson|randint|negative_binomial|'
-        r'generalized_negative_binomial)|random\.(exponential|gamma|generalized_negative_binomial|negative_binomial|normal|'
-        r'poisson|randint|uniform)|random_\w+|contrib\.uniform|contrib\.rand_zipfian'),
+        r'generalized_negative_binomial)|random\.(randn|exponential|gamma|generalized_negative_binomial|negative_binomial|normal|'
+        r'poisson|randint|uniform)|random_(?!pdf)\w+|contrib\.uniform|contrib\.rand_zipfian'),
     'has a body of its own, which is refused': r'contrib\.(foreach|while_loop|cond)',
     'makes constants, which split networks have whole': r'arange|eye|full|linspace|ones|zeros|load',
     'for quantized networks, which do not train': r'contrib\.(quantize|quantized|dequantize|requantize|calibrate)\w*',
     'for graphs and sparse arrays': r'contrib\.(dgl_\w+|edge_id|getnnz)|cast_storage',
+    'densities of distributions, elementwise like others': r'random_pdf_\w+',
     'its shape depends on values': r'contrib\.boolean_mask',
     'for GPUs only': r'contrib\.(fft|ifft|count_sketch|DeformablePSROIPooling|PSROIPooling|backward_\w+)',
     'the sample is in the data, as a number': r'contrib\.(Proposal|MultiProposal|RROIAlign|MultiBoxTarget|'

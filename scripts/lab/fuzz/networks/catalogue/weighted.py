@@ -24,7 +24,7 @@ def _fully_connected(drawing: Any) -> None:
             made, hidden, flatten), value, weight)
 
 
-@entry('Convolution', 'Convolution_v1', chance=1.0)
+@entry('Convolution', chance=2.0)
 def _convolution(drawing: Any) -> None:
     random, value = drawing.random, drawing.ranked(4)
     shape = drawing.shape(value)
@@ -43,7 +43,7 @@ def _deconvolution(drawing: Any) -> None:
                 % random.choice((1, 2)), value, drawing.param((channels, 2, 2, 2)))
 
 
-@entry('Pooling', 'Pooling_v1', chance=1.5)
+@entry('Pooling', chance=3.0)
 def _pooling(drawing: Any) -> None:
     random, value = drawing.random, drawing.pick(lambda shape: 3 <= len(shape) <= 5)
     shape = drawing.shape(value)

@@ -1,0 +1,220 @@
+"""The parts of scripts/fuzz networks: what is drawn, how it is written, compared and made small."""
+import json
+
+import numpy as np
+import pytest
+from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking
+from lab.fuzz.networks.alone import examine
+from lab.fuzz.networks.body import class_of, reference
+from lab.fuzz.networks.catalogue import ENTRIES
+from lab.fuzz.networks.catalogue.absent import reasons
+from lab.fuzz.networks.drawer import Drawer
+from lab.fuzz.networks.drawing import Rejected
+from lab.fuzz.networks.network import pruned, tolerance_of
+from lab.fuzz.networks.script import network, spec_of, standing_alone
+from lab.fuzz.runner import Outcome
+from lab.fuzz.script import check_names
+
+SEEDS = range(0, 60)
+
+
+@pytest.fixture(scope='module')
+def programs():
+    """The programs of all seeds."""
+    with Drawer() as drawer:
+        yield [drawer.draw(seed, cli.workers_of(seed, [2, 3, 4])) for seed in SEEDS]
+
+
+def small(**changes):
+    """Make a network of four statements with a learned layer and an output that has no samples."""
+    data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
+    return examine(pruned(dict({
+        'seed': 1, 'workers': 3, 'inputs': [data], 'params': [{'name': 'weight0', 'shape': [1, 3]}],
+        'layers': [{'name': 'dense0', 'make': 'nn.Dense(3, in_units=3)'}],
+        'statements': [{'name': 'x0', 'op': 'relu', 'code': 'F.relu({0})', 'reads': ['data0']},
+                       {'name': 'x1', 'op': 'Dense', 'code': 'self.dense0({0})', 'reads': ['x0']},
+                       {'name': 'x2', 'op': 'broadcast_mul', 'code': 'F.broadcast_mul({0}, {1})',
+                        'reads': ['x1', 'weight0']},
+                       {'name': 'x3', 'op': 'sum', 'code': 'F.sum({0}, axis=0)', 'reads': ['x2']}],
+        'heads': [{'name': 'x2', 'drawn': None}, {'name': 'x3', 'drawn': None}], 'frozen': [],
+        'plan': {'kind': 'splits', 'splits': {'x0': [[2, 1], [0, 1], 1, 1], 'x2': [[3, 1], [0, 1, 2], 1, 1]}},
+        'input_grad': True, 'steps': 3, 'calls': 2, 'optimizer': {'learning_rate': 0.0625, 'momentum': 0.5},
+        'on_store': True}, **changes)))
+
+
+def test_a_seed_gives_the_same_program_again_and_it_survives_json(programs):
+    with Drawer() as drawer:
+        for program in programs[::20]:
+            assert program == json.loads(json.dumps(program)) == drawer.draw(program['seed'], program['workers'])
+
+
+def test_all_sorts_are_drawn(programs):
+    plans = {program['plan']['kind'] for program in programs}
+    assert plans == {'data_parallel', 'one_weird_trick', 'grid', 'layers', 'splits'}
+    splits = [split for program in programs if program['plan']['kind'] == 'splits'
+              for split in program['plan']['splits'].values()]
+    assert any(copies > 1 for *_, copies in splits) and any(max(degrees) > 1 for degrees, *_ in splits)
+    assert any(addends > 1 for _, _, addends, _ in splits)
+    inputs = [each for program in programs for each in program['inputs']]
+    assert {each['values'] for each in inputs} == {'ties', 'reals', 'ids'}
+    assert {each['axis'] for each in inputs} >= {0, 1, 2}
+    assert any(each['shape'].count(each['shape'][each['axis'] or 0]) > 1 for each in inputs)
+    assert {program['calls'] for program in programs} == {1, 2} and any(program['frozen'] for program in programs)
+    assert any(head['drawn'] for program in programs for head in program['heads'])
+    assert any(len(program['heads']) > 2 for program in programs)
+    ops = {statement['op'] for program in programs for statement in program['statements']}
+    assert len(ops) > 80 and ops & {'Dense again', 'Conv again', 'BatchNorm again', 'LayerNorm again'}
+
+
+def test_every_function_of_mxnet_is_drawn_or_has_a_reason(programs):
+    assert 'no entry yet' not in reasons()
+    text = coverage.table(programs)
+    assert 'Dense ' in text and 'never drawn, has a body of its own, which is refused: contrib.cond' in text
+    assert all(chance >= 0 for chance, _ in ENTRIES.values())
+
+
+def test_scripts_have_all_that_they_name(programs):
+    for program in programs[::10]:
+        check_names(standing_alone(program))
+
+
+def test_values_have_ties_and_zeros_of_both_signs():
+    values = pieces.values_of('ties', (400,), 'float64', 5, 0)
+    zeros = values[values == 0]
+    assert 100 < len(zeros) < 350 and 0 < np.signbit(zeros).sum() < len(zeros) and len(set(values)) < 12
+    assert set(pieces.values_of('ids', (400,), 'int32', 5, 0)) == set(range(5))
+
+
+def test_dimensions_that_may_have_samples():
+    def axes(code, **changes):
+        program = small(statements=[{'name': 'x0', 'op': 'op', 'code': code, 'reads': ['data0', 'weight0']}],
+                        heads=[{'name': 'x0', 'drawn': None}], layers=[], params=[{'name': 'weight0', 'shape': [4, 3]}],
+                        plan={'kind': 'data_parallel'}, **changes)
+        return program['heads'][0]['samples']
+    assert axes('{0} * {1}') == [[0, 1]]
+    assert axes('F.transpose({0} + {1})') == [[1, 1]]
+    assert axes('F.softmax({0} + {1}, axis=0)') == [[0, 1]]
+    assert axes('F.reverse({0} * {1}, axis=0)') == [] == axes('F.sum({0} * {1}, axis=0)')
+    assert axes('F.concat({0}, {0} * {1}, dim=0)') == [[0, 2]]
+    assert axes('F.reshape(F.transpose({0} * {1}), shape=(-1,))') == [[0, 3]]
+    assert axes('F.reshape({0} * {1}, shape=(-1,))') == [[0, 1]]
+
+
+def test_what_one_process_does_not_train_is_rejected():
+    statement = {'name': 'x0', 'op': 'log', 'code': 'F.log({0}) * {1}', 'reads': ['data0', 'weight0']}
+    with pytest.raises(Rejected, match='finite'):
+        small(statements=[statement], heads=[{'name': 'x0', 'drawn': None}])
+
+
+def test_a_process_that_crashes_is_replaced():
+    crash = dict(small(), statements=[{'name': 'x0', 'op': 'crash', 'reads': ['data0'],
+                                       'code': "__import__('os').kill(__import__('os').getpid(), 9) or {0}"}],
+                 heads=[{'name': 'x0', 'drawn': None}])
+    with Drawer() as drawer:
+        assert drawer.examined(crash) is None
+        assert drawer.examined(small())['heads'] == small()['heads']
+
+
+def test_records_of_workers_are_joined_and_a_difference_is_seen(tmp_path):
+    program = small(calls=1)
+    spec = spec_of(program)
+    whole = pieces.run_whole(class_of(program), spec, None, str(tmp_path))
+    workers = []
+    for rank in range(2):
+        samples, record = slice(2 * rank, 2 * rank + 2), {}
+        for name, value in whole.items():
+            if name.startswith('box of '):
+                continue
+            if ' output 0/0' in name:
+                record[name], record['box of ' + name] = value[samples], np.array([0, 2 * rank, 2 * rank + 1])
+            elif ' output ' in name:
+                record[name], record['box of ' + name] = value, np.array([-1])
+            elif ' gradient ' in name:
+                record[name] = value[samples]
+            elif rank == 0:
+                record[name] = value
+        workers.append(record)
+    found, problems = pieces.joined(workers, spec)
+    assert problems == [] == pieces.differences(found, whole)
+    found['1 weight dense0.bias'] = found['1 weight dense0.bias'] + 1e-6
+    del found['2 weight weight0']
+    assert [step for step, _ in pieces.differences(found, whole)] == [1, 2]
+    workers[0]['0 output 0/1'] = workers[0]['0 output 0/1'] + 1
+    spec['heads'][0]['samples'] = [[1, 1]]
+    words = [words for _, words in pieces.joined(workers, spec)[1]]
+    assert '0 output 0/1: worker 1 has other values of the same elements' in words
+    assert '0 output 0/0 is cut along dimension 0, which has no samples' in words
+
+
+def test_places_of_samples():
+    head = {'shape': [3, 12], 'samples': [[1, 2]]}
+    assert pieces.place_of((3, 12), head, slice(0, 1), 3) == [-1]
+    assert pieces.place_of((3, 4), head, slice(1, 2), 3) == [1, 2, 3, 8, 9]
+    with pytest.raises(ValueError, match='neither'):
+        pieces.place_of((2, 4), head, slice(1, 2), 3)
+
+
+def test_masks_are_looked_at():
+    spec = {'steps': 1, 'heads': [{'drawn': {'p': 0.5, 'axes': [1]}}]}
+    mask = np.repeat(np.random.RandomState(0).randint(0, 2, (40, 1)), 6, 1) * 2.0
+    assert pieces.masks_problems({'0 output 0/0': mask}, spec) == []
+    assert pieces.masks_problems({'0 output 0/0': np.zeros((40, 6))}, spec)
+    mask[0, -1] = 2 - mask[0, -1]
+    assert 'another mask along axis 1' in pieces.masks_problems({'0 output 0/0': mask}, spec)[0][1]
+
+
+def test_rounding_where_a_step_makes_much_of_it_is_no_difference(tmp_path):
+    statements = [{'name': 'x0', 'op': 'exp', 'code': 'F.exp({0})', 'reads': ['data0']},
+                  {'name': 'x1', 'op': 'sign', 'code': 'F.sign(F.broadcast_sub({0}, {0}) + ({0} - F.log(F.exp({0}))))',
+                   'reads': ['x0']}]
+    program = small(statements=statements, heads=[{'name': 'x0', 'drawn': None}, {'name': 'x1', 'drawn': None}])
+    _, _, slack = reference(program, {}, str(tmp_path))
+    assert slack['0 output 0/0'] < 1e-7 and slack['0 output 0/1'] == np.inf
+    assert 'noisy(' in network(program, noisy=True) and tolerance_of(program) == 1e-9
+
+
+def test_a_failing_network_is_made_small():
+    def fails(program):
+        # A dense layer behind anything, with a splits plan that names x2.
+        return any(statement['op'] == 'Dense' for statement in program['statements']) and (
+            'x2' in program['plan'].get('splits', {}))
+    going = shrinking.shrink(small(), lambda program: _examined(program))
+    candidates = next(going)
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            candidates = going.send([fails(candidate) for candidate in candidates])
+    found = stop.value.value
+    assert [statement['op'] for statement in found['statements']] == ['Dense'] and len(found['heads']) == 1
+    assert list(found['plan']['splits']) == ['x2'] and found['workers'] == 3
+    assert (found['steps'], found['calls'], found['input_grad'], found['on_store']) == (1, 1, False, None)
+    assert found['params'] == [] and found['inputs'][0]['values'] == 'reals'
+
+
+def _examined(program):
+    try:
+        return examine(pruned(program))
+    except Rejected:
+        return None
+
+
+def test_several_failures_shrink_in_the_same_jobs(monkeypatch):
+    jobs = []
+
+    def run_all(programs):
+        jobs.append(len(programs))
+        return [Outcome('differs' if any(each['op'] == 'Dense' for each in program['statements']) else 'same')
+                for program in programs]
+    monkeypatch.setattr(runner, 'run_all', run_all)
+    with Drawer() as drawer:
+        found = cli.shrink_all({1: small(), 2: small(plan={'kind': 'data_parallel'})},
+                               {1: Outcome('differs'), 2: Outcome('differs')}, drawer, lambda words: None)
+    assert [len(program['statements']) for program in found.values()] == [1, 1]
+    assert len(jobs) < 30 and max(jobs) > 10
+
+
+def test_the_command_line():
+    args = cli.parse(['--count', '7', '--ranks', '2,4'])
+    assert args.count == 7 and [cli.workers_of(seed, args.ranks) for seed in range(3)] == [2, 4, 2]
+    for wrong in ('1', 'a,b', ''):
+        with pytest.raises(SystemExit):
+            cli.parse(['--ranks', wrong])
