@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..lane.norm_operators import copy_with_moments, is_compiled, scale_channels
+from ..lane.norm_operators import is_compiled, joint_of, moments_of
 from .boxes import Box, shape_of, size_of
 from .graph import Graph, Operator
 from .layout import Layout
@@ -69,18 +69,10 @@ class JointBatchNorm:
                                     plain=program.learns(graph.operators[source[0]]))
         if part is None:
             return None
-        _, gamma, beta, _, _ = given
         sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
-        weights = program.constant(one, 'weights', sizes / sizes.sum())
-        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
-        joint_mean = mx.sym.dot(weights, both[0])
-        joint_variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], joint_mean)))
-        joint_mean, joint_variance = (mx.sym.reshape(found, shape=(-1,)) for found in (joint_mean, joint_variance))
-        cls._average(program, one, joint_mean, joint_variance)
-        scale = mx.sym.rsqrt(joint_variance + float(one.get('eps', 1e-3)))
-        if one.get('fix_gamma', True) is not True:
-            scale = scale * gamma
-        return part.scaled(scale, beta - (joint_mean - part.mean) * scale, one.name)
+        made, mean, variance = part.normalised(everyone, given[1], given[2], sizes / sizes.sum())
+        cls._average(program, one, mean, variance)
+        return made
 
     @classmethod
     def alone(cls, program: Any, one: Operator, given: List[Any]) -> Any:
@@ -105,49 +97,72 @@ class JointBatchNorm:
             program.average(program.graph.operators[one.inputs[at][0]], value, float(one.get('momentum', 0.9)))
 
 
-class _CompiledPart:
-    """The part of a BatchNorm that a rank has, by compiled operators."""
-
-    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
-        self._shape, self._axis = shape, axis
-        # It may write no gradient of the graph's inputs.
-        data = mx.sym.identity(data) if data.list_outputs() == data.list_inputs() else data
-        self._data, self.moments = copy_with_moments(data, shape, axis, '%s_moments' % one.name)
-        mean = mx.sym.slice_axis(self.moments, axis=1, begin=0, end=1)
-        self.mean = mx.sym.BlockGrad(mx.sym.reshape(mean, shape=(-1,)))
-
-    def scaled(self, scale: Any, shift: Any, name: str) -> Any:
-        """What it makes, of the distances from its own mean."""
-        return scale_channels(self._data, self.mean, scale, shift, self._shape, self._axis, name)
+def _inner(symbol: Any) -> Any:
+    """What compiled operators may read: gradients of a graph's inputs may have to be added."""
+    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
-class _ComposedPart:
-    """The part of a BatchNorm that a rank has, of any type, by MXNet's operators.
+class _Part:
+    """The part of a BatchNorm that a rank has.
 
     MXNet's BatchNorm with constants as its statistics scales and shifts: it is the one such operator that is fast
     forwards and backwards, and knows oneDNN's layouts.
     """
 
-    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
-        self._axis, self._type = axis, program.graph.dtypes[one.inputs[0]]
-        data = data if self._type != 'float16' else mx.sym.cast(data, dtype)
+    def __init__(self, program: Any, one: Operator, shape: Tuple[int, ...], axis: int, dtype: str):
+        self._program, self._one, self._shape, self._axis, self._dtype = program, one, shape, axis, dtype
+        self._epsilon, self._fixes_gamma = float(one.get('eps', 1e-3)), one.get('fix_gamma', True) is True
         self._constants = [program.constant(one, what, np.full(shape[axis], value, dtype))
-                           for what, value in (('mean', 0), ('variance', 1))]
-        mean = _mean(data, shape, axis, dtype)
-        self.mean = mx.sym.BlockGrad(mean)
-        self._apart = self._scaled(data, mx.sym.ones_like(self.mean), -self.mean)
-        variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
-        #: Mean and variance of each channel, of shape (1, 2, channels).
-        self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
+                           for what, value in (('zeros', 0), ('ones', 1))]
 
     def _scaled(self, values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
         return mx.sym.BatchNorm(values, scale, shift, *self._constants, eps=0.0, fix_gamma=False, use_global_stats=True,
                                 axis=self._axis, name=name)
 
-    def scaled(self, scale: Any, shift: Any, name: str) -> Any:
-        """What it makes, of the distances from its own mean."""
-        made = self._scaled(self._apart, scale, shift, name)
-        return made if self._type != 'float16' else mx.sym.cast(made, 'float16')
+
+class _CompiledPart(_Part):
+    """With compiled operators for what is neither scaling nor shifting."""
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        super().__init__(program, one, shape, axis, dtype)
+        self._data = _inner(data)
+        #: Mean and variance of each channel, of shape (1, 2, channels).
+        self.moments = moments_of(self._data, shape, axis, '%s_moments' % one.name)
+
+    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """What it makes, of the moments of all parts, of which each has a share of the elements; and the joint mean and
+        variance.
+        """
+        gamma = mx.sym.ones_like(beta) if self._fixes_gamma else gamma
+        scale, shift, mean, variance = joint_of(_inner(everyone), _inner(gamma), _inner(beta), shares[0],
+                                                self._shape[self._axis], self._epsilon, '%s_joint' % self._one.name)
+        return self._scaled(self._data, scale, shift, self._one.name), mean, variance
+
+
+class _ComposedPart(_Part):
+    """By operators of MXNet's alone, for any type."""
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        super().__init__(program, one, shape, axis, dtype)
+        self._type = program.graph.dtypes[one.inputs[0]]
+        data = data if self._type != 'float16' else mx.sym.cast(data, dtype)
+        mean = _mean(data, shape, axis, dtype)
+        self._mean = mx.sym.BlockGrad(mean)
+        self._apart = self._scaled(data, mx.sym.ones_like(self._mean), -self._mean)
+        variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
+        self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
+
+    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """As :meth:`_CompiledPart.normalised`."""
+        weights = self._program.constant(self._one, 'shares', shares)
+        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
+        mean = mx.sym.dot(weights, both[0])
+        variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], mean)))
+        mean, variance = (mx.sym.reshape(found, shape=(-1,)) for found in (mean, variance))
+        scale = mx.sym.rsqrt(variance + self._epsilon)
+        scale = scale if self._fixes_gamma else scale * gamma
+        made = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._one.name)
+        return made if self._type != 'float16' else mx.sym.cast(made, 'float16'), mean, variance
 
 
 def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..lane.norm_operators import is_compiled, next_average
 from ..native.symbols import CONSTANTS, symbol_function
 from .boxes import Box, full, shape_of, size_of, slices_in
 from .exchange import Exchange
@@ -393,13 +394,17 @@ class Program:
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
         following = mx.sym.var(name, shape=shape, dtype=dtype)
-        share, terms = 1.0, []
-        for value, momentum in calls:
+        share, factors = 1.0, []
+        for _, momentum in calls:
             kept = np.float32(momentum)  # as MXNet has it
-            terms.append(following * mx.sym.cast(value, dtype) * (share * float(1 - kept)))
+            factors.append(share * float(1 - kept))
             share *= float(kept)
         # Backward reads the average that is there then.
-        return mx.sym.MakeLoss(mx.sym.add_n(following * self._parameter(parameter) * share, *terms))
+        average, values = self._parameter(parameter), [value for value, _ in calls]
+        if dtype == 'float32' and is_compiled():
+            return next_average(mx.sym.identity(following), average, values, (share, *factors), shape[0])
+        return mx.sym.MakeLoss(mx.sym.add_n(following * average * share, *[
+            following * mx.sym.cast(value, dtype) * factor for value, factor in zip(values, factors)]))
 
 
 def _box_of(made: Any, box: Box, held: Box) -> Any:

@@ -18,6 +18,7 @@
 #include "row_arrays.h"
 #include "worker.h"
 
+using lane::ArrayOperator;
 using lane::Box;
 using lane::Bundle;
 using lane::ExchangeOperator;
@@ -96,6 +97,10 @@ struct MoveUse {
   const char* source;
   char* target;
 };
+
+lane::ArrayFunctions functions_of(void* get_data, void* free) {
+  return {reinterpret_cast<int (*)(void*, void**)>(get_data), reinterpret_cast<int (*)(void*)>(free)};
+}
 
 std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t* shape) {
   if (dimensions < 0) return nullptr;
@@ -457,21 +462,29 @@ const void* lane_exchange_operator_info(void* exchange) { return static_cast<Exc
 /// No graph calls it any more.
 void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
 
-/// Operators that copy an array and compute moments of its channels, and that scale its channels.  The functions are
-/// MXNDArrayGetData and MXNDArrayFree.
-void* lane_norm_operator_new(int scales, int dimensions, const uint64_t* shape, uint64_t axis, void* get_data,
-                             void* free) {
+/// Operators of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
+void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
   return guarded([&]() -> void* {
-    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
-                                            reinterpret_cast<int (*)(void*)>(free)};
     const auto made = shape_of(dimensions, shape);
     if (!made) throw std::runtime_error("no shape");
-    if (scales) return static_cast<lane::ArrayOperator*>(new lane::ScaleOperator(*made, axis, functions));
-    return static_cast<lane::ArrayOperator*>(new lane::MomentsOperator(*made, axis, functions));
+    return static_cast<ArrayOperator*>(new lane::MomentsOperator(*made, axis, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t channels, double epsilon, void* get_data,
+                              void* free) {
+  return guarded([&]() -> void* {
+    return static_cast<ArrayOperator*>(
+        new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
+  }, nullptr);
+}
+void* lane_average_operator_new(uint32_t inputs, const double* factors, uint64_t count, void* get_data, void* free) {
+  return guarded([&]() -> void* {
+    return static_cast<ArrayOperator*>(
+        new lane::AverageOperator({factors, factors + inputs}, count, functions_of(get_data, free)));
   }, nullptr);
 }
 /// What MXNet's operator _NDArray takes as `info`.
-const void* lane_norm_operator_info(void* made) { return static_cast<lane::ArrayOperator*>(made)->info(); }
+const void* lane_array_operator_info(void* made) { return static_cast<ArrayOperator*>(made)->info(); }
 
 // ---------------------------------------------------------------------------------------------------------- bundles
 

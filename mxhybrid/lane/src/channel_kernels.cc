@@ -21,11 +21,6 @@ __attribute__((always_inline)) inline void load(const float* from, Value& value)
   std::memcpy(&value, from, sizeof value);
 }
 
-template <typename Value>
-__attribute__((always_inline)) inline void store(const Value& value, float* to) {
-  std::memcpy(to, &value, sizeof value);
-}
-
 struct Sums {
   double first = 0, second = 0;
 };
@@ -70,15 +65,12 @@ struct Moments {
 };
 
 __attribute__((always_inline)) inline void moments_of_channel(const Channels& shape, size_t channel, const float* data,
-                                                              float* copy, float* moments) {
+                                                              float* moments) {
   Moments found;
   for (size_t row = 0; row < shape.before; ++row) {
-    const size_t at = (row * shape.count + channel) * shape.behind;
-    const float* from = data + at;
-    float* to = copy + at;
+    const float* from = data + (row * shape.count + channel) * shape.behind;
     const double mean = sums_of(shape.behind, [&](size_t i, auto& first, auto& value) __attribute__((always_inline)) {
                           load(from + i, value);
-                          store(value, to + i);
                           first += value;
                         }).first / static_cast<double>(shape.behind);
     const float center = static_cast<float>(mean);
@@ -99,46 +91,13 @@ __attribute__((always_inline)) inline void moments_of_channel(const Channels& sh
 
 __attribute__((always_inline)) inline void moments_gradient_of_channel(const Channels& shape, size_t channel,
                                                                        const float* data, const float* moments,
-                                                                       const float* copy_gradient,
                                                                        const float* gradients, float* gradient) {
   const float mean = moments[channel], count = static_cast<float>(shape.each());
   const float of_mean = gradients[channel] / count, of_variance = 2 * gradients[shape.count + channel] / count;
   for (size_t row = 0; row < shape.before; ++row) {
     const size_t begin = (row * shape.count + channel) * shape.behind;
-    for (size_t i = begin; i < begin + shape.behind; ++i) {
-      gradient[i] = copy_gradient[i] + of_mean + (data[i] - mean) * of_variance;
-    }
+    for (size_t i = begin; i < begin + shape.behind; ++i) gradient[i] = of_mean + (data[i] - mean) * of_variance;
   }
-}
-
-__attribute__((always_inline)) inline void scale_channel(const Channels& shape, size_t channel, const float* data,
-                                                         float center, float scale, float shift, float* scaled) {
-  for (size_t row = 0; row < shape.before; ++row) {
-    const size_t begin = (row * shape.count + channel) * shape.behind;
-    for (size_t i = begin; i < begin + shape.behind; ++i) scaled[i] = (data[i] - center) * scale + shift;
-  }
-}
-
-__attribute__((always_inline)) inline Sums scale_gradients_of_channel(const Channels& shape, size_t channel,
-                                                                      const float* data, float center, float scale,
-                                                                      const float* scaled_gradient, float* gradient) {
-  Sums found;
-  for (size_t row = 0; row < shape.before; ++row) {
-    const size_t at = (row * shape.count + channel) * shape.behind;
-    const float *from = data + at, *given = scaled_gradient + at;
-    float* to = gradient + at;
-    const Sums sums = sums_of(shape.behind, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
-      std::decay_t<decltype(first)> value, distance;
-      load(given + i, value);
-      load(from + i, distance);
-      store<std::decay_t<decltype(first)>>(value * scale, to + i);
-      first += value * (distance - center);
-      second += value;
-    });
-    found.first += sums.first;
-    found.second += sums.second;
-  }
-  return found;
 }
 
 // Each for the instructions that every processor has, and for those of nearly all.
@@ -154,20 +113,12 @@ bool is_fast() { return false; }
 #endif
 const bool kFast = is_fast();
 
-LANE_FAST void fast_moments(const Channels& shape, size_t channel, const float* data, float* copy, float* moments) {
-  moments_of_channel(shape, channel, data, copy, moments);
+LANE_FAST void fast_moments(const Channels& shape, size_t channel, const float* data, float* moments) {
+  moments_of_channel(shape, channel, data, moments);
 }
 LANE_FAST void fast_moments_gradient(const Channels& shape, size_t channel, const float* data, const float* moments,
-                                     const float* copy_gradient, const float* gradients, float* gradient) {
-  moments_gradient_of_channel(shape, channel, data, moments, copy_gradient, gradients, gradient);
-}
-LANE_FAST void fast_scale(const Channels& shape, size_t channel, const float* data, float center, float scale,
-                          float shift, float* scaled) {
-  scale_channel(shape, channel, data, center, scale, shift, scaled);
-}
-LANE_FAST Sums fast_scale_gradients(const Channels& shape, size_t channel, const float* data, float center, float scale,
-                                    const float* scaled_gradient, float* gradient) {
-  return scale_gradients_of_channel(shape, channel, data, center, scale, scaled_gradient, gradient);
+                                     const float* gradients, float* gradient) {
+  moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
 }
 
 /// Call a function for each channel, in as many threads as OpenMP has.
@@ -192,23 +143,20 @@ void for_elements(const Channels& shape, Function function) {
 
 }  // namespace
 
-void copy_with_moments(const Channels& shape, const float* data, float* copy, float* moments) {
+void compute_moments(const Channels& shape, const float* data, float* moments) {
   if (shape.behind >= kShort) {
     for_channels(shape, [&](size_t channel) {
       if (kFast) {
-        fast_moments(shape, channel, data, copy, moments);
+        fast_moments(shape, channel, data, moments);
       } else {
-        moments_of_channel(shape, channel, data, copy, moments);
+        moments_of_channel(shape, channel, data, moments);
       }
     });
     return;
   }
   const double each = static_cast<double>(shape.each());
   std::vector<double> mean(shape.count), squares(shape.count);
-  for_elements(shape, [&](size_t i, size_t channel) {
-    copy[i] = data[i];
-    mean[channel] += data[i];
-  });
+  for_elements(shape, [&](size_t i, size_t channel) { mean[channel] += data[i]; });
   for (double& value : mean) value /= each;
   for_elements(shape, [&](size_t i, size_t channel) {
     const double distance = data[i] - mean[channel];
@@ -220,37 +168,14 @@ void copy_with_moments(const Channels& shape, const float* data, float* copy, fl
   }
 }
 
-void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* copy_gradient,
-                      const float* gradients, float* gradient) {
+void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* gradients,
+                      float* gradient) {
   for_channels(shape, [&](size_t channel) {
     if (kFast) {
-      fast_moments_gradient(shape, channel, data, moments, copy_gradient, gradients, gradient);
+      fast_moments_gradient(shape, channel, data, moments, gradients, gradient);
     } else {
-      moments_gradient_of_channel(shape, channel, data, moments, copy_gradient, gradients, gradient);
+      moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
     }
-  });
-}
-
-void scale_channels(const Channels& shape, const float* data, const float* center, const float* scale,
-                    const float* shift, float* scaled) {
-  for_channels(shape, [&](size_t channel) {
-    if (kFast) {
-      fast_scale(shape, channel, data, center[channel], scale[channel], shift[channel], scaled);
-    } else {
-      scale_channel(shape, channel, data, center[channel], scale[channel], shift[channel], scaled);
-    }
-  });
-}
-
-void scale_gradients(const Channels& shape, const float* data, const float* center, const float* scale,
-                     const float* scaled_gradient, float* gradient, float* scale_gradient, float* shift_gradient) {
-  for_channels(shape, [&](size_t channel) {
-    const Sums sums = kFast ? fast_scale_gradients(shape, channel, data, center[channel], scale[channel],
-                                                   scaled_gradient, gradient)
-                            : scale_gradients_of_channel(shape, channel, data, center[channel], scale[channel],
-                                                         scaled_gradient, gradient);
-    scale_gradient[channel] = static_cast<float>(sums.first);
-    shift_gradient[channel] = static_cast<float>(sums.second);
   });
 }
 

@@ -1,4 +1,4 @@
-// What a normalisation over several workers computes of an array by itself: moments of each channel, and scaling.
+// Mean and variance of each channel of an array, and their gradient.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,11 @@ struct Channels {
   size_t each() const { return before * behind; }
 };
 
-/// Copy an array, and compute mean and variance of each channel; `moments` has all means, then all variances.
-void copy_with_moments(const Channels& shape, const float* data, float* copy, float* moments);
+/// Mean and variance of each channel; `moments` has all means, then all variances.
+void compute_moments(const Channels& shape, const float* data, float* moments);
 
-/// The gradient of what `copy_with_moments` is given, of those of what it gives.
-void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* copy_gradient,
-                      const float* gradients, float* gradient);
-
-/// (data - center) * scale + shift, of each channel.
-void scale_channels(const Channels& shape, const float* data, const float* center, const float* scale,
-                    const float* shift, float* scaled);
-
-/// The gradients of data, scale and shift.
-void scale_gradients(const Channels& shape, const float* data, const float* center, const float* scale,
-                     const float* scaled_gradient, float* gradient, float* scale_gradient, float* shift_gradient);
+/// The gradient of data, of those of moments.
+void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* gradients,
+                      float* gradient);
 
 }  // namespace lane

@@ -1,7 +1,9 @@
 #include "norm_operators.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 namespace lane {
@@ -10,19 +12,18 @@ namespace {
 /// Tags of arrays, as ndarray_op.cc of MXNet 1.9.1 has them.
 enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
-// As many as an operator has at most: MXNet wants different ones.
-char kNames[][8] = {"data", "center", "scale", "shift"};
-
 [[noreturn]] void fail(const char* problem) {
   // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
-  std::fprintf(stderr, "mxhybrid: a normalisation cannot be computed: %s\n", problem);
+  std::fprintf(stderr, "mxhybrid: a part of a BatchNorm cannot be computed: %s\n", problem);
   std::abort();
 }
 
-std::vector<char*> names_of(size_t count) {
-  std::vector<char*> found;
-  for (size_t i = 0; i < count; ++i) found.push_back(kNames[i]);
-  found.push_back(nullptr);
+using Shapes = std::vector<ArrayOperator::Shape>;
+
+/// The places 1 to `count`.
+std::vector<int> all_of(size_t count) {
+  std::vector<int> found;
+  for (size_t i = 1; i <= count; ++i) found.push_back(static_cast<int>(i));
   return found;
 }
 
@@ -35,12 +36,17 @@ Channels channels_of(const ArrayOperator::Shape& shape, size_t axis) {
 
 }  // namespace
 
-ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, ArrayFunctions arrays)
-    : inputs_(std::move(inputs)),
-      outputs_(std::move(outputs)),
-      arrays_(arrays),
-      input_names_(names_of(inputs_.size())),
-      output_names_(names_of(outputs_.size())) {
+ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, Needs needs, ArrayFunctions arrays)
+    : inputs_(std::move(inputs)), outputs_(std::move(outputs)), needs_(std::move(needs)), arrays_(arrays) {
+  for (auto* every : {&inputs_, &outputs_}) {
+    auto& names = every == &inputs_ ? input_names_ : output_names_;
+    for (size_t i = 0; i < every->size(); ++i) {
+      const std::string name = (every == &inputs_ ? "input" : "output") + std::to_string(i);
+      names_.emplace_back(name.c_str(), name.c_str() + name.size() + 1);
+      names.push_back(names_.back().data());
+    }
+    names.push_back(nullptr);
+  }
   info_.forward = [](int count, void** arrays, int* tags, void* self) {
     static_cast<const ArrayOperator*>(self)->call(count, arrays, tags, false);
     return true;
@@ -69,12 +75,13 @@ ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outpu
   };
   info_.declare_backward_dependency = [](const int* output_gradients, const int* inputs, const int* outputs, int* count,
                                          int** needed, void* self) {
-    auto& made = *static_cast<const ArrayOperator*>(self);
+    const auto& made = *static_cast<const ArrayOperator*>(self);
+    const Needs& needs = made.needs_;
     // Which is read at once; MXNet numbers arrays differently from call to call.
     thread_local std::vector<int> found;
     found.assign(output_gradients, output_gradients + made.outputs_.size());
-    for (const int at : made.needed_inputs()) found.push_back(inputs[at]);
-    for (const int at : made.needed_outputs()) found.push_back(outputs[at]);
+    for (const int at : needs.inputs) found.push_back(inputs[at]);
+    for (const int at : needs.outputs) found.push_back(outputs[at]);
     *count = static_cast<int>(found.size());
     *needed = found.data();
     return true;
@@ -84,7 +91,21 @@ ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outpu
 
 void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_back) const {
   Arrays found[4];
-  for (int at = 0; at < count; ++at) found[tags[at]].push_back(arrays[at]);
+  for (int at = 0; at < count; ++at) {
+    void* values = nullptr;
+    const int place = static_cast<int>(found[tags[at]].size());
+    const auto is_read = [&](const std::vector<int>& needed) {
+      for (const int one : needed) {
+        if (one == place) return true;
+      }
+      return false;
+    };
+    // In the backward pass the others have no memory.
+    const bool is_there = !goes_back || tags[at] == kInputGradient || tags[at] == kOutputGradient ||
+                          is_read(tags[at] == kInput ? needs_.inputs : needs_.outputs);
+    if (is_there && arrays_.get_data(arrays[at], &values) != 0) fail("an array cannot be read");
+    found[tags[at]].push_back(static_cast<float*>(values));
+  }
   if (goes_back) {
     backward(found[kOutputGradient], found[kInput], found[kOutput], found[kInputGradient]);
   } else {
@@ -95,38 +116,77 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
   }
 }
 
-float* ArrayOperator::values(void* array) const {
-  void* found = nullptr;
-  if (arrays_.get_data(array, &found) != 0) fail("an array cannot be read");
-  return static_cast<float*>(found);
-}
-
 MomentsOperator::MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays)
-    : ArrayOperator({shape}, {shape, {1, 2, shape.at(axis)}}, arrays), channels_(channels_of(shape, axis)) {}
+    : ArrayOperator({shape}, {{1, 2, shape.at(axis)}}, {{0}, {0}}, arrays), channels_(channels_of(shape, axis)) {}
 
 void MomentsOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
-  copy_with_moments(channels_, values(inputs[0]), values(outputs[0]), values(outputs[1]));
+  compute_moments(channels_, inputs[0], outputs[0]);
 }
 
-void MomentsOperator::backward(const Arrays& output_gradients, const Arrays&, const Arrays& outputs,
+void MomentsOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                                const Arrays& input_gradients) const {
-  moments_gradient(channels_, values(outputs[0]), values(outputs[1]), values(output_gradients[0]),
-                   values(output_gradients[1]), values(input_gradients[0]));
+  moments_gradient(channels_, inputs[0], outputs[0], output_gradients[0], input_gradients[0]);
 }
 
-ScaleOperator::ScaleOperator(const Shape& shape, size_t axis, ArrayFunctions arrays)
-    : ArrayOperator({shape, {shape.at(axis)}, {shape.at(axis)}, {shape.at(axis)}}, {shape}, arrays),
-      channels_(channels_of(shape, axis)) {}
+JointOperator::JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays)
+    : ArrayOperator({{static_cast<unsigned>(shares.size()), 2, static_cast<unsigned>(channels)},
+                     {static_cast<unsigned>(channels)},
+                     {static_cast<unsigned>(channels)}},
+                    Shapes(4, {static_cast<unsigned>(channels)}), {{0, 1}, {2, 3}}, arrays),
+      shares_(std::move(shares)),
+      channels_(channels),
+      epsilon_(epsilon) {}
 
-void ScaleOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
-  scale_channels(channels_, values(inputs[0]), values(inputs[1]), values(inputs[2]), values(inputs[3]),
-                 values(outputs[0]));
+void JointOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
+  const float *moments = inputs[0], *gamma = inputs[1], *beta = inputs[2];
+  for (size_t channel = 0; channel < channels_; ++channel) {
+    double mean = 0, variance = 0;
+    for (size_t part = 0; part < shares_.size(); ++part) mean += shares_[part] * moments[2 * part * channels_ + channel];
+    for (size_t part = 0; part < shares_.size(); ++part) {
+      const double apart = moments[2 * part * channels_ + channel] - mean;
+      variance += shares_[part] * (moments[(2 * part + 1) * channels_ + channel] + apart * apart);
+    }
+    const double scale = gamma[channel] / std::sqrt(variance + epsilon_);
+    outputs[0][channel] = static_cast<float>(scale);
+    outputs[1][channel] = static_cast<float>(beta[channel] - mean * scale);
+    outputs[2][channel] = static_cast<float>(mean);
+    outputs[3][channel] = static_cast<float>(variance);
+  }
 }
 
-void ScaleOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays&,
+void JointOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                              const Arrays& input_gradients) const {
-  scale_gradients(channels_, values(inputs[0]), values(inputs[1]), values(inputs[2]), values(output_gradients[0]),
-                  values(input_gradients[0]), values(input_gradients[2]), values(input_gradients[3]));
+  const float *moments = inputs[0], *gamma = inputs[1], *means = outputs[2], *variances = outputs[3];
+  for (size_t channel = 0; channel < channels_; ++channel) {
+    const double mean = means[channel], deviation = std::sqrt(variances[channel] + epsilon_);
+    const double of_shift = output_gradients[1][channel];
+    const double of_scale = output_gradients[0][channel] - mean * of_shift;
+    const double of_mean = -of_shift * gamma[channel] / deviation;
+    const double of_variance = -of_scale * gamma[channel] / (2 * deviation * deviation * deviation);
+    for (size_t part = 0; part < shares_.size(); ++part) {
+      const size_t at = 2 * part * channels_ + channel;
+      const double apart = moments[at] - mean;
+      input_gradients[0][at] = static_cast<float>(shares_[part] * (of_mean + 2 * apart * of_variance));
+      input_gradients[0][at + channels_] = static_cast<float>(shares_[part] * of_variance);
+    }
+    input_gradients[1][channel] = static_cast<float>(of_scale / deviation);
+    input_gradients[2][channel] = static_cast<float>(of_shift);
+  }
+}
+
+AverageOperator::AverageOperator(std::vector<double> factors, size_t count, ArrayFunctions arrays)
+    : ArrayOperator(Shapes(factors.size() + 1, {static_cast<unsigned>(count)}), {{1}}, {all_of(factors.size()), {}}, arrays),
+      factors_(std::move(factors)),
+      count_(count) {}
+
+void AverageOperator::forward(const Arrays&, const Arrays& outputs) const { outputs[0][0] = 0; }
+
+void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&, const Arrays& input_gradients) const {
+  for (size_t i = 0; i < count_; ++i) {
+    double next = 0;
+    for (size_t at = 0; at < factors_.size(); ++at) next += factors_[at] * inputs[at + 1][i];
+    input_gradients[0][i] = static_cast<float>(next);
+  }
 }
 
 }  // namespace lane

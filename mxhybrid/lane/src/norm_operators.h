@@ -1,4 +1,4 @@
-// What a normalisation over several workers computes by itself, as operators in graphs of MXNet's that its engine calls
+// What a BatchNorm over several workers computes beside MXNet's own kernels, as operators in graphs that its engine calls
 // without Python, see exchange_operator.h.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lane {
 
-/// An operator of float32.  Whatever a graph has it write is to be written, never added, as MXNet does not tell it.
+/// An operator on arrays of float32.  Gradients are written, never added, as MXNet does not tell which is wanted.
 class ArrayOperator {
  public:
   using Shape = std::vector<unsigned>;
@@ -23,59 +23,80 @@ class ArrayOperator {
   const NDArrayOpInfo* info() const { return &info_; }
 
  protected:
-  /// Arrays of one kind that a call is given, in order.
-  using Arrays = std::vector<void*>;
+  /// Values of the arrays of one kind, in order.
+  using Arrays = std::vector<float*>;
 
-  ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, ArrayFunctions arrays);
+  /// Which inputs and outputs the backward pass reads, by their places, besides the gradients of all outputs, of which
+  /// MXNet cannot do without any.
+  struct Needs {
+    std::vector<int> inputs, outputs;
+  };
+
+  ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outputs, Needs needs, ArrayFunctions arrays);
 
   virtual void forward(const Arrays& inputs, const Arrays& outputs) const = 0;
   virtual void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                         const Arrays& input_gradients) const = 0;
-  /// Which inputs and outputs the gradient needs.
-  virtual std::vector<int> needed_inputs() const { return {}; }
-  virtual std::vector<int> needed_outputs() const { return {}; }
-
-  float* values(void* array) const;
 
  private:
   void call(int count, void** arrays, const int* tags, bool goes_back) const;
 
   std::vector<Shape> inputs_, outputs_;
+  const Needs needs_;
   const ArrayFunctions arrays_;
+  std::vector<std::vector<char>> names_;
   std::vector<char*> input_names_, output_names_;  // and null
   NDArrayOpInfo info_;
 };
 
-/// Takes data, and gives a copy of it in the default layout and an array of (1, 2, channels): means and variances.
+/// Takes data, and gives (1, 2, channels): the mean and variance of each channel.
 class MomentsOperator : public ArrayOperator {
  public:
-  /// `shape` and `axis` are those of data.
+  /// With the shape of data, and its dimension that has the channels.
   MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays);
 
  protected:
   void forward(const Arrays& inputs, const Arrays& outputs) const override;
   void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                 const Arrays& input_gradients) const override;
-  std::vector<int> needed_outputs() const override { return {0, 1}; }
 
  private:
   const Channels channels_;
 };
 
-/// Takes data, and a center, scale and shift for each channel, and gives (data - center) * scale + shift; the center has
-/// no gradient.
-class ScaleOperator : public ArrayOperator {
+/// Takes moments of several parts, of (parts, 2, channels), and gamma and beta; gives scale and shift of each channel, and
+/// the joint mean and variance, which have no gradient.
+class JointOperator : public ArrayOperator {
  public:
-  ScaleOperator(const Shape& shape, size_t axis, ArrayFunctions arrays);
+  /// With the share that each part has of all elements, and what is added to a variance.
+  JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays);
 
  protected:
   void forward(const Arrays& inputs, const Arrays& outputs) const override;
   void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                 const Arrays& input_gradients) const override;
-  std::vector<int> needed_inputs() const override { return {0, 1, 2}; }
 
  private:
-  const Channels channels_;
+  const std::vector<double> shares_;
+  const size_t channels_;
+  const double epsilon_;
+};
+
+/// Takes an array of any values, a running average and what goes into that; gives a number without a meaning.  The
+/// gradient of the first is the next running average, whatever the gradient of the number is.
+class AverageOperator : public ArrayOperator {
+ public:
+  /// With the factors of all inputs but the first.
+  AverageOperator(std::vector<double> factors, size_t count, ArrayFunctions arrays);
+
+ protected:
+  void forward(const Arrays& inputs, const Arrays& outputs) const override;
+  void backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
+                const Arrays& input_gradients) const override;
+
+ private:
+  const std::vector<double> factors_;
+  const size_t count_;
 };
 
 }  // namespace lane

@@ -104,9 +104,7 @@ def rates_and_multipliers(net, trainer):
 
 def apart(train, plan):
     """How far weights are from those of one process, relative to the largest."""
-    # MXNet updates running averages in backward passes, a later call's first.
-    norm = train in (batches_of_other_sizes, rates_and_multipliers)
-    return apart_from((build(norm), split(build(norm), plan)), train)
+    return apart_from((build(), split(build(), plan)), train)
 
 
 def apart_from(nets, train):

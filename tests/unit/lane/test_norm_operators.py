@@ -1,4 +1,4 @@
-"""Compiled moments and scaling of channels, against NumPy."""
+"""Compiled parts of a BatchNorm over several workers, against NumPy."""
 import mxnet as mx
 import numpy as np
 import pytest
@@ -10,18 +10,20 @@ SHAPES = [((4, 6, 9, 7), 1), ((2, 3, 40, 41), 1), ((3, 5, 4), 1), ((33, 8), 1), 
           ((3, 4, 20), 0)]
 
 
-def run(symbol, arrays, heads):
+def run(symbol, arrays, heads, frozen=()):
     """Outputs and gradients of a graph, compiled as programs are."""
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
     given = {name: mx.nd.array(value) for name, value in arrays.items()}
-    for array in given.values():
-        array.attach_grad()
+    for name, array in given.items():
+        if name not in frozen:
+            array.attach_grad()
     for _ in range(2):  # the second time with memory that has been used
         with autograd.record():
             found = call(*[given[name] for name in symbol.list_inputs()])
         found = found if isinstance(found, list) else [found]
         autograd.backward(found, [mx.nd.array(head) for head in heads])
-    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in given.items()}
+    return [one.asnumpy() for one in found], {name: array.grad.asnumpy() for name, array in given.items()
+                                              if name not in frozen}
 
 
 def wide(values, shape, axis):
@@ -32,57 +34,82 @@ def wide(values, shape, axis):
 @pytest.mark.parametrize('shape, axis', SHAPES)
 def test_moments(shape, axis):
     draw, others = np.random.RandomState(1), tuple(at for at in range(len(shape)) if at != axis)
-    data = draw.normal(size=shape) * 3 + 20
-    heads = [draw.normal(size=shape), draw.normal(size=(1, 2, shape[axis]))]
-    symbol = mx.sym.Group([mx.sym.identity(one) for one in norm_operators.copy_with_moments(
-        mx.sym.identity(mx.sym.var('data')), shape, axis)])
-    (copied, moments), gradients = run(symbol, {'data': data}, heads)
+    data, head = draw.normal(size=shape) * 3 + 20, draw.normal(size=(1, 2, shape[axis]))
+    symbol = norm_operators.moments_of(mx.sym.identity(mx.sym.var('data')), shape, axis, 'moments')
+    (moments,), gradients = run(symbol, {'data': data}, [head])
     data = data.astype('float32').astype('float64')
     mean, variance = data.mean(axis=others), data.var(axis=others)
-    np.testing.assert_array_equal(copied, data)
     np.testing.assert_allclose(moments[0], [mean, variance], rtol=2e-6)
-    count = data.size / shape[axis]
-    expected = heads[0] + wide(heads[1][0, 0], shape, axis) / count + 2 / count * wide(
-        heads[1][0, 1], shape, axis) * (data - wide(mean, shape, axis))
+    expected = (wide(head[0, 0], shape, axis) + 2 * wide(head[0, 1], shape, axis) * (data - wide(mean, shape, axis))
+                ) * shape[axis] / data.size
     np.testing.assert_allclose(gradients['data'], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('shape, axis', SHAPES)
-def test_scaling(shape, axis):
-    draw, others = np.random.RandomState(2), tuple(at for at in range(len(shape)) if at != axis)
-    arrays = {'data': draw.normal(size=shape), **{name: draw.normal(size=shape[axis])
-                                                  for name in ('center', 'scale', 'shift')}}
-    head = draw.normal(size=shape)
-    given = {name: mx.sym.identity(mx.sym.var(name)) for name in arrays}
-    symbol = mx.sym.identity(norm_operators.scale_channels(given['data'], mx.sym.BlockGrad(given['center']),
-                                                           given['scale'], given['shift'], shape, axis))
-    (scaled,), gradients = run(symbol, arrays, [head])
-    center, scale, shift = (wide(arrays[name], shape, axis) for name in ('center', 'scale', 'shift'))
-    np.testing.assert_allclose(scaled, (arrays['data'] - center) * scale + shift, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(gradients['data'], head * scale, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(gradients['shift'], head.sum(axis=others), rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(gradients['scale'], (head * (arrays['data'] - center)).sum(axis=others), rtol=1e-5,
-                               atol=1e-4)
-    assert not gradients['center'].any()
-
-
-def test_data_in_a_layout_of_one_dnn():
+def test_moments_of_data_in_a_layout_of_one_dnn():
     draw = np.random.RandomState(3)
-    data, weight = draw.normal(size=(2, 3, 8, 8)), draw.normal(size=(16, 3, 3, 3))
+    arrays = {'data': draw.normal(size=(2, 3, 8, 8)), 'weight': draw.normal(size=(16, 3, 3, 3))}
+    head = draw.normal(size=(1, 2, 16))
     made = mx.sym.Convolution(mx.sym.var('data'), mx.sym.var('weight'), kernel=(3, 3), num_filter=16, no_bias=True)
-    heads = [draw.normal(size=(2, 16, 6, 6)), draw.normal(size=(1, 2, 16))]
-    symbol = mx.sym.Group([mx.sym.identity(one) for one in norm_operators.copy_with_moments(made, (2, 16, 6, 6), 1)])
-    (copied, moments), gradients = run(symbol, {'data': data, 'weight': weight}, heads)
+    (moments,), gradients = run(norm_operators.moments_of(made, (2, 16, 6, 6), 1, 'moments'), arrays, [head])
+    plain = {name: mx.nd.array(value) for name, value in arrays.items()}
+    for one in plain.values():
+        one.attach_grad()
     with autograd.record():
-        plain = [mx.nd.array(data), mx.nd.array(weight)]
-        for one in plain:
-            one.attach_grad()
-        expected = mx.nd.Convolution(*plain, kernel=(3, 3), num_filter=16, no_bias=True)
-        mean = expected.mean(axis=(0, 2, 3))
-        variance = (expected - mean.reshape((1, 16, 1, 1))).square().mean(axis=(0, 2, 3))
-    autograd.backward([expected, mean, variance], [mx.nd.array(heads[0]), mx.nd.array(heads[1][0, 0]),
-                                                   mx.nd.array(heads[1][0, 1])])
-    np.testing.assert_allclose(copied, expected.asnumpy(), rtol=1e-5, atol=1e-5)
+        made = mx.nd.Convolution(plain['data'], plain['weight'], kernel=(3, 3), num_filter=16, no_bias=True)
+        mean = made.mean(axis=(0, 2, 3))
+        variance = (made - mean.reshape((1, 16, 1, 1))).square().mean(axis=(0, 2, 3))
+    autograd.backward([mean, variance], [mx.nd.array(one) for one in head[0]])
     np.testing.assert_allclose(moments[0], [mean.asnumpy(), variance.asnumpy()], rtol=1e-5, atol=1e-5)
-    for name, one in zip(('data', 'weight'), plain):
-        np.testing.assert_allclose(gradients[name], one.grad.asnumpy(), rtol=1e-4, atol=1e-4)
+    for name, one in plain.items():
+        np.testing.assert_allclose(gradients[name], one.grad.asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('frozen', [(), ('gamma', 'beta')])
+def test_joint_statistics(frozen):
+    """Gradients against those of MXNet's operators, in float64."""
+    draw, shares, epsilon = np.random.RandomState(4), np.array([0.5, 0.3, 0.2]), 1e-3
+    moments = np.stack([draw.normal(size=(3, 5)) * 2, draw.uniform(0.5, 2, size=(3, 5))], axis=1)
+    arrays = {'moments': moments, 'gamma': draw.normal(size=5), 'beta': draw.normal(size=5)}
+    heads = [draw.normal(size=5), draw.normal(size=5)]
+    given = {name: mx.sym.identity(mx.sym.var(name)) for name in arrays}
+    found = norm_operators.joint_of(given['moments'], given['gamma'], given['beta'], shares, 5, epsilon, 'joint')
+    symbol = mx.sym.Group([mx.sym.identity(one) for one in found[:2]] + [mx.sym.BlockGrad(one) for one in found[2:]])
+    outputs, gradients = run(symbol, arrays, heads + [np.ones(5)] * 2, frozen)
+    plain = {name: mx.nd.array(value, dtype='float64') for name, value in arrays.items()}
+    for one in plain.values():
+        one.attach_grad()
+    with autograd.record():
+        weights = mx.nd.array(shares.reshape(1, 3), dtype='float64')
+        means, variances = plain['moments'][:, 0], plain['moments'][:, 1]
+        mean = mx.nd.dot(weights, means)
+        variance = mx.nd.dot(weights, variances + mx.nd.broadcast_sub(means, mean) ** 2).reshape(-1)
+        mean = mean.reshape(-1)
+        scale = plain['gamma'] / mx.nd.sqrt(variance + epsilon)
+        shift = plain['beta'] - mean * scale
+    autograd.backward([scale, shift], [mx.nd.array(head, dtype='float64') for head in heads])
+    for mine, expected in zip(outputs, [scale, shift, mean, variance]):
+        np.testing.assert_allclose(mine, expected.asnumpy(), rtol=2e-6, atol=1e-6)
+    for name in set(arrays) - set(frozen):
+        np.testing.assert_allclose(gradients[name], plain[name].grad.asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_averages_are_updated_by_the_backward_pass_alone():
+    draw = np.random.RandomState(5)
+    average, one, other = [mx.nd.array(draw.normal(size=4)) for _ in range(3)]
+    before = average.asnumpy()
+    names = ['following', 'average', 'one', 'other']
+    symbols = {name: mx.sym.var(name) for name in names}
+    symbol = norm_operators.next_average(mx.sym.identity(symbols['following']), symbols['average'], [
+        mx.sym.BlockGrad(symbols['one']), mx.sym.BlockGrad(symbols['other'])], (0.81, 0.1, 0.09), 4)
+    call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
+    following = mx.nd.zeros(4)
+    autograd.mark_variables([following], [average], 'write')
+    arrays = dict(zip(names, [following, average, one, other]))
+    expected = before
+    for _ in range(3):
+        with autograd.record():
+            found = call(*[arrays[name] for name in symbol.list_inputs()])
+        np.testing.assert_allclose(average.asnumpy(), expected, rtol=1e-6)
+        found.backward(mx.nd.zeros(1))
+        expected = 0.81 * expected + 0.1 * one.asnumpy() + 0.09 * other.asnumpy()
+        np.testing.assert_allclose(average.asnumpy(), expected, rtol=1e-6)
