@@ -225,10 +225,13 @@ class _Planning:
         before = found.others['data parallel']
         console.write('\ndata parallelism:')
         self._words(self._planner.splits(data_parallel()), before)
-        ratio = before.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
+        ratio = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
         proposals = sum(walk.proposals for walk in found.discovery.walks)
-        console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as data parallelism; %d '
-                      'proposals in %.1f s' % (found.name, ratio, proposals, found.discovery.elapsed))
+        if found.plain is not before:
+            console.write('\nwithout a plan, each worker with its own statistics: %s a step' % seconds_text(
+                found.plain.seconds))
+        console.write('\nthe plan comes from %s and is predicted to be %.2f times as fast as the network without a '
+                      'plan; %d proposals in %.1f s' % (found.name, ratio, proposals, found.discovery.elapsed))
         if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.walks):
             console.write('the plans that a search begins with took all its time: give it more, with --budget')
         self._front(found)

@@ -50,9 +50,9 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
 
 
 def next_average(following: Any, average: Any, values: Sequence[Any], factors: Tuple[float, ...], count: int) -> Any:
-    """The symbol of a number without a meaning, whatever gradient of which gives `following` the next running average as
-    its gradient: the sum of the average and of values, each times its factor.
+    """The symbol of a number without a meaning.
 
-    `average` may be an input of the graph, and is read in the backward pass.
+    Whatever its gradient is, that of `following` is the next running average: the sum of the average and of values,
+    each times its factor.  `average` may be an input of the graph, and is read in the backward pass.
     """
     return symbol_function('_NDArray')(following, average, *values, info=_info('average', len(factors), factors, count))

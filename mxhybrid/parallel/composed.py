@@ -6,7 +6,7 @@ import numpy as np
 
 from ..lane.norm_operators import is_compiled, joint_of, moments_of
 from .boxes import Box, shape_of, size_of
-from .graph import Graph, Operator
+from .graph import OWN_STATISTICS, Graph, Operator
 from .layout import Layout
 from .rule import axis_of
 from .split import Split
@@ -34,7 +34,7 @@ class JointBatchNorm:
         parts = 1
         for at, degree in enumerate(split.degrees):
             parts *= degree if at != axis else 1
-        return parts > 1 and not one.get('use_global_stats', False)
+        return parts > 1 and not one.get('use_global_stats', False) and OWN_STATISTICS not in one.attrs
 
     @staticmethod
     def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:

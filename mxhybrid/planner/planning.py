@@ -73,6 +73,8 @@ class FoundPlan(NamedTuple):
     prediction : Prediction
     others : dict of str to Prediction
         Of the plans that the search began with; always with ``'data parallel'``.
+    plain : Prediction
+        Of the network without a plan: data parallelism, each rank with its own statistics.
     front : list of Point
         Plans that were seen of which none is better in time and memory.
     discovery : Discovery
@@ -82,6 +84,7 @@ class FoundPlan(NamedTuple):
     name: str
     prediction: Prediction
     others: Dict[str, Prediction]
+    plain: Prediction
     front: List[Point]
     discovery: Discovery
 
@@ -116,9 +119,9 @@ class Planner:
         _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
-        shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
-        frozen = frozen_of(net)
-        step_graph = StepGraph(self.graph, self._dimensions, shares, frozen)
+        self._shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
+        self._states, frozen = states, frozen_of(net)
+        step_graph = StepGraph(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # How fast operators were timed counts where the cluster says how fast its own cores are.
         machine = Machine(cluster, None if cluster.reference is None else profiles.reference())
@@ -137,6 +140,19 @@ class Planner:
         def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
             return self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure, part=part)
         return part_time
+
+    def plain(self, measure: bool = True) -> Prediction:
+        """What a step takes without a plan: data parallelism, each rank with its own statistics."""
+        graph = self.graph.with_own_statistics()
+        keys = PartKeys(graph, COMPOSED[True], frozen=self._frozen)
+
+        def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
+            return self._profiles.part(graph, one, place, frozen=self._frozen, measure=measure, part=part)
+        step_graph = StepGraph(graph, self._dimensions, self._shares, self._frozen)
+        model = StepModel(step_graph, Machine(self.cluster), part_time, self._states, alike=keys.alike)
+        found = Prediction(model, self._base, {}, self._sums)
+        self._profiles.save()
+        return found
 
     def _measure(self) -> int:
         """Time parts of operators that are cut in one dimension, in as many parts as there are ranks, and of those that
@@ -277,6 +293,10 @@ class Planner:
                    if limits.memory is None or one.largest_memory() <= limits.memory]
         self._profiles.save()
         best = min(fitting, key=lambda name: predictions[name].seconds)
+        plain = self.plain(model is self.model) if any(one.op == 'BatchNorm' for one in self.graph.computing) \
+            else predictions['data parallel']
+        if plain.seconds <= predictions[best].seconds and 'data parallel' in fitting:
+            best = 'data parallel'  # which is nearest to what there was before
         splits = plans[best][0]
         decisions = problem.decisions(*plans[best])
         tables, dense = problem.tables(decisions), problem.dense(decisions)
@@ -284,7 +304,7 @@ class Planner:
             dense = start.store.dense
         return FoundPlan(self.explicit(splits, tables, dense), best, predictions[best],
                          {name: one for name, one in predictions.items() if name != best or name == 'data parallel'},
-                         found.front, found)
+                         plain, found.front, found)
 
 
 def _check(name: str, value: Any, kinds: Any, least: float, most: float = math.inf, optional: bool = True) -> None:

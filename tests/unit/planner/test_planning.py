@@ -173,3 +173,20 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.
     assert len({one for one, _ in asked['each']}) == 4 and len({one for one, _ in asked['alike']}) == 2
+
+
+def test_a_plan_is_compared_with_the_network_without_one():
+    """Whose BatchNorms tell each other nothing."""
+    made = planner(on=cluster(4, rate=1e5))
+    plain, joint = made.plain(), made.predict(data_parallel())
+    assert 0 < plain.seconds < joint.seconds
+    found = made.search(seconds=None, proposals=50, seed=1)
+    assert found.plain.seconds == plain.seconds
+    assert found.name == 'data parallel' or found.prediction.seconds < plain.seconds
+    on = cluster(4, rate=1e5)
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(64, in_units=32), nn.Dense(8, in_units=64))
+    net.initialize()
+    found = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
+    assert found.plain is found.others.get('data parallel', found.prediction)
