@@ -15,19 +15,20 @@ SampleAxes = Sequence[Optional[SampleAxis]]
 
 
 class Pointwise(Rule):
-    """Each element of the output comes of those at its place; dimensions of 1 are repeated."""
+    """Each element of the output comes of those at its place; dimensions of 1 are repeated, and shapes with fewer
+    dimensions begin with such.
+    """
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """All where inputs have as many dimensions."""
-        count = len(graph.shape(one))
-        return [all(len(shape) == count for shape in graph.inputs(one))] * count
+        """All."""
+        return [True] * len(graph.shape(one))
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
         """As :meth:`Rule.part`."""
         whole = graph.shape(one)
-        boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen
-                       for count, others, chosen in zip(shape, whole, place.box))
-                 if len(shape) == len(whole) else full(shape) for shape in graph.inputs(one)]
+        boxes = [tuple((0, 1) if count == 1 and others > 1 else chosen for count, others, chosen in
+                       zip(shape, whole[len(whole) - len(shape):], place.box[len(whole) - len(shape):]))
+                 for shape in graph.inputs(one)]
         return OperatorPart(boxes, [place.box])
 
 

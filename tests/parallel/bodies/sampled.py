@@ -1,0 +1,94 @@
+"""Small networks whose dimensions are equally long, split by samples: outputs and gradients are those of one process.
+
+Reports by case what is wrong, if anything is; and the tables of some networks.
+"""
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+from mxhybrid.parallel import data_parallel
+from tests.helpers.sampled_networks import CALLS, CASES, counts, expected, inputs_of, listed, own
+
+store = mxhybrid.create()
+
+
+class Network(gluon.HybridBlock):
+    """What a case computes of its inputs, the first of them scaled."""
+
+    def __init__(self, case):
+        super().__init__(prefix='net_')
+        self._forward = case.forward
+        with self.name_scope():
+            self.scale = self.params.get('scale', shape=(1,) * len(case.shapes[0]), dtype=case.dtype,
+                                         init=mx.init.One())
+        self.initialize()
+
+    def hybrid_forward(self, F, first, *inputs, scale):
+        return self._forward(F, F.broadcast_mul(first, scale), *inputs)
+
+
+def weighed(outputs):
+    """Gradients of outputs that depend on their values alone."""
+    return [mx.nd.sin(one.detach() * 3 + 1) for one in outputs]
+
+
+def run(net, values, case):
+    """Outputs, and gradients of the inputs that have one and of the scale."""
+    inputs = [mx.nd.array(value, dtype=case.dtype) for value in values]
+    for array, are_counts in zip(inputs, counts(case)):
+        if not are_counts:
+            array.attach_grad()
+    with autograd.record():
+        outputs = listed(net(*inputs))
+    autograd.backward(outputs, weighed(outputs))
+    scale, = net.collect_params().values()
+    return ([one.asnumpy() for one in outputs], [array.grad.asnumpy() for array in inputs if array.grad is not None],
+            scale.grad().asnumpy())
+
+
+def apart(found, wanted):
+    """How far arrays are apart, relative to the largest value; infinitely, if they have other shapes."""
+    if found.shape != wanted.shape:
+        return float('inf')
+    return float(np.abs(found - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+def summed(net, array):
+    """The sum of all workers' arrays."""
+    return sum(np.array(one) for one in net._team.exchange(array.tolist(), 'gradient'))
+
+
+def problems_of(name, axes):
+    """What is wrong with a case."""
+    case, values = CASES[name], inputs_of(CASES[name])
+    _, whole_gradients, whole_scale = run(Network(case), values, case)
+    shapes = list(case.shapes)
+    net = mxhybrid.parallelize(Network(case), data_parallel(), shapes, list(axes), case.dtype, input_grad=True)
+    mine = [own(value, axis, net.samples) for value, axis in zip(values, axes)]
+    outputs, gradients, scale = run(net, mine, case)
+    bound, found = 1e-10 if case.dtype == 'float64' else 1e-5, []
+    for at, (one, wanted) in enumerate(zip(outputs, expected(case, axes, values, net.samples))):
+        if apart(one, wanted) > bound:
+            found.append('output %d of shape %s: %g' % (at, one.shape, apart(one, wanted)))
+    real = [axis for axis, are_counts in zip(axes, counts(case)) if not are_counts]
+    for at, (one, whole, axis) in enumerate(zip(gradients, whole_gradients, real)):
+        # Of an input without samples each worker has an addend.
+        one, wanted = (one, own(whole, axis, net.samples)) if axis is not None else (
+            summed(net, one), whole)
+        if apart(one, wanted) > bound:
+            found.append('gradient %d: %g' % (at, apart(one, wanted)))
+    if apart(summed(net, scale), whole_scale) > bound:
+        found.append('gradient of the scale')
+    report_of = net.report()
+    net.forget()
+    return found, report_of
+
+
+problems, reports = {}, {}
+for name, axes in CALLS:
+    key = '%s %s' % (name, axes)
+    problems[key], reports[key] = problems_of(name, axes)
+report(store.rank, problems={key: found for key, found in problems.items() if found}, cases=len(problems),
+       reports={key: reports[key] for key in ('no rule (0,)', 'concat and split (0, 0)', 'reverse (1,)')})
