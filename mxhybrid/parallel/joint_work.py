@@ -50,9 +50,10 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
              if not has_rule(one)]
     if not names:
         return ''
-    return ('parallelize: %d operators without a rule are computed for the joint batch of %d workers, and so is what '
-            'follows them until samples are known again: %s%s; print(net) says where, and what that costs'
-            % (len(names), ranks, ', '.join(names[:_SHOWN]), ', ...' * (len(names) > _SHOWN)))
+    more = ' and %d others' % (len(names) - _SHOWN) if len(names) > _SHOWN else ''
+    return ('parallelize: operators without a rule are computed for the joint batch of %d workers, and so is what '
+            'follows them until samples are known again: %s%s; print(net) says where, and what that costs' % (
+                ranks, ', '.join(names[:_SHOWN]), more))
 
 
 def _has_samples(dimensions: Dimensions, one: Operator) -> bool:

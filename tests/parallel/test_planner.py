@@ -72,6 +72,13 @@ def of_words():
         net.add(nn.Embedding(rows, 16, sparse_grad=True), nn.Dense(8))
     return net
 
+def of_diagonals():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(6, in_units=6, flatten=False),
+                nn.HybridLambda(lambda F, data: F.tanh(F.diag(data, axis1=1, axis2=2))))
+    return net
+
 if __name__ == '__main__':
     raise AssertionError('a planner trains nothing')
 '''
@@ -144,6 +151,16 @@ def test_tables_of_a_plan_are_told_and_kept(place):
     (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
     refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
     assert 'dense0_weight is no table of the network' in refused
+
+
+def test_operators_without_a_rule_are_told(place):
+    of = {'model': 'train.py:of_diagonals', 'inputs': 'data=8,6,6'}
+    on = ['--cluster', 'cluster.json', '--evaluate-only']
+    first = plan(place, *on, '--export', 'plan.json', **of)
+    for found in (first, plan(place, *on, '--import', 'plan.json', **of)):
+        for line in ('diag0: whole on every worker, 4 times the work of a share each, from inputs of 1.2 kB: there is '
+                     'no rule for diag', 'tanh0: whole on every worker', 'output 0 (tanh0): whole on every worker'):
+            assert line in found, found
 
 
 def test_is_repeatable_by_a_seed(place):

@@ -31,6 +31,6 @@ def test_what_is_computed_for_the_joint_batch_is_said(sampled):
     assert any(line.startswith('output 0 (concat0): all samples 2 times behind each other; each worker gets its own')
                for line in reports['concat and split (0, 0)'].split('\n'))
     assert 'which mixes them' in reports['reverse (1,)']
-    warning = ('parallelize: 1 operators without a rule are computed for the joint batch of %d workers, and so is what '
-               'follows them until samples are known again: diag0 (diag)' % count)
+    warning = ('parallelize: operators without a rule are computed for the joint batch of %d workers, and so is what '
+               'follows them until samples are known again: diag0 (diag);' % count)
     assert output.count(warning) == 1

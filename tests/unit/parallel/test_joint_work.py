@@ -1,0 +1,70 @@
+"""What is computed for the joint batch is said with its place, reason and cost, whatever the plan."""
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.joint_work import joint_operators, joint_warning, whole_outputs
+from mxhybrid.parallel.plan_kinds import Explicit, data_parallel
+from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.traced import traced
+
+RANKS = 4
+
+
+def told(make, plan=None, shape=(8, 6, 6)):
+    """What is said of operators, of outputs, and in a warning."""
+    network = traced(nn.HybridLambda(make), shape)
+    splits = (plan(network.graph) if plan else data_parallel()).settle(network.graph, network.dimensions, RANKS).splits
+    found = joint_operators(network.graph, network.dimensions, splits, RANKS)
+    return ({network.graph.label(network.graph.operators[number]): text for number, text in found.items()},
+            whole_outputs(network.graph, network.dimensions), joint_warning(network.graph, found, RANKS))
+
+
+def diagonals(F, x):
+    return F.tanh(F.diag(x, axis1=1, axis2=2, name='diag'), name='tanh')
+
+
+def test_operators_without_a_rule_and_what_follows_them():
+    operators, outputs, warning = told(diagonals)
+    whole = 'whole on every worker, 4 times the work of a share each, from inputs of '
+    lost = 'its samples are not known behind diag, as there is no rule for diag'
+    assert operators == {'diag': whole + '1.2 kB: there is no rule for diag', 'tanh': whole + '192 B: ' + lost}
+    assert outputs == ['output 0 (tanh): whole on every worker: ' + lost]
+    assert warning == ('parallelize: operators without a rule are computed for the joint batch of 4 workers, and so is '
+                       'what follows them until samples are known again: diag (diag); print(net) says where, and what '
+                       'that costs')
+
+
+def test_a_plan_that_lists_all_operators_says_it_too():
+    def by_one(graph):
+        return Explicit({graph.label(one): Split((1,) * len(graph.shape(one)), (2,)) for one in graph.computing},
+                        graph.digest(), RANKS)
+    operators, _, warning = told(diagonals, by_one)
+    assert operators['diag'] == ('of the joint batch on worker 2 alone, from inputs of 1.2 kB, while others may wait: '
+                                 'there is no rule for diag')
+    assert 'diag (diag)' in warning
+
+
+def test_operators_that_mix_samples():
+    operators, outputs, warning = told(lambda F, x: F.reverse(x, axis=0, name='turned'))
+    assert operators['turned'].endswith(': it mixes samples')
+    assert outputs == ['output 0 (turned): whole on every worker: its samples are not known behind turned, which mixes '
+                       'them']
+    assert warning == ''
+
+
+def test_nothing_is_said_where_all_is_split():
+    def forward(F, x):
+        joint = F.concat(x, F.tanh(x), dim=0)
+        return [F.mean(F.slice_axis(joint, axis=0, begin=at, end=at + 8), axis=(1, 2)) for at in (0, 8)]
+    assert told(forward) == ({}, [], '')
+    assert told(lambda F, x: F.concat(x, x, dim=0, name='both'))[1] == [
+        'output 0 (both): all samples 2 times behind each other; each worker gets its own ones of every time']
+
+
+def test_known_again_behind_an_input_with_samples():
+    operators, outputs, _ = told(lambda F, x: F.tanh(F.linalg_syrk(x, name='syrk') + x))
+    assert list(operators) == ['syrk'] and outputs == []
+
+
+def test_what_draws_without_a_rule_is_on_one_worker():
+    operators, _, _ = told(lambda F, x: F.shuffle(x, name='mixed'))
+    assert operators['mixed'].startswith('of the joint batch on worker 0 alone, which draws for all, from inputs of')
