@@ -7,7 +7,7 @@ from ..base.text import size_text
 from .boxes import full, size_of
 from .dimensions import Dimensions
 from .graph import Graph, Operator
-from .rule_table import has_rule, rule_of
+from .rule_table import has_rule
 from .split import Split
 
 #: Operators that a warning names.
@@ -80,7 +80,7 @@ def _where(graph: Graph, one: Operator, split: Split, ranks: int) -> str:
     reads = sum(size_of(full(graph.shapes[entry])) * graph.dtypes[entry].itemsize for entry in one.inputs
                 if entry[0] not in graph.fixed)
     if len(split.ranks) == 1:
-        drawn = ', which draws for all' * rule_of(one).alone
+        drawn = ', which draws for all' * one.draws
         return 'of the joint batch on worker %d alone%s, from inputs of %s, while others may wait' % (
             split.ranks[0], drawn, size_text(reads))
     return 'whole on %s, %d times the work of a share each, from inputs of %s' % (

@@ -147,6 +147,15 @@ CASES: Dict[str, Case] = {
     'images': one(lambda F, x: F.Pooling(F.Convolution(x, F.ones(shape=(3, N, 3, 3), dtype='float64'), num_filter=3,
                                                        kernel=(3, 3), pad=(1, 1), no_bias=True), kernel=(2, 2)),
                   (N,) * 4, OWN, WHOLE, WHOLE, WHOLE),
+    'softmax output': Case(lambda F, x, n: F.SoftmaxOutput(x, n - 1), [SQUARE, (N,)], {
+        (0, 0): (OWN,), (1, 0): (WHOLE,)}),
+    'softmax output by the batch': Case(lambda F, x, n: F.SoftmaxOutput(x, n - 1, normalization='batch'), [
+        SQUARE, (N,)], {(0, 0): (OWN,)}),
+    'regression': Case(lambda F, x, y: F.LinearRegressionOutput(x, y), [SQUARE, SQUARE], {
+        (0, 0): (OWN,), (1, 1): (WHOLE,), (0, 1): (WHOLE,)}),
+    'a loss of each sample': one(lambda F, x: F.make_loss(F.mean(x, axis=1)), SQUARE, OWN, WHOLE),
+    'a loss of each element': one(lambda F, x: F.MakeLoss(F.sin(x), grad_scale=2), CUBE, OWN, OWN, OWN),
+    'a loss of all samples': one(lambda F, x: F.MakeLoss(F.sum(x)), SQUARE, WHOLE, WHOLE),
     'no rule': one(lambda F, x: F.diag(x, axis1=1, axis2=2) * 2, CUBE, WHOLE, WHOLE, WHOLE),
     'no rule, of a product': one(lambda F, x: F.linalg_syrk(x) * 2, CUBE, WHOLE, WHOLE, WHOLE),
     'known again': one(lambda F, x: F.linalg_syrk(F.sin(x)) + x, CUBE, 0, 1, 2),
