@@ -20,12 +20,12 @@ class Aligned(Rule):
         raise NotImplementedError
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """As :meth:`Rule.splittable`."""
+        """Return the dimensions that an input is aligned with."""
         cut = {at for alignment in self.aligned(graph, one) for at in alignment}
         return [at in cut for at in range(len(graph.shape(one)))]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`; other outputs have the first one's dimensions."""
+        """Return the part, see :meth:`Rule.part`; other outputs have the first one's dimensions."""
         boxes: List[Box] = [tuple((0, count) if at is None else place.box[at] for at, count in zip(alignment, shape))
                             for alignment, shape in zip(self.aligned(graph, one), graph.inputs(one))]
         return OperatorPart(boxes, [place.box] * one.outputs)
@@ -48,7 +48,7 @@ class WholeAlong(Aligned):
         return [int(at) % count for at in (axis if isinstance(axis, (tuple, list)) else (axis,))]
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         whole = self.whole(graph, one)
         return [[None if at in whole else at for at in range(len(graph.inputs(one)[0]))]]
 
@@ -57,7 +57,7 @@ class WholeLast(WholeAlong):
     """The last dimension is whole."""
 
     def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
-        """As :meth:`WholeAlong.whole`."""
+        """Return them, see :meth:`WholeAlong.whole`."""
         return [len(graph.inputs(one)[0]) - 1]
 
 
@@ -65,7 +65,7 @@ class Normalised(WholeAlong):
     """L2Normalization and SoftmaxActivation, by their mode."""
 
     def whole(self, graph: Graph, one: Operator) -> Sequence[int]:
-        """As :meth:`WholeAlong.whole`."""
+        """Return them, see :meth:`WholeAlong.whole`."""
         count = len(graph.inputs(one)[0])
         return {'channel': [1], 'spatial': range(2, count)}.get(one.get('mode', 'instance'), range(1, count))
 
@@ -80,12 +80,12 @@ class Contraction(Aligned):
         return [places[0] for places in found] if [len(places) for places in found] == [1, 1] else []
 
     def addends(self, graph: Graph, one: Operator) -> int:
-        """What is summed."""
+        """Return the length of what is summed."""
         places = self._sums(self.aligned(graph, one))
         return graph.inputs(one)[0][places[0]] if places else 1
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         found, places = super().part(graph, one, place), self._sums(self.aligned(graph, one))
         if place.addends > 1:
             own = summed(self.addends(graph, one), place)
@@ -97,7 +97,7 @@ class Product(Contraction):
     """Products of matrices, many at once: batch_dot, gemm2 and gemm; addends are ranges of what they sum over."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.shape(one))
         if int(one.get('axis', -2)) not in (-2, count - 2):
             return [[None] * count for _ in one.inputs]
@@ -113,7 +113,7 @@ class Dot(Contraction):
     """dot: the last dimension of the first input is summed with the first one of the other."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`; whole where an input is a vector."""
+        """Return the alignment: nothing is cut where an input is a vector."""
         left, right = (len(shape) for shape in graph.inputs(one))
         if min(left, right) < 2:
             return [[None] * left, [None] * right]
@@ -128,7 +128,7 @@ class Sequences(Aligned):
     """SequenceMask, SequenceReverse and SequenceLast: the dimension of times is whole, lengths are one a sample."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         count = len(graph.inputs(one)[0])
         times = axis_of(one, count, 0)
         dropped = one.op == 'SequenceLast'  # the times
@@ -140,7 +140,7 @@ class TemporalLoss(Aligned):
     """CTCLoss: data of (times, samples, letters), and labels and lengths of samples."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         return [[None, 0, None], [0, None]] + [[0]] * (len(one.inputs) - 2)
 
 
@@ -148,7 +148,7 @@ class Take(Aligned):
     """take: slices of the first input by indices, whose dimensions stand in the place of the axis."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         data, indices = (len(shape) for shape in graph.inputs(one))
         axis = axis_of(one, data, 0)
         return [[None if at == axis else at + (indices - 1) * (at > axis) for at in range(data)],
@@ -159,12 +159,12 @@ class BatchTake(Aligned):
     """batch_take: an element of each row.  MXNet has no gradient of it, and fails where one is asked for."""
 
     def aligned(self, graph: Graph, one: Operator) -> List[Alignment]:
-        """As :meth:`Aligned.aligned`."""
+        """Return the alignment, see :meth:`Aligned.aligned`."""
         data, indices = (len(shape) for shape in graph.inputs(one))
         return [[0, None], [0]] if indices == 1 else [[None] * data, [None] * indices]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`; an exchange behind it would ask."""
+        """Return the part; an exchange behind it would ask for a gradient."""
         found = super().part(graph, one, place)
         found.build = lambda inputs, name, attributes: mx.sym.BlockGrad(mx.sym.batch_take(*inputs), name=name)
         return found
@@ -174,7 +174,7 @@ class Nothing(Rule):
     """arange_like: what is made depends on the shape of the input, so that nothing of that is read."""
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         shape, dtype = graph.inputs(one)[0], graph.dtypes[one.number, 0]
 
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:

@@ -14,14 +14,16 @@ from .split import PartPlace
 
 
 class _Attention(Rule):
-    #: Whether the operator is between two sequences: then the times of queries can be cut, too.
-    between = False
+    """A product of attention; `between` says whether it is between two sequences: then times of queries can be cut."""
+
+    def __init__(self, between: bool):
+        self.between = between
 
     def _heads(self, one: Operator) -> int:
         return int(one.get('heads'))
 
     def _of_sequence(self, graph: Graph, one: Operator, at: int, samples: Range, times: Optional[Range] = None) -> Box:
-        """What is read of queries, keys or values."""
+        """Return what is read of queries, keys or values."""
         shape = graph.inputs(one)[at]
         return (times or (0, shape[0]), samples, (0, shape[2]))
 
@@ -29,19 +31,16 @@ class _Attention(Rule):
 class Scores(_Attention):
     """Products of queries and keys."""
 
-    def __init__(self, between: bool):
-        self.between = between
-
     def grains(self, graph: Graph, one: Operator) -> List[int]:
         """Heads of a sample stay together."""
         return [self._heads(one), 1, 1]
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """Samples, and times of queries of their own."""
+        """Return samples, and times of queries where these are a sequence of their own."""
         return [True, self.between, False]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         heads, (low, high) = self._heads(one), place.box[0]
         samples = low // heads, high // heads
         first = self._of_sequence(graph, one, 0, samples, place.box[1] if self.between else None)
@@ -60,15 +59,12 @@ class Scores(_Attention):
 class Weighted(_Attention):
     """Products of attention and values."""
 
-    def __init__(self, between: bool):
-        self.between = between
-
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """Samples, and times of queries of their own."""
+        """Return samples, and times of queries where these are a sequence of their own."""
         return [self.between, True, False]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         heads, attention = self._heads(one), graph.inputs(one)[1]
         times, samples = place.box[0], place.box[1]
         return OperatorPart([self._of_sequence(graph, one, 0, samples),
@@ -76,7 +72,7 @@ class Weighted(_Attention):
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Where values have them, or attention, of which all heads are summed up."""
+        """Samples are where values have them, or attention, of which the heads of a sample are put side by side."""
         heads, (values, attention) = self._heads(one), known
         found = set()
         if values is not None:

@@ -1,7 +1,7 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
 import functools
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -37,9 +37,6 @@ logger = get_logger(__name__)
 
 #: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
 _NUMBERS = 1 << 20
-
-#: Warnings that were given.
-_WARNED: Set[str] = set()
 
 
 class Parallel(gluon.Block):
@@ -343,20 +340,19 @@ def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, i
     found = Parallel(team, made, held, ModelFiles(team, held, places, made.traced.symbol, net.prefix), first)
     if team.rank == 0 and tell:
         logger.info('%s', found.report())
-        _warn_of_joint_work(made, team.size)
+        _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.parts.splits,
+                                                             team.size), team.size))
         if dense is not None and job.distributed and dense != job.sums:
             logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '
                            'store, or %s, says, which counts', dense, job.sums, variable('dense'))
     return found
 
 
-def _warn_of_joint_work(network: SplitNetwork, ranks: int) -> None:
-    """Say once of a network, in a process, which of its operators have no rule."""
-    warning = joint_warning(network.graph, joint_operators(network.graph, network.traced.dimensions,
-                                                           network.parts.splits, ranks), ranks)
-    if warning and warning not in _WARNED:
-        _WARNED.add(warning)
-        logger.warning('%s', warning)
+@functools.lru_cache(maxsize=None)
+def _warn_once(text: str) -> None:
+    """Log a warning, once in a process."""
+    if text:
+        logger.warning('%s', text)
 
 
 def _as_dict(params: Dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ class Slice(Rule):
     """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
 
     def _where(self, graph: Graph, one: Operator) -> List[Tuple[int, int]]:
-        """For each dimension the first element that is taken, and the step to the next."""
+        """Return for each dimension the first element that is taken, and the step to the next."""
         shape = graph.inputs(one)[0]
         if one.op == 'slice_like':
             return [(0, 1)] * len(shape)
@@ -34,11 +34,11 @@ class Slice(Rule):
         return values + [None] * (count - len(values))
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """As said."""
+        """Return all dimensions whose step is 1."""
         return [step == 1 for _, step in self._where(graph, one)]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
                     zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
         boxes = [box] + shape_only(graph, one)
@@ -71,12 +71,12 @@ class Broadcast(Rule):
     """
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """All where none is added."""
+        """Return all dimensions, unless one is added."""
         count = len(graph.shape(one))
         return [len(graph.inputs(one)[0]) == count] * count
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         data = graph.inputs(one)[0]
         if len(data) != len(place.box):
             return super().part(graph, one, place)
@@ -89,8 +89,7 @@ class Broadcast(Rule):
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Where the data has them, or the input of which the shape is taken has them in a dimension that is repeated.
-        """
+        """Samples are where the data has them, or the input that gives the shape, in a dimension that is repeated."""
         data, found = graph.inputs(one)[0], {known[0]} - {None}
         like = known[1] if len(known) > 1 else None
         if like is not None and len(data) == len(graph.shape(one)):
@@ -115,16 +114,16 @@ class Repeat(Rule):
         return None if axis is None else int(axis) % len(graph.inputs(one)[0])
 
     def grains(self, graph: Graph, one: Operator) -> List[int]:
-        """As said."""
+        """Return the number of repetitions for the axis."""
         axis = self._axis(graph, one)
         return [int(one.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(one)))]
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """All, or none."""
+        """Return all dimensions, or none."""
         return [self._axis(graph, one) is not None] * len(graph.shape(one))
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         axis, times = self._axis(graph, one), int(one.get('repeats'))
         if axis is None:
             return super().part(graph, one, place)
@@ -145,18 +144,18 @@ class Tile(Rule):
 
     @staticmethod
     def _repetitions(graph: Graph, one: Operator) -> List[int]:
-        """How often, for each dimension of the output."""
+        """Return the number of repetitions of each dimension of the output."""
         times = one.get('reps', ())
         times = [int(count) for count in (times if isinstance(times, (tuple, list)) else [times])]
         return [1] * (len(graph.shape(one)) - len(times)) + times
 
     def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """As said."""
+        """Return the dimensions that are not tiled."""
         first = len(graph.shape(one)) - len(graph.inputs(one)[0])
         return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, one))]
 
     def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
-        """As :meth:`Rule.part`."""
+        """Return the part, see :meth:`Rule.part`."""
         data, times = graph.inputs(one)[0], self._repetitions(graph, one)
         first = len(place.box) - len(data)
         box = tuple(place.box[first + at] if times[first + at] == 1 else whole for at, whole in enumerate(full(data)))

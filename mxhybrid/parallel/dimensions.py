@@ -53,19 +53,21 @@ class Dimensions:
             and len(self.graph.shape(one)) == len(self.graph.inputs(one)[0]))
 
     def _who_lost(self, one: Operator) -> Optional[Operator]:
-        """Who has lost the samples of an operator that does not have them; None where it reads nothing that had any."""
+        """Return the operator that has lost the samples which `one` does not have; None where it reads nothing that had
+        any.
+        """
         part = rule_of(one).part(self.graph, one, PartPlace(full(self.graph.shape(one))))
         read = [entry for entry, box in zip(one.inputs, part.inputs) if box is not None]
         former = next((self._losers[entry] for entry in read if entry in self._losers), None)
         return former or (one if any(self._samples.get(entry) for entry in read) else None)
 
     def samples(self, entry: Entry) -> Optional[int]:
-        """Which dimension of an output has the samples; None if none has, or it is not known."""
+        """Return the dimension of an output that has the samples; None if none has, or it is not known."""
         found = self._samples.get(entry)
         return None if found is None else found.axis
 
     def sample_axis(self, entry: Entry) -> Optional[SampleAxis]:
-        """Where an output has the samples; None if nowhere, or it is not known."""
+        """Return how an output has the samples; None if it has none, or it is not known."""
         return self._samples.get(entry)
 
     def loser(self, entry: Entry) -> Optional[Operator]:

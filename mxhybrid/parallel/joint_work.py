@@ -57,7 +57,7 @@ def joint_warning(graph: Graph, notes: Mapping[int, str], ranks: int) -> str:
 
 
 def _has_samples(dimensions: Dimensions, one: Operator) -> bool:
-    """Whether an operator computes of samples, wherever they are."""
+    """Tell whether an operator computes of samples, wherever they are."""
     entry = one.number, 0
     return dimensions.sample_axis(entry) is not None or dimensions.loser(entry) is not None
 

@@ -313,6 +313,6 @@ class Loss(SamplesOnly):
 
     def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
                 ) -> List[Optional[SampleAxis]]:
-        """Where the inputs have them, in the first dimension, also of what one rank computes for all."""
+        """Samples are where the inputs have them, in the first dimension, also of what one rank computes for all."""
         found = {axis for axis in known if axis is not None}
         return [found.pop() if len(found) == 1 and all(axis.axis == 0 for axis in found) else None]

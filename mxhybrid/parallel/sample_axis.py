@@ -1,4 +1,4 @@
-"""Where a tensor has the samples of the joint batch."""
+"""The dimension along which a tensor has the samples of the joint batch."""
 from typing import List, NamedTuple, Optional, Sequence
 
 from .boxes import Range

@@ -57,7 +57,7 @@ class LossOfElements(Pointwise):
         return [one.get('normalization', 'null') == 'null'] * len(graph.shape(one))
 
     def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
-        """Where the input has them, also of what one rank computes for all."""
+        """Samples are where the input has them, also of what one rank computes for all."""
         return [known[0]]
 
 
@@ -194,13 +194,13 @@ class SliceAxis(Rule):
 
     @staticmethod
     def _where(graph: Graph, one: Operator) -> Tuple[int, int]:
-        """The dimension that is cut, and its first coordinate that is kept."""
+        """Return the dimension that is cut, and its first coordinate that is kept."""
         shape = graph.inputs(one)[0]
         axis = axis_of(one, len(shape), 0)
         return axis, int(one.get('begin', 0)) % shape[axis] if shape[axis] else 0
 
     def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
-        """As of :class:`SliceChannel`."""
+        """A slice along the samples has whole rounds of them, or is of some of them only."""
         axis, begin = self._where(graph, one)
         return [after_slice(known[0], axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
 
@@ -300,7 +300,7 @@ class Reshape(Rule):
         return OperatorPart(boxes, [place.box], build=build)
 
     def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
-        """Where the elements of a sample still lie in whole coordinates of a dimension."""
+        """Samples are known where their elements still lie in whole coordinates of a dimension."""
         return [after_reshape(known[0], graph.inputs(one)[0], graph.shape(one))]
 
 
