@@ -131,12 +131,13 @@ def moves_dimensions(one: Operator) -> bool:
     return isinstance(rule_of(one), (Permute, Reshape))
 
 
-#: Inputs that are indices or lengths, by the name of the operator.
+#: Inputs that are indices, lengths or labels of losses, by the name of the operator.
 _INDICES = {'Embedding': 0, 'pick': 1, 'one_hot': 0, 'take': 1, 'batch_take': 1, 'softmax': 1, 'log_softmax': 1,
-            'SequenceMask': 1, 'SequenceReverse': 1, 'SequenceLast': 1}
+            'SequenceMask': 1, 'SequenceReverse': 1, 'SequenceLast': 1, 'SoftmaxOutput': 1, 'SVMOutput': 1,
+            'LinearRegressionOutput': 1, 'LogisticRegressionOutput': 1, 'MAERegressionOutput': 1}
 
 
 def indices(one: Operator) -> Optional[int]:
-    """Which input of an operator are indices or lengths, through which no gradient flows."""
+    """Which input of an operator are indices, lengths or labels, through which no gradient flows."""
     found = _INDICES.get(one.op)
     return found if found is not None and found < len(one.inputs) else None

@@ -143,9 +143,13 @@ def index_limits(graph: Graph) -> Dict[int, int]:
                 note(source, count)
     for one in graph.computing:
         at = indices(one)
-        if at is not None:
+        if at is not None and one.op not in _ANY_LABELS:
             note(one.inputs[at][0], _index_limit(graph, one))
     return found
+
+
+#: Operators whose labels are any numbers.
+_ANY_LABELS = {'LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput'}
 
 
 #: Where indices, or lengths, count along if no axis is given.
@@ -158,8 +162,11 @@ def _index_limit(graph: Graph, one: Operator) -> int:
         return int(one.get('depth'))
     if one.op == 'Embedding':
         return graph.inputs(one)[1][0]
-    count = graph.inputs(one)[0][int(one.get('axis', _DEFAULT_AXES.get(one.op, -1)))]
-    return count + (one.op not in ('pick', 'take', 'batch_take'))
+    shape = graph.inputs(one)[0]
+    if one.op in ('SoftmaxOutput', 'SVMOutput'):
+        return shape[1 if len(shape) > 1 and not one.get('preserve_shape', False) else -1]
+    count = shape[int(one.get('axis', _DEFAULT_AXES.get(one.op, -1)))]
+    return count + (one.op not in ('pick', 'take', 'batch_take'))  # or lengths
 
 
 def learning(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:

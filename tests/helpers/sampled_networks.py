@@ -151,7 +151,7 @@ CASES: Dict[str, Case] = {
         (0, 0): (OWN,), (1, 0): (WHOLE,)}),
     'softmax output by the batch': Case(lambda F, x, n: F.SoftmaxOutput(x, n - 1, normalization='batch'), [
         SQUARE, (N,)], {(0, 0): (OWN,)}),
-    'regression': Case(lambda F, x, y: F.LinearRegressionOutput(x, y), [SQUARE, SQUARE], {
+    'regression': Case(lambda F, x, n: F.LinearRegressionOutput(x, n), [SQUARE, SQUARE], {
         (0, 0): (OWN,), (1, 1): (WHOLE,), (0, 1): (WHOLE,)}),
     'a loss of each sample': one(lambda F, x: F.make_loss(F.mean(x, axis=1)), SQUARE, OWN, WHOLE),
     'a loss of each element': one(lambda F, x: F.MakeLoss(F.sin(x), grad_scale=2), CUBE, OWN, OWN, OWN),
