@@ -48,10 +48,12 @@ def averaged():
 
 
 def unruly():
-    """Operators without a rule, behind which nothing combines what they make with samples."""
+    """Operators without a rule, behind which samples are known by what they are added to; others between samples."""
     net = nn.HybridSequential(prefix='net_')
     with net.name_scope():
-        net.add(nn.Dense(12, activation='tanh'), nn.HybridLambda(lambda F, x: F.cumsum(F.L2Normalization(x), axis=1)),
+        net.add(nn.Dense(12, activation='tanh'),
+                nn.HybridLambda(lambda F, x: x + F.linalg_extractdiag(F.linalg_makediag(F.tanh(x)))),
+                nn.HybridLambda(lambda F, x: F.cumsum(F.L2Normalization(x), axis=1)),
                 nn.Dense(10), nn.HybridLambda(lambda F, x: F.contrib.div_sqrt_dim(x)))
     return net
 
