@@ -25,11 +25,11 @@ class Outline:
         return hashlib.sha256(json.dumps([[line.what, line.value] for line in self.lines]).encode()).hexdigest()[:16]
 
     def as_json(self) -> List[Any]:
-        """Return what :func:`difference` takes."""
+        """Return what :func:`first_difference` takes."""
         return [list(line) for line in self.lines]
 
 
-def difference(everyone: List[List[Any]]) -> Optional[str]:
+def first_difference(everyone: List[List[Any]]) -> Optional[str]:
     """Return a sentence about the first line in which workers differ, of the outlines of all; None where none does."""
     count = max(map(len, everyone))
     first, *others = [[Line(*line) for line in lines] + [Line('end', '', None)] * (count - len(lines))

@@ -15,7 +15,7 @@ from .exchange import Exchange
 from .exchange_node import ExchangeNode, MailTransport, Transport
 from .lane_transport import LaneTransport
 from .mail import Mail
-from .outline import Outline, difference
+from .outline import Outline, first_difference
 
 _PURPOSE = 'exchanges of layers'
 _NAME = 'mxhybrid.parallel.'
@@ -53,7 +53,7 @@ class Team:
             if other and not problem:
                 raise InputError('%s: worker %d cannot: %s' % (call, rank, other))
         if not problem and outline is not None and any(theirs != digest for theirs, _, _ in everyone):
-            odd = difference(self._collective.exchange(outline.as_json(), _NAME + 'outlines'))
+            odd = first_difference(self._collective.exchange(outline.as_json(), _NAME + 'outlines'))
             raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
                              % (call, odd))
         return int(everyone[0][2])

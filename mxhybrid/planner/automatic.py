@@ -131,7 +131,7 @@ class _Automatic:
         if found['name'] == 'data parallel':
             self._tell('no plan is predicted to be faster than data parallelism, which is taken', searched, 0.0)
             return data_parallel()
-        plan = from_json(_with_own_labels(found['plan'], found['labels'], self._network.graph))
+        plan = from_json(with_own_labels(found['plan'], found['labels'], self._network.graph))
         times = {name: self._try(one, data, batch_axis, dtype)
                  for name, one in (('found', plan), ('data parallel', data_parallel()))}
         times['plain'] = self._step_seconds(*self._plain())
@@ -198,7 +198,7 @@ def _labels(graph: Graph) -> List[str]:
     return [graph.label(one) for one in graph.operators]
 
 
-def _with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
+def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
     """Return worker 0's plan as JSON, with the labels of this worker in the place of worker 0's `labels`."""
     own = dict(zip(labels, _labels(graph)))
     found = dict(plan)

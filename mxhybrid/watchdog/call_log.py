@@ -59,7 +59,7 @@ def checked_recent(value: Any) -> Recent:
     return Recent(int(first), [str(name) for name in names])
 
 
-def difference(logs: Dict[int, Optional[Recent]]) -> str:
+def difference_of_calls(logs: Dict[int, Optional[Recent]]) -> str:
     """Return a sentence about the first call that is not the same in the logs of all ranks; '' where there is none."""
     known = {rank: log for rank, log in sorted(logs.items()) if log is not None}
     if len(known) < 2:

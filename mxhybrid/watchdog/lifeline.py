@@ -28,7 +28,7 @@ from ..base.log import get_logger
 from . import identity
 from .admission import answer_challenge
 from .beats import Pulse
-from .call_log import CallLog, Recent, checked_recent, difference
+from .call_log import CallLog, Recent, checked_recent, difference_of_calls
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
 from .messages import Lines, Sender, decode, send
 from .script import Script
@@ -246,7 +246,7 @@ class Lifeline:
     def _behind(self) -> Optional[str]:
         for rank, (calls, log) in self._ended.items():
             if self._log.count > calls:
-                odd = difference({rank: log, self._rank: self._log.recent()})
+                odd = difference_of_calls({rank: log, self._rank: self._log.recent()})
                 return ('worker %d ended its script after %d collective calls, this worker is at number %d%s: '
                         'give every worker the same number of steps' % (rank, calls, self._log.count,
                                                                         odd and '; ' + odd))

@@ -8,7 +8,7 @@ from typing import List, Optional
 
 from ..base.log import get_logger
 from ..base.settings import Limits
-from .call_log import difference
+from .call_log import difference_of_calls
 from .peers import Peer
 
 logger = get_logger(__name__)
@@ -31,7 +31,7 @@ class Standstill:
         if not waiting or any(peer.busy for peer in running):
             self._patience = self._limits.silence
             return None
-        odd = difference({peer.rank: peer.log for peer in workers})
+        odd = difference_of_calls({peer.rank: peer.log for peer in workers})
         if len(waiting) == len(running):
             seconds = min(now - peer.still_since for peer in waiting)
         elif odd:

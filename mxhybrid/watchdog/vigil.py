@@ -13,7 +13,7 @@ from ..base.log import get_logger
 from ..base.settings import Limits
 from .activity import LATE_S, checked_look
 from .beats import COMPUTES, AwakeClock
-from .call_log import checked_recent, difference
+from .call_log import checked_recent, difference_of_calls
 from .identity import look_at, state_of, this_process
 from .peers import Peer
 from .standstill import ADVICE, Standstill
@@ -182,7 +182,7 @@ class Vigil:
             text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
                     'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.at or 'an unknown place'))
             if 0 < self._limits.stall < missed and not peer.busy:
-                odd = difference({one.rank: one.log for one in workers})
+                odd = difference_of_calls({one.rank: one.log for one in workers})
                 if odd:
                     text += '; %s; %s' % (odd, ADVICE)
                 mute = now - peer.heard > self._limits.silence

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from mxhybrid.watchdog.call_log import KEPT, CallLog, Recent, checked_recent, difference
+from mxhybrid.watchdog.call_log import KEPT, CallLog, Recent, checked_recent, difference_of_calls
 from mxhybrid.watchdog.script import AN_ARRAY, Script
 
 from ...helpers.obedient import run_python
@@ -31,15 +31,15 @@ def test_a_log_keeps_the_last_calls_and_their_numbers():
 def test_the_first_number_with_other_calls_is_the_difference():
     logs = {0: Recent(1, ['a', 'b', 'c']), 2: Recent(2, ['b', 'd', 'e', 'f']), 1: Recent(1, ['x', 'b', 'c', 'c']),
             3: None}
-    assert difference(logs) == ('the first difference is call number 3: worker 0 made c, worker 1 made c, worker 2 '
-                                'made d')
+    assert difference_of_calls(logs) == (
+        'the first difference is call number 3: worker 0 made c, worker 1 made c, worker 2 made d')
 
 
 @pytest.mark.parametrize('logs', [
     {}, {0: Recent(1, ['a'])}, {0: Recent(1, ['a']), 1: None}, {0: Recent(1, ['a']), 1: Recent(1, ['a', 'b'])},
     {0: Recent(1, ['a']), 1: Recent(9, ['b'])}, {0: Recent(1, []), 1: Recent(1, ['b'])}])
 def test_logs_without_a_difference(logs):
-    assert difference(logs) == ''
+    assert difference_of_calls(logs) == ''
 
 
 @pytest.mark.parametrize('value', [None, 5, [1], ['x', []], [1, 2], [1, [], 3]])
