@@ -100,20 +100,26 @@ _RULES: Dict[str, Rule] = {
     **{'_random_%s_like' % name: Drawn() for name in _DISTRIBUTIONS}}
 
 
-class _DrawnWhole(Rule):
-    """What is drawn by one rank for all."""
+#: Operators whose gradient does not depend on that of their output alone: they make a loss of their own, or add one.
+#: Each copy would give all of it.  A custom operator may be one.
+_LOSSES = {'SoftmaxOutput', 'Softmax', 'LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput',
+           'SVMOutput', 'MakeLoss', 'make_loss', 'IdentityAttachKLSparseReg', 'Custom'}
+
+
+class _OnOneRank(Rule):
+    """What one rank computes for all: what is drawn, and losses."""
 
     alone = True
 
 
-_WHOLE, _DRAWN_WHOLE = Rule(), _DrawnWhole()
+_WHOLE, _ON_ONE_RANK = Rule(), _OnOneRank()
 
 
 def rule_of(one: Operator) -> Rule:
     """The rule of an operator."""
     if one.op == 'LeakyReLU' and one.draws:
-        return _DRAWN_WHOLE  # which gives the slopes, too
-    return _RULES.get(one.op, _DRAWN_WHOLE if one.draws else _WHOLE)
+        return _ON_ONE_RANK  # which gives the slopes, too
+    return _RULES.get(one.op, _ON_ONE_RANK if one.draws or one.op in _LOSSES else _WHOLE)
 
 
 def has_rule(one: Operator) -> bool:
