@@ -80,9 +80,12 @@ class Dimensions:
         if self._image[one.number] and count - 2 in _IMAGE and self.samples((one.number, 0)) in (0, None):
             return ('samples', 'channels') + _IMAGE[count - 2]
         samples = self.samples((one.number, 0))
-        names = ['length' if count == 3 else 'dimension%d' % at for at in range(count)]
+        names = ['dimension%d' % at for at in range(count)]
         if count > 1 or samples is None:
             names[-1] = 'channels'
         if samples is not None:
             names[samples] = 'samples'
+        others = [at for at, name in enumerate(names) if name not in ('samples', 'channels')]
+        if count == 3 and len(others) == 1:
+            names[others[0]] = 'length'
         return tuple(names)

@@ -18,6 +18,7 @@ _FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
 #: Of a plan by its kind, and of all plans.
 _KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'},
          'explicit': {'model', 'workers', 'cluster', 'operators'}}
+_OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
 _COMMON = {'format', 'plan', 'tables', 'dense'}
 
 
@@ -52,18 +53,29 @@ def _explicit(value: Mapping[str, Any]) -> Plan:
     try:
         splits = {}
         for label, one in value['operators'].items():
-            degrees, ranks = [[int(number) for number in one[key]] for key in ('degrees', 'ranks')]
-            addends, copies = int(one.get('addends', 1)), int(one.get('copies', 1))
+            unknown = sorted(set(map(str, one)) - _OF_OPERATORS)
+            if unknown:
+                raise ValueError('%s has %r: take it out; there are %s'
+                                 % (label, unknown[0], ', '.join(sorted(_OF_OPERATORS))))
+            degrees, ranks = [[_whole(number, label, key) for number in one[key]] for key in ('degrees', 'ranks')]
+            addends, copies = [_whole(one.get(key, 1), label, key) for key in ('addends', 'copies')]
             if min(degrees + [addends, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
                     np.prod(degrees)) * addends * copies:
                 raise ValueError('%s has %s' % (label, one))
             splits[label] = Split(degrees, ranks, addends, copies)
         cluster = value.get('cluster')
-        return Explicit(splits, str(value['model']), int(value['workers']), None if cluster is None else str(cluster))
+        return Explicit(splits, str(value['model']), _whole(value['workers'], 'the plan', 'workers'),
+                        None if cluster is None else str(cluster))
     except KeyError as error:
         raise InputError('plan: no explicit plan: it lacks %s' % error) from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError('plan: no explicit plan: %s' % error) from error
+
+
+def _whole(number: Any, owner: str, key: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError('%s has %r among its %s: give whole numbers' % (owner, number, key))
+    return number
 
 
 def as_plan(plan: Any) -> Plan:

@@ -48,7 +48,8 @@ def traced(net: Any, data: Any, batch_axis: Any = 0, dtype: Any = 'float32') -> 
     if missing:
         raise InputError('parallelize: %s has no values: call initialize() first' % missing[0])
     try:
-        found = net(*[mx.sym.var(name) for name in names])
+        with mx.name.NameManager():  # or what was traced before would number the operators of a net without a prefix
+            found = net(*[mx.sym.var(name) for name in names])
     except Exception as error:  # of any type: it is the network's own code that fails
         raise InputError('parallelize: the network cannot be traced: called with %d symbols, it raises %s: %s; give it '
                          'as many inputs as it takes, and have hybrid_forward use neither their shapes nor their values'

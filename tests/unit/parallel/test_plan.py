@@ -48,6 +48,11 @@ def without_model():
     ({'plan': 'data_parallel', 'sums': 'lane'}, 'sums is no key'), (explicit(densee='lane'), 'densee is no key'),
     (without_model(), "no explicit plan: it lacks 'model'"),
     (explicit(workers=float('inf')), 'no explicit plan'), (explicit(one={'degrees': [float('inf'), 1]}), 'no explicit'),
+    (explicit(one={'degrees': [1.9, 2]}), 'dense0_fwd has 1.9 among its degrees: give whole numbers'),
+    (explicit(one={'ranks': [0, '1']}), "dense0_fwd has '1' among its ranks: give whole numbers"),
+    (explicit(one={'copies': True}), 'dense0_fwd has True among its copies: give whole numbers'),
+    (explicit(workers=2.0), 'the plan has 2.0 among its workers: give whole numbers'),
+    (explicit(one={'addend': 2}), "dense0_fwd has 'addend': take it out; there are addends, copies, degrees, ranks"),
     (explicit(one={'ranks': [0]}), 'no explicit plan: dense0_fwd has')], ids=lambda value: str(value)[:48])
 def test_what_is_no_plan_is_refused(value, words):
     with pytest.raises(InputError) as raised:
@@ -155,3 +160,58 @@ def test_a_grid_has_whole_factors():
 def test_a_pattern_that_fits_nothing_is_named(twice):
     with pytest.raises(InputError, match=r"plan: 'conv\*' fits no operator: .*; there are dense0_fwd, dense0_fwd#2, "):
         layers({'dense*': {'channels': 2}, 'conv*': {'channels': 2}}).settle(twice.graph, twice.dimensions, 2)
+
+
+class Nameless(mx.gluon.HybridBlock):
+    """Has no prefix, so that MXNet names operators by what was named before."""
+
+    def __init__(self):
+        super().__init__(prefix='')
+        self.first, self.second = nn.Dense(8, in_units=8), nn.Dense(8, in_units=8)
+
+    def hybrid_forward(self, F, data):
+        return F.tanh(self.second(F.relu(self.first(F.relu(data)))))
+
+
+def test_a_network_without_a_prefix_has_the_same_names_each_time(tmp_path):
+    net, path = Nameless(), str(tmp_path / 'plan.json')
+    net.initialize()
+    first = traced(net, (4, 8))
+    names = [first.graph.label(one) for one in first.graph.computing]
+    assert [name for name in names if 'dense' not in name] == ['relu0', 'relu1', 'tanh0']
+    save(path, Explicit({first.graph.label(first.graph.operators[number]): split for number, split in
+                         data_parallel().settle(first.graph, first.dimensions, 2).splits.items()},
+                        first.graph.digest(), 2))
+    again = traced(net, (4, 8))
+    assert [again.graph.label(one) for one in again.graph.computing] == names
+    assert load(path).settle(again.graph, again.dimensions, 2).splits
+
+
+@pytest.mark.parametrize('axis, expected', [
+    (0, ('samples', 'length', 'channels')), (1, ('length', 'samples', 'channels')),
+    (2, ('dimension0', 'dimension1', 'samples')), (None, ('dimension0', 'dimension1', 'channels'))])
+def test_no_two_dimensions_have_one_name(axis, expected):
+    net = nn.HybridLambda(lambda F, x, other: F.broadcast_add(F.tanh(x), F.reshape(F.sum(other), shape=(1, 1, 1))))
+    network = traced(net, [(4, 5, 6), (7,)], [axis, 0])
+    names = {one.op: network.dimensions.names(one) for one in network.graph.computing}
+    assert names['tanh'] == expected
+    assert all(len(set(found)) == len(found) for found in names.values())
+
+
+#: What ignores the gradient of its output, or adds to it.
+LOSSES = {
+    'make_loss': lambda F, x: F.make_loss(F.mean(x)), 'MakeLoss': lambda F, x: F.MakeLoss(F.sum(x)),
+    'SoftmaxOutput': lambda F, x: F.SoftmaxOutput(F.sum(x, axis=0, keepdims=True), F.ones((1,))),
+    'LinearRegressionOutput': lambda F, x: F.LinearRegressionOutput(F.sum(x), F.ones((1,))),
+    'LogisticRegressionOutput': lambda F, x: F.LogisticRegressionOutput(F.sum(x), F.ones((1,))),
+    'MAERegressionOutput': lambda F, x: F.MAERegressionOutput(F.sum(x), F.ones((1,))),
+    'SVMOutput': lambda F, x: F.SVMOutput(F.sum(x, axis=0, keepdims=True), F.ones((1,)))}
+
+
+@pytest.mark.parametrize('name', sorted(LOSSES))
+def test_a_loss_has_no_copies(name):
+    """Each would give all of its gradient."""
+    network = network_of(LOSSES[name])
+    loss, = [one for one in network.graph.computing if one.op == name]
+    split = data_parallel().settle(network.graph, network.dimensions, 2).splits[loss.number]
+    assert split.copies == 1 and rule_of(loss).alone
