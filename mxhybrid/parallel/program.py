@@ -1,5 +1,4 @@
 """A rank's own graph: its parts of all operators, and the exchanges between them."""
-import os
 from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 
@@ -12,6 +11,7 @@ from .boxes import Box, full, shape_of, size_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
 from .layout import Layout
+from .readers import Readers, most_addends
 from .rule import OperatorPart
 from .rule_table import indices, is_elementwise, rule_of
 from .split import PartPlace, Split
@@ -41,11 +41,6 @@ COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True
 
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
-
-
-def _most_addends() -> int:
-    """So many gradients, or more, MXNet adds up in place."""
-    return int(os.environ.get('MXNET_EXEC_INPLACE_GRAD_SUM_CAP', 8))
 
 
 class Parts:
@@ -138,6 +133,7 @@ class Program:
         self._local: Dict[Entry, Any] = {}
         self._fixed: Dict[int, Any] = {}
         self._fetched: Dict[Any, Any] = {}
+        self._activations = Readers()
         #: Operators through which gradients may go back; those of them that something trained hangs on.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
@@ -274,12 +270,13 @@ class Program:
             return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
         have = self._layouts[entry]
         if have.gives(wanted):
-            return self._local[entry] if self.rank in wanted else None
+            return self._activations.give(self._local[entry]) if self.rank in wanted else None
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
             self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
                                                                                       as_index)
-        return self._fetched[key][0]
+        fetched = self._fetched[key][0]
+        return None if fetched is None else self._activations.give(fetched)
 
     def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
         """Where every rank has more than it wants, and nothing moves."""
@@ -289,19 +286,20 @@ class Program:
             return None
         if self.rank not in wanted:
             return [None]
-        return [_slice(self._local[entry], slices_in(wanted[self.rank], have.boxes[self.rank]))]
+        return [_slice(self._activations.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
 
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
-        return [self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
+        given = self._activations.give(self._local[entry]) if entry in self._local else None
+        return [self.exchange(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
                               plain=self.is_plain(entry) or not differentiable)]
 
     def is_plain(self, entry: Entry) -> bool:
         """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
         (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
         """
-        return entry[0] in self._learning and 2 * self._readers[entry] < _most_addends()
+        return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator, fill: float = 0.0,
                  differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
@@ -334,10 +332,10 @@ class Program:
             return self._constant(entry, wanted[self.rank])
         have = self._layouts[entry]
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
-            return self._local[entry]
-        found = self.exchange(self._local.get(entry), have, wanted, self.graph.dtypes[entry],
-                              self.graph.operators[entry[0]], 0.0, entry[0] in self._flowing, True,
-                              self.is_plain(entry))
+            return self._activations.give(self._local[entry])
+        given = self._activations.give(self._local[entry]) if entry in self._local else None
+        found = self.exchange(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
+                              entry[0] in self._flowing, True, self.is_plain(entry))
         return found if found is None else self._nodes[-1].ending(found)
 
     # -- parameters and constants ----------------------------------------------------------------------------------
