@@ -42,7 +42,8 @@ def clip_by_whole_norms(team: Team, params: Sequence[Any]) -> None:
         total = np.sqrt(whole + team.add_up(sum(squares[at] for at, part in found.items() if part.speaks)))
         if check_isfinite and not np.isfinite(total):
             warnings.warn(UserWarning('nan or inf is detected. Clipping results will be undefined.'), stacklevel=2)
-        scale = min(1.0, max_norm / (total + 1e-8))
+        scale = max_norm / (total + 1e-8)
+        scale = 1.0 if scale >= 1.0 else scale  # NaN stays, as in gluon's
         for array in arrays:
             array *= scale
         return float(total) if check_isfinite else mx.nd.array([total], ctx=mx.cpu())

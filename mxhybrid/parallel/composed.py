@@ -217,8 +217,12 @@ class SplitSoftmax:
         mine = data = None
         if program.rank in boxes:
             data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
+            if graph.dtypes[one.inputs[0]] != dtype:
+                data = mx.sym.cast(data, dtype)
             largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
-            total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, largest)), axis=axis, keepdims=True)
+            # All of a part may be masked by -inf; the whole is not then.
+            shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
+            total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
             mine = mx.sym.stack(largest, total, axis=0)
         everyone = program.exchange(mine, have, wanted, dtype, one,
                                     plain=program.learns(graph.operators[one.inputs[0][0]]))

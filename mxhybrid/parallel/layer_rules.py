@@ -214,8 +214,8 @@ class Embedding(Rule):
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             ids = shifted_indices(inputs[0], graph.dtypes[one.inputs[0]], own)
             found = mx.sym.Embedding(mx.sym.clip(ids, 0, own[1] - own[0] - 1), inputs[1], name=name, **attributes)
-            mask = mx.sym.cast(inside(ids, own, rows), graph.dtypes[one.number, 0].name)
-            return mx.sym.broadcast_mul(found, mx.sym.expand_dims(mask, axis=-1))
+            mask = mx.sym.broadcast_like(mx.sym.expand_dims(inside(ids, own, rows), axis=-1), found)
+            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
         return OperatorPart([out[:-1], (own, out[-1])], [out], attrs, build=build)
 
 

@@ -62,9 +62,15 @@ class LossOfElements(Pointwise):
 
 
 class Drawn(Pointwise):
-    """The same for what is drawn."""
+    """The same for what is drawn, but for dimensions along which all elements share a draw, `axes` of Dropout."""
 
     alone = True
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """As said."""
+        count, axes = len(graph.shape(one)), one.get('axes', ())
+        shared = {int(axis) % count for axis in ((axes,) if isinstance(axes, int) else axes)}
+        return [can and at not in shared for at, can in enumerate(super().splittable(graph, one))]
 
 
 class Multicast(Rule):
@@ -96,9 +102,24 @@ class LeakyReLU(Pointwise):
             # MXNet's own may write the gradient of the data over that of the output before it has used that for the
             # slopes (leaky_relu-inl.h, backward of prelu).
             slope = mx.sym.reshape(inputs[1], shape=(1, -1) + (1,) * (len(place.box) - 2))
-            return mx.sym.elemwise_add(mx.sym.relu(inputs[0]), mx.sym.broadcast_mul(
-                slope, -mx.sym.relu(-inputs[0])), name=name)
+            return learned_slopes(inputs[0], slope, graph.dtypes[one.number, 0] == 'float64', name)
         return OperatorPart([place.box, *slopes], [place.box], build=build if slopes else None)
+
+
+def learned_slopes(data: Any, slope: Any, is_double: bool, name: str) -> Any:
+    """Return PReLU of elementary operators, with the values and gradients of MXNet's (xelu, xelu_grad and prelu_grad of
+    mshadow_op.h): of an element that is 0, NaN or negative the gradient is the slope, which gets the element.
+    """
+    positive = data > 0
+    lower = mx.sym.where(positive, mx.sym.zeros_like(data), data)
+    product = mx.sym.broadcast_mul(slope, lower)
+    if is_double:
+        # MXNet multiplies as float32; gradients are not rounded.
+        rounded = mx.sym.cast(mx.sym.broadcast_mul(*[mx.sym.cast(factor, 'float32') for factor in (slope, lower)]),
+                              'float64')
+        exact = mx.sym.BlockGrad(rounded) - (mx.sym.BlockGrad(product) - product)  # also of -0.0
+        product = mx.sym.where(product - product == 0, exact, product)  # which infinities are not
+    return mx.sym.where(positive, data, product, name=name)
 
 
 class Concat(Rule):
@@ -390,9 +411,9 @@ class Pick(Rule):
         def build(inputs: List[Any], name: str, attributes: Any) -> Any:
             shifted = shifted_indices(inputs[1], graph.dtypes[one.inputs[1]], own)
             found = mx.sym.pick(inputs[0], mx.sym.clip(shifted, 0, own[1] - own[0] - 1), name=name, **attributes)
-            mask = mx.sym.cast(inside(shifted, own, data[axis]), graph.dtypes[one.number, 0].name)
             # Of the one or the other shape, whatever was given.
-            return found * mx.sym.reshape_like(mask, found)
+            mask = mx.sym.reshape_like(inside(shifted, own, data[axis]), found)
+            return mx.sym.where(mask, found, mx.sym.zeros_like(found))  # a product with infinity would not be 0
         return OperatorPart(boxes, [place.box], build=build)
 
 

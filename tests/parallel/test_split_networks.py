@@ -75,6 +75,39 @@ def _singles(rng, shape):
     return rng.uniform(-1, 1, shape).astype('float32')
 
 
+def _edges(rng, shape):
+    """Reals, of which some are exactly 0 or -0.0."""
+    return np.where(rng.uniform(size=shape) < 0.5, rng.choice([0.0, -0.0], shape), rng.uniform(-1, 1, shape))
+
+
+def _masked(rng, shape):
+    """Reals, of which the rows have -inf for all but two neighbours, the first two, say."""
+    columns, first = np.arange(shape[-1]), rng.randint(0, shape[-1] - 1, shape[:-1])[..., None]
+    return np.where((columns == first) | (columns == first + 1), rng.uniform(-1, 1, shape), -np.inf)
+
+
+def _infinite_but_in_the_middle(rng, shape):
+    return np.where((np.arange(shape[0]) == 3)[:, None], rng.uniform(-1, 1, shape), -np.inf)
+
+
+def _threes(rng, shape):
+    return np.full(shape, 3.0)
+
+
+def _classes(rng, shape):
+    return rng.randint(0, 3, shape).astype('float64')
+
+
+def _read_by_many(x):
+    """Two of the readers write their gradients over what is there."""
+    return mx.sym.Group([mx.sym.sin(x * at) for at in range(1, 6)] + [mx.sym.clip(x, 0, 0.5), mx.sym.mean(x, axis=1)]
+                        + [mx.sym.cos(x * at) for at in range(1, 6)])
+
+
+def _dense(x):
+    return mx.sym.FullyConnected(x, num_hidden=3, name='dense')
+
+
 def _language_model(ids, labels):
     """Cross-entropy of an LSTM, as gluon makes it."""
     embedded = mx.sym.Embedding(ids, input_dim=7, output_dim=6, name='embed')
@@ -89,7 +122,9 @@ def _language_model(ids, labels):
     return mx.sym.mean(loss, axis=0, exclude=True)
 
 
-IDS, REALS, SINGLE = _ids, _reals, _singles
+IDS, REALS, SINGLE, EDGES, MASKED = _ids, _reals, _singles, _edges, _masked
+
+
 def _attention(x, lengths):
     """Self-attention of (times, samples, heads x 3 x features), masked, back to features."""
     scores = mx.sym.contrib.interleaved_matmul_selfatt_qk(mx.sym.tanh(x), heads=2)
@@ -204,6 +239,39 @@ OPERATORS = {
                   [(REALS, (4, 3, 5))]),
     'sums': (lambda x: mx.sym.broadcast_add(mx.sym.sum(x, axis=1, keepdims=True), mx.sym.max(x, axis=2, keepdims=True)),
              [(REALS, (4, 3, 5))]),
+    'softmax of masked rows': (lambda x: mx.sym.softmax(x, axis=1), [(MASKED, (4, 8))]),
+    'log of softmax of masked rows': (lambda x: mx.sym.clip(mx.sym.log_softmax(x, axis=1), -50, 50),
+                                      [(MASKED, (4, 8))]),
+    'pick beside infinities': (lambda x, at: mx.sym.pick(mx.sym.transpose(x) * 2, at, axis=1),
+                               [(_infinite_but_in_the_middle, (7, 7)), (_threes, (7,))]),
+    'embedding beside infinities': (lambda at, table: mx.sym.Embedding(
+        at, table * 2, input_dim=7, output_dim=5, name='embed'),
+        [(_threes, (7, 3)), (_infinite_but_in_the_middle, (7, 5))]),
+    'learned slopes at zeros': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(EDGES, (4, 3, 2, 2))]),
+    'activations at zeros': (lambda x: mx.sym.Group([
+        mx.sym.relu(x), mx.sym.Activation(x, act_type='relu'), mx.sym.abs(x), mx.sym.sign(x),
+        mx.sym.LeakyReLU(x, act_type='leaky'), mx.sym.LeakyReLU(x, act_type='elu'), mx.sym.maximum(x, 0),
+        mx.sym.broadcast_maximum(x, mx.sym.zeros_like(x)), mx.sym.smooth_l1(x)]), [(EDGES, (4, 5))]),
+    'clipped at zeros': (lambda x: mx.sym.clip(x, 0, 0.5), [(EDGES, (4, 5))]),
+    'ties of largest elements': (lambda x: mx.sym.Group([
+        mx.sym.max(x, axis=1), mx.sym.min(x, axis=1), mx.sym.prod(x, axis=1),
+        mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type='max')]), [(EDGES, (4, 3, 6, 6))]),
+    'many readers': (lambda x: _read_by_many(mx.sym.tanh(x)), [(REALS, (4, 5))]),
+    'many readers of data': (_read_by_many, [(REALS, (4, 5))]),
+    'loss of a mean': (lambda x: mx.sym.make_loss(mx.sym.mean(mx.sym.square(_dense(x)))), [(REALS, (5, 4))]),
+    'loss of a sum': (lambda x: mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(_dense(x))), grad_scale=0.5),
+                      [(REALS, (5, 4))]),
+    'losses of samples': (lambda x: mx.sym.Group([mx.sym.MakeLoss(
+        mx.sym.relu(mx.sym.sum(_dense(x), axis=1)), normalization=norm, valid_thresh=0.1)
+        for norm in ('null', 'batch', 'valid')]), [(REALS, (5, 4))]),
+    'softmax output': (lambda x, at: mx.sym.Group([mx.sym.SoftmaxOutput(
+        _dense(x), at, normalization=norm, use_ignore=True, ignore_label=2, smooth_alpha=0.1)
+        for norm in ('null', 'batch', 'valid')]), [(REALS, (5, 4)), (_classes, (5,))]),
+    'regression outputs': (lambda x, at: mx.sym.Group([make(_dense(x), at, grad_scale=0.7) for make in (
+        mx.sym.LinearRegressionOutput, mx.sym.LogisticRegressionOutput, mx.sym.MAERegressionOutput)]),
+        [(REALS, (5, 4)), (_classes, (5, 3))]),
+    'margins': (lambda x, at: mx.sym.SVMOutput(_dense(x), at),
+                [(REALS, (5, 4)), (_classes, (5,))]),
     'learned slopes': (lambda x: mx.sym.LeakyReLU(x, act_type='prelu', name='prelu'), [(REALS, (4, 3, 2, 2))]),
     'norms': (lambda x: mx.sym.L2Normalization(mx.sym.Convolution(
         x, num_filter=4, kernel=(3, 3), name='conv'), mode='channel'), [(REALS, (4, 2, 5, 5))]),
@@ -231,6 +299,19 @@ OPERATORS = {
     'no more samples than one': (lambda x: mx.sym.FullyConnected(mx.sym.Convolution(
         x, num_filter=3, kernel=(3, 3), pad=(1, 1), name='conv'), num_hidden=5, name='dense'), [(REALS, (1, 2, 6, 6))]),
 }
+
+
+@settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+@given(drawn=st.data())
+def test_a_mask_for_whole_dimensions_is_one(four, drawn):
+    axes = drawn.draw(st.sets(st.integers(0, 2), min_size=1))
+    symbol = mx.sym.Dropout(mx.sym.var('data'), p=0.5, axes=tuple(axes))
+    data = {'data': np.random.RandomState(0).uniform(1, 2, (4, 6, 4))}
+    graph = Graph(symbol, {'data': (4, 6, 4)}, {'data': 'float64'})
+    outputs, _, _ = four.run(symbol, data, {}, drawn_splits(drawn.draw, graph, 4))
+    mask = outputs[0] / data['data']
+    for axis in axes:
+        np.testing.assert_allclose(mask, np.broadcast_to(mask.take([0], axis=axis), mask.shape))
 
 
 @pytest.mark.parametrize('name', sorted(OPERATORS))
