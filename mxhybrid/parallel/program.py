@@ -39,6 +39,9 @@ MakeNode = Callable[[Exchange, bool], AnyNode]
 #: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
 COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
 
+#: Operators that add the gradients of their weights to others, as where a cell is called for each time.
+_LAYERS = {'Convolution', 'Deconvolution', 'FullyConnected', 'Embedding', 'RNN', 'BatchNorm', 'LayerNorm'}
+
 #: Name of the first token.
 TOKEN = 'mxhybrid_token'
 
@@ -134,6 +137,8 @@ class Program:
         self._fixed: Dict[int, Any] = {}
         self._fetched: Dict[Any, Any] = {}
         self._activations = Readers()
+        #: What operators read that may not add their gradient to others, see :class:`Readers`.
+        self._mixed = {entry for one in self.graph.operators if one.op not in _LAYERS for entry in one.inputs}
         #: Operators through which gradients may go back; those of them that something trained hangs on.
         self._flowing: Set[int] = set()
         self._learning: Set[int] = set()
@@ -227,7 +232,7 @@ class Program:
         self._pass_on(one)
         ranks = self.parts.places[one.number]
         parts = {rank: self.parts.part(one, rank) for rank in ranks}
-        given = []
+        given, shared = [], []
         for at, entry in enumerate(one.inputs):
             boxes = {rank: part.inputs[at] for rank, part in parts.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
@@ -235,10 +240,16 @@ class Program:
             found = self.fetch(entry, wanted, fill, at == used)
             if self.rank in wanted:
                 given.append(found)
+                shared.append(self._readers[entry] > 1)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
         composed = self._composed.get(one.op)
-        if composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number]):
+        if composed is not None and not composed.applies(self.graph, one, self.parts.splits[one.number]):
+            composed = None
+        if composed is not None or self.rank in parts and parts[self.rank].build is not None:
+            # It may read an input several times, of which others would have to know.
+            given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
+        if composed is not None:
             made = composed.build(self, one, given)
             if self.rank in parts:
                 self._local[one.number, 0] = made
@@ -267,7 +278,10 @@ class Program:
         None if it wants nothing.
         """
         if entry[0] in self.graph.fixed:
-            return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
+            if self.rank not in wanted:
+                return None
+            made = self._constant(entry, wanted[self.rank])
+            return self._activations.give(made) if entry in self._mixed else made
         have = self._layouts[entry]
         if have.gives(wanted):
             return self._activations.give(self._local[entry]) if self.rank in wanted else None

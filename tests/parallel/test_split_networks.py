@@ -258,6 +258,10 @@ OPERATORS = {
         mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type='max')]), [(EDGES, (4, 3, 6, 6))]),
     'many readers': (lambda x: _read_by_many(mx.sym.tanh(x)), [(REALS, (4, 5))]),
     'many readers of data': (_read_by_many, [(REALS, (4, 5))]),
+    'many readers that are several operators': (lambda x: mx.sym.Group([mx.sym.clip(x, 0, 0.5)] + [
+        mx.sym.LeakyReLU(x, act_type='prelu', name='prelu%d' % at) for at in range(5)]), [(REALS, (4, 5))]),
+    'many readers of a weight': (lambda x: mx.sym.Group([mx.sym.broadcast_mul(x, one) for one in _read_by_many(
+        mx.sym.var('scale', shape=(1, 5)))]), [(REALS, (4, 5))]),
     'loss of a mean': (lambda x: mx.sym.make_loss(mx.sym.mean(mx.sym.square(_dense(x)))), [(REALS, (5, 4))]),
     'loss of a sum': (lambda x: mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(_dense(x))), grad_scale=0.5),
                       [(REALS, (5, 4))]),
