@@ -136,7 +136,7 @@ class Program:
         self._local: Dict[Entry, Any] = {}
         self._fixed: Dict[int, Any] = {}
         self._fetched: Dict[Any, Any] = {}
-        self._activations = Readers()
+        self._sources = Readers()
         #: What operators read that may not add their gradient to others, see :class:`Readers`.
         self._mixed = {entry for one in self.graph.operators if one.op not in _LAYERS for entry in one.inputs}
         #: Operators through which gradients may go back; those of them that something trained hangs on.
@@ -278,19 +278,16 @@ class Program:
         None if it wants nothing.
         """
         if entry[0] in self.graph.fixed:
-            if self.rank not in wanted:
-                return None
-            made = self._constant(entry, wanted[self.rank])
-            return self._activations.give(made) if entry in self._mixed else made
+            return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
         have = self._layouts[entry]
         if have.gives(wanted):
-            return self._activations.give(self._local[entry]) if self.rank in wanted else None
+            return self._sources.give(self._local[entry]) if self.rank in wanted else None
         key = entry, tuple(sorted(wanted.items())), fill, as_index
         if key not in self._fetched:
             self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
                                                                                       as_index)
         fetched = self._fetched[key][0]
-        return None if fetched is None else self._activations.give(fetched)
+        return None if fetched is None else self._sources.give(fetched)
 
     def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
         """Where every rank has more than it wants, and nothing moves."""
@@ -300,12 +297,12 @@ class Program:
             return None
         if self.rank not in wanted:
             return [None]
-        return [_slice(self._activations.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
+        return [_slice(self._sources.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
 
     def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
         one = self.graph.operators[entry[0]]
         differentiable = entry[0] in self._flowing and not as_index
-        given = self._activations.give(self._local[entry]) if entry in self._local else None
+        given = self._sources.give(self._local[entry]) if entry in self._local else None
         return [self.exchange(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
                               plain=self.is_plain(entry) or not differentiable)]
 
@@ -346,8 +343,8 @@ class Program:
             return self._constant(entry, wanted[self.rank])
         have = self._layouts[entry]
         if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
-            return self._activations.give(self._local[entry])
-        given = self._activations.give(self._local[entry]) if entry in self._local else None
+            return self._sources.give(self._local[entry])
+        given = self._sources.give(self._local[entry]) if entry in self._local else None
         found = self.exchange(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                               entry[0] in self._flowing, True, self.is_plain(entry))
         return found if found is None else self._nodes[-1].ending(found)
@@ -361,11 +358,15 @@ class Program:
         return self._fixed[one.number]
 
     def _constant(self, entry: Entry, box: Box) -> Any:
-        """A box of a weight, or of what depends on weights alone."""
+        """A box of a weight, or of what depends on weights alone, for one more reader."""
+        made = self._made_of_weights(entry, box)
+        return self._sources.give(made) if entry in self._mixed else made
+
+    def _made_of_weights(self, entry: Entry, box: Box) -> Any:
         one = self.graph.operators[entry[0]]
         if one.op == 'null':
             held = self.parts.weights.boxes(one.name)[self.rank]
-            return _box_of(self._parameter(one), box, held)
+            return self._box_of(entry, self._parameter(one), box, held)
         if one.op in CONSTANTS:
             attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
             attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
@@ -379,7 +380,12 @@ class Program:
             self._fixed[entry[0]] = symbol_function(one.op)(*given, name=one.name, **attrs)
         made = self._fixed[entry[0]]
         made = made[entry[1]] if len(made.list_outputs()) > 1 else made
-        return _box_of(made, box, full(self.graph.shapes[entry]))
+        return self._box_of(entry, made, box, full(self.graph.shapes[entry]))
+
+    def _box_of(self, entry: Entry, made: Any, box: Box, held: Box) -> Any:
+        if box == held:
+            return made
+        return _slice(self._sources.give(made) if entry in self._mixed else made, slices_in(box, held))
 
     def constant(self, one: Operator, what: str, values: np.ndarray) -> Any:
         """An input that belongs to an operator alone, and that no script gives."""
@@ -417,10 +423,6 @@ class Program:
             return next_average(mx.sym.identity(following), average, values, (share, *factors), shape[0])
         return mx.sym.MakeLoss(mx.sym.add_n(following * average * share, *[
             following * mx.sym.cast(value, dtype) * factor for value, factor in zip(values, factors)]))
-
-
-def _box_of(made: Any, box: Box, held: Box) -> Any:
-    return made if box == held else _slice(made, slices_in(box, held))
 
 
 def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
