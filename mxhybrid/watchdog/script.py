@@ -1,9 +1,10 @@
-"""Where the script of this process is, and whether it waits for an array while nothing computes.
+"""Whether the script of this process waits for an array while nothing computes.
 
 An array waits for the operations that write it.  Some of them are exchanges with other workers, in which no Python and
 no collective call shows that they are not made.  While they are not, the main thread is in a function of MXNet's, of
-Horovod's or of this package's, and no thread of the process computes.
+Horovod's or of this package's, no thread of the process computes, and nothing is read from or written to a disk.
 """
+import contextlib
 import os
 import sys
 import threading
@@ -15,6 +16,8 @@ from .activity import Activity, look_at_threads
 AN_ARRAY = 'an array'
 #: Seconds without a new collective call after which looks begin.
 IDLE_S = 3.0
+#: Bytes between two looks that a process has from or to a disk at least that reads or writes a file.
+_FILE_BYTES = 1 << 16
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -24,6 +27,7 @@ class Script:
     def __init__(self) -> None:
         self._calls, self._since = -1, 0.0
         self._activity = Activity()
+        self._moved = 0
 
     def is_idle(self, calls: int, now: float) -> bool:
         """Return whether the number of collective calls is what it was for a while."""
@@ -37,7 +41,17 @@ class Script:
             self._activity.forget()
             return call
         self._activity.take(look_at_threads(os.getpid()))
-        return AN_ARRAY if self._activity.computes is False else None
+        former, self._moved = self._moved, _disk_bytes()
+        return AN_ARRAY if self._activity.computes is False and self._moved - former < _FILE_BYTES else None
+
+
+def _disk_bytes() -> int:
+    """Return what this process has read from and written to disks; 0 where the kernel does not say (proc(5))."""
+    with contextlib.suppress(OSError, ValueError):
+        with open('/proc/self/io') as file:
+            counts = dict(line.split(': ') for line in file)
+        return int(counts.get('read_bytes', 0)) + int(counts.get('write_bytes', 0))
+    return 0
 
 
 def _is_in_libraries() -> bool:

@@ -1,9 +1,11 @@
 """Workers that wait for each other, and the call in which they differ."""
+import itertools
 import json
 import logging
 
 import pytest
 
+from mxhybrid.watchdog import script as script_module
 from mxhybrid.watchdog.call_log import KEPT, CallLog, Recent, checked_recent, difference_of_calls
 from mxhybrid.watchdog.script import AN_ARRAY, Script
 
@@ -158,3 +160,13 @@ def test_what_a_script_waits_for(body, expected, tmp_path):
     (tmp_path / 'mxnet' / '__init__.py').write_text(MXNET)
     process = run_python(PROGRAM + body, str(tmp_path))
     assert process.communicate(timeout=60)[0] == '%s; votes; None\n' % expected
+
+
+@pytest.mark.parametrize('step, expected', [(0, AN_ARRAY), (1 << 20, None)])
+def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatch):
+    clock, moved = itertools.count(), itertools.count(0, step)
+    monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
+    monkeypatch.setattr(script_module, '_disk_bytes', lambda: next(moved))
+    monkeypatch.setattr(script_module, 'look_at_threads', lambda pid: {'at': next(clock), 'threads': {'1': [0.0, 0.0]}})
+    script = Script()
+    assert [script.waits_for(None, True) for _ in range(3)][-1] == expected
