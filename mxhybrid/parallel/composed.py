@@ -61,7 +61,7 @@ class JointBatchNorm:
         groups = _groups(boxes, others)
         source = one.inputs[0]
         compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
-        part_of = _CompiledPart if compiled else _ComposedPart
+        part_of = _CompiledNorm if compiled else _ComposedNorm
         part = None
         if program.rank in boxes:
             part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
@@ -102,7 +102,7 @@ def _inner(symbol: Any) -> Any:
     return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
 
 
-class _Part:
+class _NormPart:
     """The part of a BatchNorm that a rank has.
 
     MXNet's BatchNorm with constants as its statistics scales and shifts: it is the one such operator that is fast
@@ -120,7 +120,7 @@ class _Part:
                                 axis=self._axis, name=name)
 
 
-class _CompiledPart(_Part):
+class _CompiledNorm(_NormPart):
     """With compiled operators for what is neither scaling nor shifting."""
 
     def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
@@ -139,7 +139,7 @@ class _CompiledPart(_Part):
         return self._scaled(self._data, scale, shift, self._one.name), mean, variance
 
 
-class _ComposedPart(_Part):
+class _ComposedNorm(_NormPart):
     """By operators of MXNet's alone, for any type."""
 
     def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
@@ -153,7 +153,7 @@ class _ComposedPart(_Part):
         self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
 
     def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
-        """As :meth:`_CompiledPart.normalised`."""
+        """As :meth:`_CompiledNorm.normalised`."""
         weights = self._program.constant(self._one, 'shares', shares)
         both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
         mean = mx.sym.dot(weights, both[0])

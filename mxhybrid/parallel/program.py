@@ -5,8 +5,8 @@ from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..lane.norm_operators import is_compiled, next_average
 from ..native.symbols import CONSTANTS, symbol_function
+from .averages import update_of
 from .boxes import Box, full, shape_of, size_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
@@ -401,28 +401,11 @@ class Program:
         self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
 
     def _update(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Any:
-        """An output without a meaning; the gradient of one of its inputs is the next value of a running average.
-
-        MXNet's BatchNorm updates its averages in its backward pass, calls of a layer from the last to the first.  In
-        graphs with ``static_alloc`` MXNet's engine knows nothing of that update: an exchange would put it off, until
-        after a read.  The engine knows of gradients, and `MakeLoss` gives one whatever the loss is.
-        """
-        dtype = self.graph.dtypes[parameter.number, 0]
-        shape = shape_of(self.parts.weights.boxes(parameter.name)[self.rank])
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
-        following = mx.sym.var(name, shape=shape, dtype=dtype)
-        share, factors = 1.0, []
-        for _, momentum in calls:
-            kept = np.float32(momentum)  # as MXNet has it
-            factors.append(share * float(1 - kept))
-            share *= float(kept)
-        # Backward reads the average that is there then.
-        average, values = self._parameter(parameter), [value for value, _ in calls]
-        if dtype == 'float32' and is_compiled():
-            return next_average(mx.sym.identity(following), average, values, (share, *factors), shape[0])
-        return mx.sym.MakeLoss(mx.sym.add_n(following * average * share, *[
-            following * mx.sym.cast(value, dtype) * factor for value, factor in zip(values, factors)]))
+        dtype, box = self.graph.dtypes[parameter.number, 0], self.parts.weights.boxes(parameter.name)[self.rank]
+        following = mx.sym.var(name, shape=shape_of(box), dtype=dtype)
+        return update_of(following, self._parameter(parameter), calls, dtype, size_of(box))
 
 
 def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
