@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable, List, NamedTuple, Tuple
 import mxnet as mx
 
 from .other_programs import BUSY_SHARE, OtherPrograms
+from .stopwatch import clock
 
 #: Seconds of a repeat, of whose runs the median counts, and repeats of which the least one counts.
 REPEAT_S, REPEATS = 0.25, 8
@@ -21,7 +22,7 @@ _UNSTEADY = 0.15
 
 
 class Reference(NamedTuple):
-    """CPU seconds of each piece of work."""
+    """Seconds of a core for each piece of work."""
 
     dense: float
     convolution: float
@@ -45,18 +46,19 @@ class ReferenceWork:
         self.repeat()
 
     def repeat(self) -> Reference:
-        """Time the pieces in turn for :data:`REPEAT_S` seconds; of the runs of each the median counts.
+        """Time the pieces in turn for :data:`REPEAT_S` seconds, by the clock that operators are timed with.
 
-        These are CPU seconds of this process, all its threads together.
+        Of the runs of each piece the median counts.
         """
+        now = clock()
         times: Tuple[List[float], ...] = tuple([] for _ in self._pieces)
         end = time.perf_counter() + REPEAT_S
         while len(times[0]) < _FEWEST or time.perf_counter() < end:
             for work, found in zip(self._pieces, times):
-                before = time.process_time()
+                before = now()
                 work()
                 mx.nd.waitall()
-                found.append(time.process_time() - before)
+                found.append(now() - before)
         return Reference(*map(statistics.median, times))
 
 

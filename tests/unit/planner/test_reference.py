@@ -22,11 +22,11 @@ def test_the_speed_of_a_machine_beside_another_one():
 def test_a_repeat_takes_the_time_that_the_pieces_take(monkeypatch):
     monkeypatch.setattr(reference, 'REPEAT_S', 0.0)
     work = ReferenceWork()
-    before = time.process_time()
+    before = time.perf_counter()
     found = work.repeat()
-    took = time.process_time() - before
+    took = time.perf_counter() - before
     assert all(seconds > 0 for seconds in found)
-    assert sum(found) < took < 10
+    assert sum(found) < took
 
 
 def test_repeats_are_spread_over_seconds_behind_a_warm_up(monkeypatch):
