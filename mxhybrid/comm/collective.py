@@ -7,14 +7,16 @@ Horovod reads any array as one dense block, so a row_sparse one would corrupt me
 flight is an error; gathers block.
 """
 import atexit
+import functools
 import json
+import os
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from ..base.errors import SettingError
+from ..base.errors import JobError, SettingError
 from ..native.arrays import host_view
 from ..native.engine import Notifier, address_of
 from ..native.forks import gate
@@ -59,6 +61,8 @@ class Collective:
 
     def __init__(self, hvd: Any):
         self._hvd = hvd
+        # Horovod's own, once workers are connected.
+        self._shutdown: Callable[[], None] = _nothing
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._lifeline: Optional[Lifeline] = None
@@ -89,17 +93,26 @@ class Collective:
     @property
     def can_begin_anew(self) -> bool:
         """Whether :meth:`begin_anew` can be called: sums go another way meanwhile, and Horovod's are Gloo's."""
-        return self.reduction is not None and bool(self._hvd.gloo_enabled())
+        return self.reduction is not None and self._hvd.is_initialized() and bool(self._hvd.gloo_enabled())
 
     def begin_anew(self) -> None:
         """End Horovod, and start it by what the environment says now (on all workers, with nothing under way)."""
-        self._hvd.shutdown()
+        self._shutdown()
         self._hvd.init()
         self._stay()  # init() has it end before the job at exit, which still needs it
 
     def announce(self, lifeline: Lifeline, trace: AnyRecorder) -> None:
         """From now on say over `lifeline` which calls block, and record operations in `trace`."""
         self._lifeline, self._trace = lifeline, trace
+        self._shutdown = _wait_before_shutdown(self._hvd)
+
+    @property
+    def _horovod(self) -> Any:
+        """Horovod; JobError where the script has ended it."""
+        if not self._hvd.is_initialized():
+            raise JobError('the script has called hvd.shutdown(), but this call needs Horovod: call hvd.shutdown() '
+                           'after the last step and the last call of the store, or leave it out')
+        return self._hvd
 
     def allreduce_(self, array: Any, name: str, priority: int = 0) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
@@ -108,7 +121,7 @@ class Collective:
             self.reduction.allreduce_(array, name, priority)
         else:
             with self._reachable(array) as same, gate:
-                self._hvd.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
+                self._horovod.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
         ends()
 
     @contextmanager
@@ -144,7 +157,7 @@ class Collective:
             address_of(array)
         ends = self._begins('broadcast', array, name, priority)
         with self._reachable(array) as same, gate:
-            self._hvd.broadcast_(same, root_rank=0, name=name, priority=priority)
+            self._horovod.broadcast_(same, root_rank=0, name=name, priority=priority)
         ends()
 
     def _begins(self, kind: str, array: Any, name: str, priority: int) -> Callable[[], None]:
@@ -179,13 +192,6 @@ class Collective:
         with self._lifeline.waiting(name), self._trace.span('all workers: ' + name, 'wait'):
             yield
 
-    def meet(self, name: str) -> None:
-        """Wait for all workers, at the end, when none makes calls that others could miss."""
-        array = mx.nd.zeros(1, ctx=mx.cpu())
-        with gate:  # by Horovod, since servers may end as soon as worker 0 has the sum
-            self._hvd.allreduce_(array, op=self._hvd.Sum, name=name)
-        array.wait_to_read()
-
     def gather(self, values: np.ndarray, name: str, dtype: Any = np.int32) -> List[np.ndarray]:
         """Give every worker the one-dimensional integer `values` of all workers, in rank order (blocks).
 
@@ -199,7 +205,7 @@ class Collective:
         framed[0] = len(values)
         framed[1:] = values
         with self.waiting(name):
-            everything = host_view(self._hvd.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
+            everything = host_view(self._horovod.allgather(mx.nd.from_numpy(framed), name=name)).astype(np.int64)
         gathered, at = [], 0
         for _ in range(self.size):
             count = int(everything[at])
@@ -238,14 +244,27 @@ class Collective:
 
     def shutdown(self) -> None:
         """End Horovod in this process."""
-        self._hvd.shutdown()
+        self._shutdown()
 
     def leave_in_child(self) -> None:
         """Have a forked process not end Horovod when it ends, which would wait for a thread that it does not have."""
         self._stay()
 
     def _stay(self) -> None:
-        atexit.unregister(self._hvd.shutdown)
+        atexit.unregister(self._shutdown)
+
+
+def _wait_before_shutdown(hvd: Any) -> Callable[[], None]:
+    """Have ``hvd.shutdown()`` of a script wait for operations under way, which would fail; returns Horovod's own."""
+    shutdown, pid = hvd.shutdown, os.getpid()
+
+    @functools.wraps(shutdown)
+    def wait_and_shut_down() -> None:
+        if os.getpid() == pid:
+            mx.nd.waitall()
+        shutdown()
+    hvd.shutdown = wait_and_shut_down
+    return shutdown
 
 
 def _round_up(count: int) -> int:

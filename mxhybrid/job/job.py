@@ -207,7 +207,7 @@ class Job:
             with self.guard.deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go'):
                 self.servers.link.settle()
                 self.servers.deliveries.close()
-                self.collective.meet('mxhybrid.end')
+                self.guard.lifeline.settle()  # not by Horovod, which the script may have ended
                 self.servers.part()
                 self.servers.link.close()
                 if self._native is not None:

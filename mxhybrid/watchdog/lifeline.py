@@ -56,7 +56,7 @@ class Lifeline:
         self._readable = select.poll()
         self._readable.register(self._sock, select.POLLIN)
         self._name, self._cleanup, self._told_status = name, cleanup, told_status
-        self._released = threading.Event()
+        self._released, self._all_settled = threading.Event(), threading.Event()
         #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
         self._said_all = False
         self._parted = threading.Event()
@@ -150,6 +150,11 @@ class Lifeline:
         log = self._log.recent()
         return self.send({'done': log.last, 'log': log}) and self._released.wait()
 
+    def settle(self) -> None:
+        """Say that this worker needs the servers no more, and wait until no worker does."""
+        if self.send({'settled': True}):
+            self._all_settled.wait()
+
     def bye(self) -> None:
         """Say that this process has left the job in order: nobody waits for it any more."""
         self._said_all = True
@@ -234,6 +239,8 @@ class Lifeline:
                 self._leave(late)
         elif 'release' in message:
             self._released.set()
+        elif 'all_settled' in message:
+            self._all_settled.set()
         elif 'farewell' in message:
             self._parted.set()
         for kind, act in list(self._listeners.items()):  # others may be added meanwhile

@@ -44,6 +44,8 @@ class Monitor:
         self.failure: Optional[str] = None
         #: Ranks whose scripts have ended, and whether all have been told that they may leave.
         self._finished: Set[int] = set()
+        #: Workers that need the servers no more.
+        self._settled: Set[int] = set()
         self._released = False
         #: Ranks that have left in order, and when the last worker had.
         self._left: Set[int] = set()
@@ -275,6 +277,10 @@ class Monitor:
             if log:
                 peer.logs(checked_recent(message['log']))
             self.tell({'finished': peer.rank, 'calls': message['done'], **log})
+        elif 'settled' in message:
+            self._settled.add(peer.rank)
+            if self._settled.issuperset(range(self._workers)):
+                self.tell({'all_settled': True})
         elif 'waiting' in message:
             peer.waits(message['waiting'])
             self._look_for_deadlock()

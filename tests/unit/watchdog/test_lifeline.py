@@ -77,6 +77,9 @@ for command in sys.stdin:
         line._pulse.see = lambda: None  # as on a host without a process that sees the monitor's
     elif word == 'finish':
         say(line.finish())
+    elif word == 'settle':
+        line.settle()
+        say('settled')
     elif word == 'fail':
         line.fail(rest)
         say('ok')
@@ -444,6 +447,14 @@ def test_all_are_released_when_the_last_worker_has_finished(job):
     for member in (first, second, server):
         assert member.end() == (0, '')
     assert monitor.failure is None
+
+
+def test_a_worker_waits_until_no_worker_needs_the_servers(job):
+    _, first, second, _ = job(2, 1)
+    first.say('settle')
+    assert first.silent(0.2)
+    assert second.ask('settle') == 'settled'
+    assert first.answer() == 'settled'
 
 
 def test_a_death_after_the_release_still_counts_for_those_that_have_not_left(job):
