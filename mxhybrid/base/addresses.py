@@ -42,15 +42,21 @@ def address_towards(host: str, port: int) -> str:
         return sock.getsockname()[0]
 
 
-def check_host_name() -> str:
-    """Address of this host's own name; SettingError where it is loopback, which Horovod would advertise to others."""
+def check_host_name(several_hosts: bool = True) -> str:
+    """Return the address of this host's own name, which Horovod looks up.
+
+    SettingError where the name does not resolve, at which Horovod crashes, and in a job of `several_hosts` where it is
+    loopback, which Horovod would advertise to others.
+    """
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        raise SettingError('host name %r does not resolve (%s): add a line "<its network address> %s" to /etc/hosts'
-                           % (name, error, name)) from error
-    if address.startswith('127.'):
+        raise SettingError('host name %r does not resolve (%s), and Horovod, which looks it up, would crash: add a '
+                           'line "<its network address> %s" to /etc/hosts, or "127.0.1.1 %s" if all workers run on '
+                           'this host'
+                           % (name, error, name, name)) from error
+    if several_hosts and address.startswith('127.'):
         raise SettingError('host name %r resolves to %s on this host, but the job spans several hosts and Horovod '
                            'tells them this address: replace it in /etc/hosts by "<its network address> %s"'
                            % (name, address, name))

@@ -28,10 +28,11 @@ from .wires import hindrance, is_served, sums_by_lane, takes_lane
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
     """Join (collective); None if this worker is the only one."""
     hvd = load_horovod()
-    if launch.several_hosts and launch.rendezvous is not None:  # Gloo tells others the name; an MPI knows its hosts
-        check_host_name()
-    roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
     initialised = hvd.is_initialized()
+    # Gloo looks the name up, and tells it to others; an MPI knows its hosts.
+    if launch.rendezvous is not None and (launch.several_hosts or not initialised):
+        check_host_name(bool(launch.several_hosts))
+    roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
     if not initialised:
         prepare_horovod(settings.limits, sums_by_lane(settings, bool(hvd.nccl_built())))
         roll_call.answer()

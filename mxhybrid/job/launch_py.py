@@ -35,6 +35,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         raise SettingError('hvd.size() is %d but launch.py started %s workers: create the store (mxhybrid.create() '
                            'or the Trainer\'s first step) before hvd.init(), which finds its peers through it'
                            % (hvd.size(), launch.workers))
+    if not hvd.is_initialized():
+        check_host_name(several_hosts=False)
     native = create_native_store(settings, launch.scheduler, guard)
     rank, num_workers = native.rank, native.num_workers
     log.configure(settings.log_level, 'rank %d' % rank)

@@ -32,8 +32,8 @@ def _name(launch: Launch, seconds: float) -> Finding:
     try:
         address = within(seconds, lambda: socket.gethostbyname(name))
     except (OSError, OutOfTime) as error:
-        return Finding(GROUP, 'name', ADVICE if launch.several_hosts is False else FAILED,
-                       'host name %r does not resolve (%s)' % (name, error), advice, data)
+        return Finding(GROUP, 'name', FAILED, 'host name %r does not resolve (%s), and Horovod, which looks it up, '
+                       'would crash' % (name, error), advice, data)
     data.update(address=address, seconds=round(time.monotonic() - began, 3))
     text = 'host name %s is %s' % (name, address)
     if address.startswith('127.'):

@@ -64,10 +64,16 @@ def test_a_host_name_on_loopback_is_refused_with_the_line_to_write(monkeypatch, 
     assert '/etc/hosts' in text and '"<its network address> node7"' in text
 
 
-def test_a_host_name_that_does_not_resolve_is_refused_with_the_line_to_write(monkeypatch):
+def test_loopback_will_do_on_one_host(monkeypatch):
+    name_resolves(monkeypatch, '127.0.1.1')
+    assert addresses.check_host_name(several_hosts=False) == '127.0.1.1'
+
+
+@pytest.mark.parametrize('several_hosts', [False, True])
+def test_a_host_name_that_does_not_resolve_is_refused_with_the_line_to_write(monkeypatch, several_hosts):
     name_resolves(monkeypatch, socket.gaierror(-2, 'Name or service not known'))
     with pytest.raises(SettingError) as caught:
-        addresses.check_host_name()
+        addresses.check_host_name(several_hosts)
     text = str(caught.value)
     assert "'node7' does not resolve" in text and 'Name or service not known' in text
     assert '/etc/hosts' in text and '"<its network address> node7"' in text

@@ -39,7 +39,8 @@ class NameAskedError(Exception):
     ({'HOROVOD_RANK': '0', 'HOROVOD_SIZE': '2', 'HOROVOD_LOCAL_SIZE': '1', 'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1',
       'HOROVOD_GLOO_RENDEZVOUS_PORT': '7'}, True)], ids=['MPI', 'Gloo'])
 def test_the_name_of_a_host_matters_to_gloo_only(monkeypatch, environ, asks):
-    def asked():
+    def asked(several_hosts):
+        assert several_hosts
         raise NameAskedError
 
     hvd = types.SimpleNamespace(is_initialized=lambda: True, rank=lambda: 0, size=lambda: 1)
