@@ -14,6 +14,7 @@ Worker 0 sends a copy and goes on, so that it may make forward passes which the 
 differ all the same, because a worker alone has changed its own meanwhile, are compared in the first step.
 """
 import hashlib
+import threading
 from typing import Any, Dict, List, Optional
 
 import mxnet as mx
@@ -36,16 +37,19 @@ class FirstValues:
 
     def __init__(self, job: Job, labels: Dict[str, str]):
         self._job, self._labels = job, labels
+        # Threads that read a parameter at the same time all wait until it is shared.
+        self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._labels)
 
     def share(self, param: Any) -> None:
         """Overwrite a parameter, if it has values, with worker 0's, once; returns before they are there."""
-        if has_values(param):
-            label = self._labels.pop(param.name, None)
-            if label is not None:
+        with self._lock:
+            label = self._labels.get(param.name)
+            if label is not None and has_values(param):
                 _broadcast(self._job, param, label)
+                del self._labels[param.name]
 
     def share_all(self, params: List[Any]) -> None:
         """As :meth:`share`, all of `params` that have values: other workers may have read them already."""
@@ -97,13 +101,14 @@ def compare_first_values(trainer: Any, job: Job) -> None:
     everyone = job.collective.exchange([mine, fresh], 'mxhybrid.first_step.details')
     used = {name for _, names in everyone for name in names}
     for rank, (theirs, _) in enumerate(everyone):
-        differ = [name for name, digest in everyone[0][0].items() if name in used and theirs.get(name, digest) != digest]
+        differ = [name for name, digest in everyone[0][0].items()
+                  if name in used and theirs.get(name, digest) != digest]
         if differ and job.rank == 0:
             more = ' and %d more' % (len(differ) - _NAMED) if len(differ) > _NAMED else ''
             logger.warning("worker %d has computed the gradients of its first step from other values of %s%s than "
-                           "worker 0, because values were changed on some workers after the Trainer was made; from this "
-                           "step on all workers have worker 0's. Load or set values before the Trainer is made, or the "
-                           "same ones on every worker", rank, ', '.join(differ[:_NAMED]), more)
+                           "worker 0, because values were changed on some workers after the Trainer was made; from "
+                           "this step on all workers have worker 0's. Load or set values before the Trainer is made, "
+                           "or the same ones on every worker", rank, ', '.join(differ[:_NAMED]), more)
             return
 
 

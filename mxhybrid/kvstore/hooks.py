@@ -47,7 +47,7 @@ from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
 from .parts import refuse_left, refuse_move, refuse_new_values, refuse_parts
-from .trainer_step import Steps, is_ours, steps_of, value_read
+from .trainer_step import Steps, is_ours, share_value_read, steps_of
 
 #: Where ``mx.mod.Module``, ``FeedForward`` and ``SVRGModule`` find ``_create_kvstore``.
 _MODULES = ('mxnet.model', 'mxnet.module.module')
@@ -224,7 +224,7 @@ def _value_read(original: Any) -> Any:
     def read(self: Any, *args: Any, **keywords: Any) -> Any:
         refuse_left(self)
         own_rows_copy.value_read(self)
-        value_read(self)
+        share_value_read(self)
         return original(self, *args, **keywords)
     return read
 

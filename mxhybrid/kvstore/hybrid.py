@@ -1,6 +1,7 @@
 """The KVStore that ``kvstore='hybrid'`` gives: keys, checks and MXNet's forms of calls; backends do the work."""
 import functools
 import operator
+import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import mxnet as mx
@@ -11,7 +12,7 @@ from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import TablePlan
 from ..job.join import join
-from ..native import quiet
+from ..native import quiet, trainers
 from ..native.forks import gate
 from ..routes import checks
 from ..telemetry.step_meter import NoMeter, StepMeter
@@ -103,6 +104,8 @@ class Hybrid(KVStore):
         self._same_call: Optional[_SamePushpull] = None
         #: A line about weights of which workers hold parts.
         self._parts = ''
+        #: The Trainer whose parameters have the keys of this store, and their names.
+        self._trainer: Optional[Tuple[Any, str]] = None
 
     def __del__(self) -> None:
         """Nothing to free here: the job owns the native store, and notices that this one is gone."""
@@ -390,6 +393,16 @@ class Hybrid(KVStore):
     def distributed(self) -> bool:
         """Whether the job has several processes."""
         return self._job.distributed
+
+    def serve_trainer(self, trainer: Any) -> None:
+        """Note the Trainer whose parameters get the keys of this store; InputError where another one has them."""
+        if self._trainer is not None and self._trainer[0]() is not trainer:
+            raise InputError("this store serves another Trainer already, whose parameters are %s, and keys of both are "
+                             "numbers from 0: give each Trainer a store of its own, kvstore='hybrid' or another "
+                             'mxhybrid.create()' % self._trainer[1])
+        names = [param.name for param in trainers.params_of(trainer)]
+        more = ' and %d more' % (len(names) - 3) if len(names) > 3 else ''
+        self._trainer = weakref.ref(trainer), ', '.join(names[:3]) + more
 
     def attach(self, params: Dict[int, List[Any]], keeps_dense: bool, parts: str, planned: Mapping[str, TablePlan]
                ) -> None:

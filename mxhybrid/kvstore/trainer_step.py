@@ -36,6 +36,8 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from ..base.errors import InputError
+from ..base.log import get_logger
 from ..job.join import member
 from ..native.optimizer_state import count_update
 from ..native.trainers import arrays_of, device_kinds, loss_scaler_of, start, trained_params
@@ -49,7 +51,12 @@ from .part_updates import updating_parts
 from .parts import agreed, check_optimizer, held_elsewhere, part_of, parts_line, refuse_parts, whole
 from .planned import planned_tables
 
+logger = get_logger(__name__)
+
 _STEPS = '_mxhybrid_steps'
+
+_EXCHANGE_FIRST = ('Call trainer.allreduce_grads() before trainer.update(batch_size), or trainer.step(batch_size), '
+                   'which does both')
 
 
 class Steps:
@@ -64,6 +71,8 @@ class Steps:
         self._call: Optional[Tuple[float, bool]] = None
         # Since the last update: whether workers agreed on an exchange, and whether a gradient overflowed instead.
         self._exchanged = self._overflow = False
+        # Whether a warning has been given of an update without an exchange.
+        self._warned = False
         # Whether there are weights of which this worker holds a part only.
         self._has_parts = False
         # Whether the worker's arrays still have the memory of whole tables.
@@ -165,6 +174,8 @@ class Steps:
         with trainer._kvstore.meter.update(), uncounted_reads(trainer):
             exchanged, self._exchanged = self._exchanged, False
             overflow, self._overflow = self._overflow, False
+            if not exchanged and trainer._kvstore.distributed and not trainer._update_on_kvstore:
+                self._note_local_update()
             if exchanged:
                 self.agreement.before_update(ignore_stale_grad)
             elif switch is not None and not trainer._update_on_kvstore:
@@ -191,11 +202,27 @@ class Steps:
                 self._holds_tables = False
                 _let_go_of_tables(trainer)
 
+    def _note_local_update(self) -> None:
+        """Warn, once, that workers update with gradients of their own; InputError where that cannot be meant."""
+        for param in self._trainer._params:
+            part = part_of(param)
+            if part is not None and len(part.group) > 1 and part.grad_req != 'null':
+                raise InputError('update() was called without allreduce_grads(): %s is part of a split network, and '
+                                 'the %d workers that hold the same part need the sum of their gradients. %s'
+                                 % (param.name, len(part.group), _EXCHANGE_FIRST))
+        if not self._warned:
+            self._warned = True
+            logger.warning('update() was called without allreduce_grads(): each worker updates with its own gradients, '
+                           'so that the weights of the workers drift apart. %s', _EXCHANGE_FIRST)
+
     # -- its store ---------------------------------------------------------------------------------------------
 
     def make_store(self, original: Callable[[], None]) -> None:
         """Around ``Trainer._init_kvstore``: the store learns names, and takes over what was given up (collective)."""
         trainer = self._trainer
+        given = trainer._kvstore_params['kvstore']
+        if isinstance(given, Hybrid):
+            given.serve_trainer(trainer)
         self._has_parts = len(whole(trainer._params)) < len(trainer._params)
         if self._has_parts:
             check_optimizer(trainer.optimizer)
@@ -307,7 +334,7 @@ def steps_of(trainer: Any) -> Optional[Steps]:
     return steps
 
 
-def value_read(param: Any) -> None:
+def share_value_read(param: Any) -> None:
     """Before the value of a parameter is handed out."""
     trainer = param._trainer
     steps = None if trainer is None else trainer.__dict__.get(_STEPS)

@@ -160,7 +160,7 @@ class Cases:
                 net.uses_more = False
             if self.alone:  # a worker's share goes the way that it goes there
                 net.hybrid_forward = lambda F, x, net=net, rank=rank: _by_shares(net, x, rank)
-            self.fit(name, net, self.trainer(net))
+            self.fit(name, net, self.trainer(net), ignore_stale_grad=True)
 
     def split(self):
         """A network that is split, where MXNet alone has the plain one."""
