@@ -260,6 +260,9 @@ class Settings:
     own_rows: bool = _declared(
         True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
         'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
+    replace_local_stores: bool = _declared(
+        False, _switch, "1: in a job of several workers a Trainer that was given `kvstore='device'`, `'local'`, None "
+        'or nothing takes hybrid, for libraries that make the Trainer themselves; 0: it trains for itself', ALL)
     silence_timeout: Optional[float] = _declared(
         None, _silence, 'seconds after which a process, host or link from which nothing is heard ends the job, unless '
         'the process is seen computing, see faults; at least 3', WORKER_0)

@@ -3,7 +3,7 @@
 ================================  ============================================================================
 hooked                            why
 ================================  ============================================================================
-``Trainer.__init__``              workers begin with the values of worker 0
+``Trainer.__init__``              workers begin with the values of worker 0; libraries ask for a local store
 ``trainer._create_kvstore``       with one device, any name without 'dist' silently becomes no store at all
 ``model._create_kvstore``,        refused: ``mx.mod.Module`` looks for 'dist' in the type of a store before it does
 ``module._create_kvstore``        what several workers need
@@ -46,6 +46,7 @@ from ..base.local_sockets import Left
 from ..base.machine import remedy
 from ..job.join import fail_current
 from . import own_rows_copy
+from .local_stores import store_for
 from .parts import refuse_left, refuse_move, refuse_new_values, refuse_parts
 from .trainer_step import Steps, is_ours, share_value_read, steps_of
 
@@ -135,8 +136,9 @@ def _by_steps(method: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def _make_trainer(original: Any) -> Any:
-    def make(self: Any, *args: Any, **keywords: Any) -> None:
-        original(self, *args, **keywords)
+    def make(self: Any, params: Any, optimizer: Any, optimizer_params: Any = None, kvstore: Any = 'device',
+             *args: Any, **keywords: Any) -> None:
+        original(self, params, optimizer, optimizer_params, store_for(self, kvstore), *args, **keywords)
         steps = steps_of(self)
         if steps is not None:
             steps.made()

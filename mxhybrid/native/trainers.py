@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxnet import initializer, nd
 from mxnet.context import cpu
+from mxnet.gluon import Trainer
 
 
 def start(trainer: Any) -> None:
@@ -32,6 +33,12 @@ def wanted_store(trainer: Any) -> Any:
 def set_wanted_store(trainer: Any, store: Any) -> None:
     """Have a Trainer that has no store yet take `store`."""
     trainer._kvstore_params['kvstore'] = store
+
+
+def exchanges_by_itself(trainer: Any) -> bool:
+    """Whether a Trainer's class exchanges gradients without a store, as Horovod's does."""
+    return (type(trainer)._allreduce_grads is not Trainer._allreduce_grads
+            or type(trainer).allreduce_grads is not Trainer.allreduce_grads)
 
 
 def updates_on_store(trainer: Any) -> bool:

@@ -1,0 +1,116 @@
+"""What scripts and libraries do that were written for one process or for Horovod, by ``client_scripts.py [--twice]``.
+
+The script ends with ``hvd.shutdown()``, and training is reported before.
+"""
+import sys
+
+import horovod.mxnet as hvd
+import mxnet as mx
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+
+BATCH = 4
+
+
+def network(prefix, **keywords):
+    """A layer, the same in every process."""
+    net = nn.Dense(1, in_units=2, prefix=prefix, **keywords)
+    net.initialize(mx.init.Constant(0.5))
+    return net
+
+
+def backward(net, rank, size):
+    """Gradients of this worker's share of a batch."""
+    x = mx.nd.array([[1, 2], [3, 4], [5, 6], [7, 8]])[rank::size]
+    with autograd.record():
+        loss = (net(x) ** 2).sum()
+    loss.backward()
+
+
+def train(net, trainer, rank, size):
+    """Two steps."""
+    for _ in range(2):
+        backward(net, rank, size)
+        trainer.step(BATCH)
+    return net.weight.data().asnumpy()
+
+
+def library(params, **keywords):
+    """As a library, whose users cannot say what store its Trainer takes."""
+    return gluon.Trainer(params, 'sgd', {'learning_rate': 0.01}, **keywords)
+
+
+def libraries(rank, size):
+    """Weights by what a library gives to its Trainer, and what stores those have."""
+    found, stores = {}, {}
+    given = {'device': {'kvstore': 'device'}, 'local': {'kvstore': 'local'}, 'none': {'kvstore': None}, 'nothing': {},
+             'object': {'kvstore': mx.kv.create('local')}}
+    for name, keywords in given.items():
+        net = network(name + '_')
+        trainer = library(net.collect_params(), **keywords)
+        found[name] = train(net, trainer, rank, size)
+        stores[name] = getattr(trainer._kvstore, 'type', None)
+    return found, stores
+
+
+def horovod(rank, size):
+    """Weights and store of Horovod's own Trainer, which averages over workers."""
+    net = network('horovod_')
+    trainer = hvd.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.01})
+    for _ in range(2):
+        backward(net, rank, size)
+        trainer.step(BATCH // size)
+    return net.weight.data().asnumpy(), trainer._kvstore is None
+
+
+def local_updates(rank, size):
+    """Weights after an update without an exchange, and after clipping between exchange and update."""
+    weights = []
+    for clips in (False, True):
+        net = network('clips_' if clips else 'local_')
+        trainer = library(net.collect_params(), kvstore='hybrid')
+        for _ in range(2):
+            backward(net, rank, size)
+            if clips:
+                trainer.allreduce_grads()
+                gluon.utils.clip_global_norm([param.grad() for param in net.collect_params().values()], 10.0)
+            trainer.update(BATCH)
+        weights.append(net.weight.data().asnumpy())
+    return weights
+
+
+def shared_store(rank, size):
+    """What the second Trainer says that is given one store with the first, which trains on."""
+    store = mxhybrid.create()
+    first, second = network('first_'), network('second_')
+    trainers = [library(net.collect_params(), kvstore=store) for net in (first, second)]
+    weight = train(first, trainers[0], rank, size)
+    backward(second, rank, size)
+    text = said_by(lambda: trainers[1].step(BATCH))
+    return text, weight, train(first, trainers[0], rank, size), (first, trainers[0])
+
+
+def said_by(call):
+    """Text of the InputError that a call raises."""
+    try:
+        call()
+    except mxhybrid.InputError as error:
+        return str(error)
+    return ''
+
+
+hvd.init() if '--first' in sys.argv else mxhybrid.create()
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+found, stores = libraries(rank, size)
+values = dict(found, **dict(zip(('horovod', 'horovod alone'), horovod(rank, size))))
+values['local'], values['clipped'] = local_updates(rank, size)
+text, values['first'], values['first again'], kept = shared_store(rank, size)
+report(rank, stores=stores, shared=text, **values)
+hvd.shutdown()
+if '--twice' in sys.argv:
+    train(*kept, rank, size)  # sums are the lane's
+    hvd.shutdown()
