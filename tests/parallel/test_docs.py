@@ -529,6 +529,20 @@ def test_an_optimizer_of_ones_own(folder):
         assert len(re.findall(r'step 50, loss 0\.\d+\b', output)) == 1 and 'server weights' in output, output
 
 
+@pytest.mark.parametrize('page, launcher', [
+    ('docs/from-horovod.md', 'horovodrun -np 2 --gloo'),
+    ('docs/from-dist-sync.md', 'python scripts/launch.py -n 2 -s 1 --launcher local')])
+def test_scripts_of_other_stores(page, launcher, folder):
+    """Both programs of a page, before and after the changes, print the same loss."""
+    programs = [text for language, text in blocks_of(PAGES[page]) if language == 'python']
+    assert len(programs) == 2
+    found = []
+    for program in programs:
+        (folder / 'moved.py').write_text(program)
+        found += re.findall(r'loss (0\.\d{4})', run(*parse(launcher + ' python moved.py'), folder))
+    assert len(found) == 2 and len(set(found)) == 1, found
+
+
 def test_optimizers():
     page = PAGES['docs/compatibility.md']
     section = page[page.index('Optimizers of a server-held'):page.index('## Optimizers of your own')]
