@@ -1,6 +1,6 @@
 """Rules of layers with weights, convolutions, dense layers, embeddings, normalisation, recurrent layers; and pooling.
 """
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from .boxes import Box, Range, full
 from .graph import Graph, Operator
 from .rule import OperatorPart, Rule, as_tuple, axis_of, summed, with_range
-from .sample_axis import SampleAxis
 from .split import PartPlace
 
 
@@ -297,22 +296,3 @@ class UpSampling(SamplesOnly):
 
     def _with_samples(self, one: Operator) -> int:
         return 1 if one.get('sample_type') == 'bilinear' else len(one.inputs)
-
-
-class Loss(SamplesOnly):
-    """Outputs that make a loss of their own, whatever gradient comes back to them: of samples, unless that is divided
-    by the size of the batch.  Each copy would give all of the gradient.
-    """
-
-    alone = True
-
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """The first, if at all."""
-        whole = one.get('normalization', 'null') != 'null'
-        return [place == 0 and not whole for place in range(len(graph.shape(one)))]
-
-    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
-                ) -> List[Optional[SampleAxis]]:
-        """Samples are where the inputs have them, in the first dimension, also of what one rank computes for all."""
-        found = {axis for axis in known if axis is not None}
-        return [found.pop() if len(found) == 1 and all(axis.axis == 0 for axis in found) else None]

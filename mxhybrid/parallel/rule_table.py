@@ -22,18 +22,17 @@ from .layer_rules import (
     Embedding,
     FullyConnected,
     LayerNorm,
-    Loss,
     Pooling,
     Recurrent,
     Rule,
     SamplesOnly,
     UpSampling,
 )
+from .loss_rules import Loss, LossOfElements
 from .shape_rules import (
     Concat,
     Drawn,
     LeakyReLU,
-    LossOfElements,
     Multicast,
     OneHot,
     Permute,

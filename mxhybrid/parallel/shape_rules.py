@@ -45,22 +45,6 @@ class Where(Pointwise):
         return OperatorPart([place.box[:count], place.box, place.box], [place.box])
 
 
-class LossOfElements(Pointwise):
-    """MakeLoss and make_loss: each element is a loss, unless it is divided by the size of the batch.  Each copy would
-    give all of the gradient.
-    """
-
-    alone = True
-
-    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
-        """All, or none."""
-        return [one.get('normalization', 'null') == 'null'] * len(graph.shape(one))
-
-    def samples(self, graph: Graph, one: Operator, known: SampleAxes) -> List[Optional[SampleAxis]]:
-        """Samples are where the input has them, also of what one rank computes for all."""
-        return [known[0]]
-
-
 class Drawn(Pointwise):
     """The same for what is drawn, but for dimensions along which all elements share a draw, `axes` of Dropout."""
 
