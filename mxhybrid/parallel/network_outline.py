@@ -19,7 +19,7 @@ def outline_of(call: str, network: TracedNetwork, params: Mapping[str, Any]) -> 
     graph = network.graph
     places = {name: place for place, name in enumerate(params)}
     types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
-    lines = [Line('call', '', call)]
+    lines = [Line('the call', '', call)]
     lines += [Line('input', name, {'shape': _plain(graph.data[name]), 'dtype': str(types[name]), 'batch_axis': axis})
               for name, axis in network.axes.items()]
     lines += [Line('parameter %d' % place, name, _parameter(graph, param))

@@ -329,6 +329,7 @@ def test_trains_by_what_it_found(tmp_path, launcher):
         assert found['apart'] < 1e-10 and found['draws'][0] == found['draws'][1] == result.results[0]['draws'][0]
         for error, message in zip(found['errors'], ['mxhybrid calibrate', 'cannot read /nowhere', 'hosts of [2, 2]',
                                                     "batch_norm='local'", 'cluster=5: give the name of a file',
-                                                    'search_seconds=-1: give more than 0', 'has another network']):
+                                                    'search_seconds=-1: give more than 0',
+                                                    "worker 0 has the call parallelize(plan='auto'), worker 1 has"]):
             assert message in error
     assert result.results[0]['plan'] == result.results[1]['plan']
