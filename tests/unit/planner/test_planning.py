@@ -14,6 +14,7 @@ from mxhybrid.planner.planning import Planner, search
 from mxhybrid.planner.prediction import Prediction
 from mxhybrid.planner.prediction_table import prediction_table, prediction_words
 from mxhybrid.planner.profiles import Profiles
+from mxhybrid.planner.reference import Reference
 from mxhybrid.planner.step_model import StepModel
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
 
@@ -124,6 +125,16 @@ def test_a_network_without_parameters_is_planned():
     net = nn.HybridLambda(lambda F, data: F.tanh(data))
     assert 'formula' not in planner(cluster(2), net).starts()
     assert planner(cluster(2), net).search(None, 10).prediction.seconds > 0
+
+
+def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says():
+    class Referred(Times):
+        def reference(self):
+            return Reference(2.0, 2.0, 2.0)
+
+    there = dataclasses.replace(cluster(2), reference=(1.0, 1.0, 1.0))
+    for on, speed in ((there, 2.0), (cluster(2), 1.0)):
+        assert Planner(network(), (BATCH, 3, 8, 8), on, Referred()).model.machine.speed.tolist() == [speed] * 2
 
 
 def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
