@@ -1,14 +1,20 @@
-"""A fixed sample of scripts/fuzz, and that it would see a difference, make it small and show it."""
+"""Fixed samples of scripts/fuzz, and that it would see a difference, make it small and show it."""
 import re
 
 import pytest
 from lab.fuzz import cli, runner
 from lab.fuzz.drawing import PER_JOB, draw
+from lab.fuzz.networks import cli as networks_cli, runner as networks_runner
+from lab.fuzz.networks.drawer import Drawer
+from lab.fuzz.networks.script import standing_alone as network_standing_alone
 from lab.fuzz.script import standing_alone
 from lab.jobs import run_job
 
 #: Of each of these batches, which have other launchers and workers, the first programs.
 BATCHES, PROGRAMS = (0, 4), 8
+
+#: Networks for each number of workers.
+NETWORKS = 10
 
 
 @pytest.mark.parametrize('batch', BATCHES)
@@ -41,3 +47,40 @@ def test_a_planted_difference_is_found_made_small_and_shown(tmp_path):
     assert 'worker 0: no difference' in run_job(script, 'none').ok().output
     script.write_text(plant(script.read_text()))
     run_job(script, 'none').failed('worker 0, event 01/')
+
+
+@pytest.mark.parametrize('ranks', [2, 3, 4], ids='{} ranks'.format)
+def test_random_networks_give_what_one_process_gives(ranks):
+    seeds = [seed for seed in range(3 * NETWORKS) if networks_cli.workers_of(seed, [2, 3, 4]) == ranks]
+    with Drawer() as drawer:
+        programs = [drawer.draw(seed, ranks) for seed in seeds]
+    outcomes = dict(zip(seeds, networks_runner.run(programs)))
+    failing = {seed: outcome for seed, outcome in outcomes.items() if outcome.kind not in ('same', 'refused')}
+    assert not failing, '\n'.join('seed %d (scripts/fuzz networks --seed %d --count 1 shrinks it): %s' % (
+        seed, seed, outcome) for seed, outcome in failing.items())
+    assert sum(outcome.kind == 'same' for outcome in outcomes.values()) > 0.8 * len(seeds)
+
+
+def test_a_planted_difference_of_a_network_is_found_made_small_and_shown(tmp_path):
+    data = {'name': 'data0', 'shape': [4, 3], 'axis': 0, 'values': 'ties', 'dtype': 'float64', 'limit': 5}
+    program = {
+        'seed': 1, 'workers': 2, 'inputs': [data], 'params': [{'name': 'weight0', 'shape': [1, 3]}], 'layers': [],
+        'statements': [{'name': 'x0', 'op': 'broadcast_mul', 'code': 'F.broadcast_mul({0}, {1})',
+                        'reads': ['data0', 'weight0']},
+                       # One process has other numbers.
+                       {'name': 'x1', 'op': 'planted', 'code': 'F.sin({0})',
+                        'whole': 'F.sin({0} * 1.001) + {given} * 0', 'drawn': 'numbers', 'reads': ['x0']},
+                       {'name': 'x2', 'op': 'cos', 'code': 'F.cos({0})', 'reads': ['x1']}],
+        'heads': [{'name': 'x0', 'drawn': None}, {'name': 'x2', 'drawn': None}, {'name': 'x1', 'drawn': 'numbers'}],
+        'plan': {'kind': 'one_weird_trick'}, 'frozen': [], 'input_grad': True, 'steps': 2, 'calls': 1,
+        'optimizer': {'learning_rate': 0.0625}, 'on_store': None}
+    with Drawer() as drawer:
+        program = drawer.examined(program)
+        outcome, = networks_runner.run([program])
+        assert outcome.kind == 'differs'
+        small = networks_cli.shrink_all({1: program}, {1: outcome}, drawer, print)[1]
+    assert [statement['op'] for statement in small['statements']] in (['planted'], ['planted', 'cos'])
+    assert small['plan'] == {'kind': 'data_parallel'} and small['steps'] == 1
+    script = tmp_path / 'case.py'
+    script.write_text(network_standing_alone(small, str(script)))
+    assert re.search(r'step 0: .*elements differ', run_job(script, 'horovodrun', workers=2).ok().output)

@@ -11,5 +11,7 @@ module         what is in it
 `pieces`       what these scripts are made of
 `drawing`      draws programs from seeds
 `program`      a program as data
+`networks`     the same for networks that are split
+`messages`     messages that lie
 =============  ==========================================================================================
 """

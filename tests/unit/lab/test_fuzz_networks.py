@@ -4,13 +4,12 @@ import json
 import numpy as np
 import pytest
 from lab.fuzz.networks import cli, coverage, pieces, runner, shrinking
-from lab.fuzz.networks.alone import examine
-from lab.fuzz.networks.body import class_of, reference
+from lab.fuzz.networks.alone import class_of, examine
+from lab.fuzz.networks.body import reference
 from lab.fuzz.networks.catalogue import ENTRIES
 from lab.fuzz.networks.catalogue.absent import reasons
 from lab.fuzz.networks.drawer import Drawer
-from lab.fuzz.networks.drawing import Rejected
-from lab.fuzz.networks.network import pruned, tolerance_of
+from lab.fuzz.networks.network import Rejected, pruned, tolerance_of
 from lab.fuzz.networks.script import network, spec_of, standing_alone
 from lab.fuzz.runner import Outcome
 from lab.fuzz.script import check_names

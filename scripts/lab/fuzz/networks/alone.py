@@ -1,12 +1,41 @@
 """Runs a network in this process with MXNet alone: shapes of its outputs, where samples are, and whether it trains."""
+import tempfile
 from typing import Any, Dict, List
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
 
 from . import pieces
-from .network import Program, samples_of
+from .network import Program, Rejected, samples_of
+from .script import network
+
+#: The relative change of every value that shows what rounding may change.
+NOISE = 1e-12
+
+
+def noisy(found):
+    """Change what is not exact a little, equal values by the same factor."""
+    if isinstance(found, (list, tuple)):
+        return type(found)([noisy(each) for each in found])
+    if not found.dtype.__name__.startswith('float'):
+        return found
+    values = found.detach().asnumpy().astype('f8')
+    with np.errstate(all='ignore'):
+        scaled = values * 2.0 ** 24
+        exact = ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
+    factors = np.where(exact, 1.0, 1.0 + NOISE * signs)
+    return found * mx.nd.array(factors, dtype=found.dtype)
+
+
+def class_of(program, **how):
+    """Compile the class of a network."""
+    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noisy}
+    exec(compile(network(program, **how), 'network', 'exec'), namespace)
+    return namespace['Net']
 
 
 def examine(program: Program) -> Program:
@@ -17,8 +46,6 @@ def examine(program: Program) -> Program:
     Rejected
         One process does not train it, or what it finds is not finite.
     """
-    from .body import class_of
-    from .drawing import Rejected
     make = class_of(program)
     program = dict(program, heads=[dict(head) for head in program['heads']])
     shapes = {**program, 'frozen': [], 'samples': samples_of(program)}
@@ -28,8 +55,9 @@ def examine(program: Program) -> Program:
         for head, output, own in zip(program['heads'], outputs, axes):
             head['shape'] = list(output.shape)
             head['samples'] = [[axis, 1] for axis in range(output.ndim)] if head['drawn'] else own
-        record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
-                                  _directory())
+        with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
+            record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
+                                      folder)
         if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
             raise Rejected('what it finds is not finite')
     except Rejected:
@@ -37,17 +65,6 @@ def examine(program: Program) -> Program:
     except Exception as error:
         raise Rejected('%s: %s' % (type(error).__name__, error)) from error
     return program
-
-
-def _directory() -> str:
-    import tempfile
-    global _FOLDER
-    if _FOLDER is None:
-        _FOLDER = tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-')
-    return _FOLDER.name
-
-
-_FOLDER: Any = None
 
 
 def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool = True, constant: bool = False

@@ -10,44 +10,20 @@ import sys
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
-from mxnet.gluon import nn, rnn
 
 import mxhybrid
 from lab.fuzz.body import note
 from lab.fuzz.networks import pieces
+from lab.fuzz.networks.alone import class_of
 from lab.fuzz.networks.network import tolerance_of
-from lab.fuzz.networks.script import network, spec_of
+from lab.fuzz.networks.script import spec_of
 
-#: The relative change of every value that shows what rounding may change, and how much more is taken for rounding.
-NOISE, SLACK = 1e-12, 1e3
+#: How much more than a change by noise makes is taken for rounding.
+SLACK = 1e3
 #: Differences of two runs in one process from which on a value is not compared.
 UNSOUND = 1e-6
 
 REFUSALS = ('InputError', 'SettingError')
-
-
-def noisy(found):
-    """Change what is not exact a little, equal values by the same factor."""
-    if isinstance(found, (list, tuple)):
-        return type(found)([noisy(each) for each in found])
-    if not found.dtype.__name__.startswith('float'):
-        return found
-    values = found.detach().asnumpy().astype('f8')
-    with np.errstate(all='ignore'):
-        scaled = values * 2.0 ** 24
-        exact = ~np.isfinite(values) | (scaled == np.rint(scaled)) & (np.abs(values) < 2.0 ** 24)
-    bits = np.ascontiguousarray(values).view(np.uint64)
-    signs = (((bits * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) % np.uint64(201)).astype('f8') / 100 - 1
-    factors = np.where(exact, 1.0, 1.0 + NOISE * signs)
-    return found * mx.nd.array(factors, dtype=found.dtype)
-
-
-def class_of(program, **how):
-    """Compile the class of a network."""
-    namespace = {'gluon': gluon, 'nn': nn, 'rnn': rnn, 'noisy': noisy}
-    exec(compile(network(program, **how), 'network', 'exec'), namespace)
-    return namespace['Net']
 
 
 def reference(program, found, directory):

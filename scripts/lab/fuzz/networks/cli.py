@@ -51,7 +51,8 @@ def sort_of(outcome: Outcome) -> str:
     return outcome.kind + (' cut' if 'is cut along' in outcome.words else '')
 
 
-def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any) -> Dict[int, Program]:
+def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any
+               ) -> Dict[int, Program]:
     """Shrink programs, whose candidates share jobs; by seed."""
     found = dict(failing)
     going: Dict[int, Shrinking] = {}

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 from lab.launchers import REPOSITORY, SCRIPTS
 from lab.processes import PATIENCE
 
-from .network import Program
+from .network import Program, Rejected
 
 #: Seconds that an answer may take.
 _ANSWER_S = 20.0
@@ -73,7 +73,7 @@ class Drawer:
 
 def main() -> None:
     """Answer requests."""
-    from .drawing import Rejected, draw, with_shapes
+    from .drawing import draw, with_shapes
     answers = os.fdopen(os.dup(1), 'wb')
     os.dup2(2, 1)  # whatever MXNet prints
     for line in sys.stdin.buffer:

@@ -9,16 +9,15 @@ import numpy as np
 from mxnet.gluon import nn, rnn
 
 from . import pieces
-from .network import Program, base, pruned
+from .alone import examine
+from .catalogue import ENTRIES
+from .network import Program, Rejected, base, pruned
+from .plans import draw_plan
 
 Shape = Tuple[int, ...]
 
 #: The most elements of a value, and its largest magnitude.
 _ELEMENTS, _MAGNITUDE = 1500, 60.0
-
-
-class Rejected(Exception):
-    """A statement that MXNet does not run, or whose value is of no use."""
 
 
 class Layers:
@@ -217,7 +216,6 @@ def with_shapes(program: Program) -> Program:
     Rejected
         One process does not train it, or gradients are not finite.
     """
-    from .alone import examine
     program = pruned(program)
     if not any(each['axis'] is not None for each in program['inputs']) or not program['inputs']:
         raise Rejected('no samples')
@@ -226,8 +224,6 @@ def with_shapes(program: Program) -> Program:
 
 def draw(seed: int, workers: int, attempt: int) -> Program:
     """The program of a seed, or of another attempt at it; Rejected where nothing comes of that."""
-    from .catalogue import ENTRIES
-    from .plans import draw_plan
     drawing = Drawing('%d/%d' % (seed, attempt))
     random = drawing.random
     count, tries = random.randint(2, 9), 0

@@ -22,6 +22,11 @@ from typing import Any, Dict, List, Set
 
 Program = Dict[str, Any]
 
+
+class Rejected(Exception):
+    """A statement that MXNet does not run, a network that it does not train, or values that are of no use."""
+
+
 #: Functions of F that take no name.
 NAMELESS = {'maximum', 'minimum', 'power', 'hypot', 'split_v2', 'Custom'}
 

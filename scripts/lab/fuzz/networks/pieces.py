@@ -193,7 +193,7 @@ def train(net, spec, record, own, place, note, drawn=None):
             with autograd.record():
                 calls = [call_net(step, call) for call in range(spec['calls'])]
             heads, gradients = [], []
-            for taken, boxes, found in calls:
+            for _, boxes, found in calls:
                 for at, (box, output) in enumerate(zip(boxes, found)):
                     weights = weights_of(tuple(spec['heads'][at]['shape']), step, at) * (
                         not spec['heads'][at]['drawn'])

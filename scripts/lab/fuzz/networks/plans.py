@@ -9,13 +9,13 @@ from mxhybrid.parallel.rule_table import rule_of
 from mxhybrid.parallel.traced import traced
 
 from . import pieces
-from .network import Program, samples_of
+from .alone import class_of
+from .network import Program
 from .script import spec_of
 
 
 def graph_of(program: Program) -> Any:
     """The traced network; InputError where mxhybrid refuses it."""
-    from .body import class_of
     inputs = program['inputs']
     net = pieces.prepared(class_of(program), spec_of(program))
     return traced(net, [tuple(each['shape']) for each in inputs], [each['axis'] for each in inputs],
@@ -45,10 +45,9 @@ def draw_plan(program: Program, random: randoms.Random) -> Dict[str, Any]:
         return {'kind': 'grid', 'model': model, 'batch': batch, 'domain': domain}
     if kind in ('layers', 'splits'):
         try:
-            network = traced_graph = graph_of(program)
+            network = graph_of(program)
         except InputError:
             return {'kind': 'data_parallel'}
-        del traced_graph
         drawn = _layers(network, random, workers) if kind == 'layers' else _splits(network.graph, random, workers)
         if drawn:
             return {'kind': kind, 'by_pattern' if kind == 'layers' else 'splits': drawn}
@@ -107,5 +106,3 @@ def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
         found[graph.label(one)] = [degrees, random.sample(range(workers), count), addends, copies]
     return found
 
-
-__all__ = ['draw_plan', 'factors', 'graph_of', 'samples_of']

@@ -13,14 +13,12 @@ def boxes(shape: Any) -> bool:
 def _regions(drawing: Any) -> None:
     """Regions by number of the sample, which are the same for all."""
     value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 1)
-    count = drawing.shape(value)[0]
     numbers = drawing.add('contrib.arange_like', 'F.reshape(F.contrib.arange_like({0}, axis=0), shape=(-1, 1))', value)
-    rest = 'F.broadcast_like(F.reshape(F.concat(F.zeros((1, 2), dtype=\'float64\'), F.ones((1, 2), dtype=\'float64\'), ' \
-           'dim=1), shape=(1, 4)), F.concat({0}, {0}, {0}, {0}, dim=1))'
+    corners = "F.concat(F.zeros((1, 2), dtype='float64'), F.ones((1, 2), dtype='float64'), dim=1)"
+    rest = 'F.broadcast_like(%s, F.concat({0}, {0}, {0}, {0}, dim=1))' % corners
     rois = drawing.add('concat', 'F.concat({0}, %s, dim=1)' % rest, numbers)
     op = drawing.random.choice(('ROIPooling', 'contrib.ROIAlign'))
     drawing.add(op, 'F.%s({0}, {1}, pooled_size=(2, 2), spatial_scale=1.0)' % op, value, rois)
-    del count
 
 
 @entry('contrib.box_iou', chance=0.4)
@@ -32,8 +30,8 @@ def _iou(drawing: Any) -> None:
 @entry('contrib.box_nms', 'contrib.box_non_maximum_suppression', chance=0.4)
 def _nms(drawing: Any) -> None:
     value = drawing.pick(lambda shape: 2 <= len(shape) <= 4 and shape[-1] >= 6)
-    drawing.add('contrib.box_nms', 'F.contrib.box_nms({0}, overlap_thresh=0.5, coord_start=2, score_index=1, id_index=0)',
-                value)
+    drawing.add('contrib.box_nms', 'F.contrib.box_nms({0}, overlap_thresh=0.5, coord_start=2, score_index=1, '
+                'id_index=0)', value)
 
 
 @entry('contrib.MultiBoxPrior', chance=0.5)

@@ -15,7 +15,8 @@ def _regression(drawing: Any) -> None:
 def _softmax_output(drawing: Any) -> None:
     random, value = drawing.random, drawing.ranked(2, 3)
     shape = drawing.shape(value)
-    more = random.choice(('', ", normalization='batch'", ", normalization='valid'", ', use_ignore=True, ignore_label=1'))
+    more = random.choice(('', ", normalization='batch'", ", normalization='valid'",
+                          ', use_ignore=True, ignore_label=1'))
     if len(shape) == 3 or random.random() < 0.3:
         value = drawing.pick(lambda other: len(other) == 3)
         shape = drawing.shape(value)

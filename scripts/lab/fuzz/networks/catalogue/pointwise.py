@@ -44,7 +44,8 @@ def _activation(drawing: Any) -> None:
 def _learned_slopes(drawing: Any) -> None:
     value = drawing.pick(lambda shape: len(shape) > 1)
     slopes = drawing.random.choice((drawing.shape(value)[1], drawing.shape(value)[1], 1))
-    drawing.add('LeakyReLU prelu', "F.LeakyReLU({0}, {1}, act_type='prelu')", value, drawing.param((slopes,)), rounds='float32')
+    drawing.add('LeakyReLU prelu', "F.LeakyReLU({0}, {1}, act_type='prelu')", value,
+                drawing.param((slopes,)), rounds='float32')
 
 
 SAME = 'elemwise_add elemwise_sub elemwise_mul'.split()

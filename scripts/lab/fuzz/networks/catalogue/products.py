@@ -40,9 +40,6 @@ def _khatri_rao(drawing: Any) -> None:
         lambda shape: len(shape) == 2 and shape[1] == drawing.shape(value)[1]))
 
 
-_POSITIVE = '(F.linalg.gemm2({0}, {0}, transpose_b=True) / 4.0 + F.broadcast_like(%s, {0}))'
-
-
 def _definite(drawing: Any) -> str:
     """A symmetric, positive definite matrix made of a square one."""
     value = drawing.pick(square)
@@ -72,7 +69,7 @@ def _syrk(drawing: Any) -> None:
 @entry('linalg.potrf', 'linalg.potri', 'linalg.sumlogdiag', 'linalg.det', 'linalg.slogdet', 'linalg.inverse',
        'linalg.trsm', 'linalg.trmm', 'linalg.syevd', chance=0.25)
 def _of_definite(drawing: Any) -> None:
-    op, value = drawing.random.choice(('potrf', 'potri', 'sumlogdiag', 'det', 'slogdet', 'inverse', 'trsm', 'trmm')), None
+    op = drawing.random.choice(('potrf', 'potri', 'sumlogdiag', 'det', 'slogdet', 'inverse', 'trsm', 'trmm'))
     value = _definite(drawing)
     if op in ('det', 'inverse'):
         drawing.add('linalg.' + op, 'F.linalg.%s({0})' % op, value)

@@ -61,8 +61,8 @@ def _softmax_with_length(drawing: Any) -> None:
     value = drawing.ranked(2, 3)
     shape = drawing.shape(value)
     lengths = drawing.ids(5, lambda other: other == shape[:-1])
-    drawing.add('softmax with length', "F.softmax({0}, F.Cast({1} + 1, dtype='int32'), use_length=True, axis=-1)", value,
-                lengths)
+    drawing.add('softmax with length', "F.softmax({0}, F.Cast({1} + 1, dtype='int32'), use_length=True, axis=-1)",
+                value, lengths)
 
 
 @entry('L2Normalization', chance=0.7)

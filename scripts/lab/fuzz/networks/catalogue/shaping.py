@@ -1,4 +1,5 @@
 """Operators that move values about."""
+import math
 from typing import Any
 
 from .registry import entry, ranks, simple
@@ -195,7 +196,7 @@ def _broadcast_to(drawing: Any) -> None:
 def _reshape_like(drawing: Any) -> None:
     value = drawing.pick()
     size = drawing.arrays[value].size
-    other = drawing.pick(lambda shape: __import__('math').prod(shape) == size)
+    other = drawing.pick(lambda shape: math.prod(shape) == size)
     drawing.add('reshape_like', 'F.reshape_like({0}, {1})', value, other)
 
 

@@ -88,13 +88,12 @@ def _upsampling(drawing: Any) -> None:
 
 @entry('LayerNorm op', 'InstanceNorm op', 'GroupNorm op', chance=0.4)
 def _norms(drawing: Any) -> None:
-    random, kind = drawing.random, drawing.random.choice(('LayerNorm', 'InstanceNorm', 'GroupNorm'))
+    kind = drawing.random.choice(('LayerNorm', 'InstanceNorm', 'GroupNorm'))
     value = drawing.ranked(2, 3, 4) if kind == 'LayerNorm' else drawing.ranked(3, 4)
     channels = drawing.shape(value)[-1 if kind == 'LayerNorm' else 1]
     more = ', num_groups=1' if kind == 'GroupNorm' else ''
     drawing.add(kind + ' op', 'F.%s({0}, {1}, {2}, eps=0.0625%s)' % (kind, more), value, drawing.param(
         (1 if kind == 'GroupNorm' else channels,)), drawing.param((1 if kind == 'GroupNorm' else channels,)))
-    del random
 
 
 @entry('Embedding op', chance=0.7)
