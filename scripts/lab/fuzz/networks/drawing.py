@@ -1,6 +1,7 @@
 """Draws networks from seeds: statement by statement, each of which is run here with MXNet alone as it is drawn."""
 import os
 import random as randoms
+import re
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -148,9 +149,14 @@ class Drawing:
         self.program['layers'].append({'name': name, 'make': make, **({'tied': tied} if tied else {})})
         return name
 
-    def add(self, op: str, code: str, *reads: str, outputs: int = 1, kind: str = 'reals', **known: Any) -> str:
-        """Add a statement, and run it; the name of its first value."""
+    def add(self, op: str, code: str, *reads: str, outputs: int = 1, kind: str = 'reals', single: bool = False,
+            **known: Any) -> str:
+        """Add a statement, and run it; the name of its first value.  A `single` one takes float32 only."""
         name = self.new_name('x')
+        if single:
+            code = re.sub(r'(\{\d\})', r"F.Cast(\1, dtype='float32')", code)
+            code = "F.Cast(%s, dtype='float64')" % code
+            known['rounds'] = 'float32'
         namespace = {'F': mx.nd, 'self': self.self, **{base(read): self._base(read) for read in reads}}
         text = code.format(*reads)
         if os.environ.get('MXHYBRID_FUZZ_TRACEBACK'):
@@ -160,7 +166,7 @@ class Drawing:
             found = list(found) if isinstance(found, (list, tuple)) else [found]
             values = [each.asnumpy() for each in found]
         except Exception as error:  # whatever MXNet raises for arguments that it does not take
-            raise Rejected('%s: %s' % (text, str(error).split('\n')[0])) from error
+            raise Rejected('%s: %s' % (text, str(error).strip().split('\n')[-1])) from error
         if len(found) != outputs:
             raise Rejected('%s has %d outputs' % (text, len(found)))
         for value in values:

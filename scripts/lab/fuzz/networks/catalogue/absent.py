@@ -29,6 +29,7 @@ REASONS = {
     'the sample is in the data, as a number': r'contrib\.(Proposal|MultiProposal|RROIAlign|MultiBoxTarget|'
                                              r'MultiBoxDetection|box_encode)',
     'for images of 8 bits and augmentation': r'image\.\w+',
+    'gives arrays to NumPy, not to symbols': r'histogram',
     'keeps a state that no process shares': r'IdentityAttachKLSparseReg|Custom|contrib\.(SyncBatchNorm|hawkesll)',
     'signs of its outputs are not determined': r'linalg\.syevd',
     'float32 only': r'contrib\.ModulatedDeformableConvolution|contrib\.BatchNormWithReLU',

@@ -37,7 +37,7 @@ def _nms(drawing: Any) -> None:
 @entry('contrib.MultiBoxPrior', chance=0.5)
 def _prior(drawing: Any) -> None:
     drawing.add('contrib.MultiBoxPrior', 'F.contrib.MultiBoxPrior({0}, sizes=(0.5, 0.25), ratios=(1, 2))',
-                drawing.ranked(4), rounds='float32')
+                drawing.ranked(4), single=True)
 
 
 @entry('contrib.bipartite_matching', chance=0.2)
@@ -56,3 +56,32 @@ def _decode(drawing: Any) -> None:
 @entry('contrib.PSROIPooling', 'contrib.Proposal', chance=0.0)
 def _none(drawing: Any) -> None:
     """Nothing: their numbers of samples are in the data."""
+
+
+@entry('contrib.MultiBoxTarget', 'contrib.MultiBoxDetection', chance=0.3)
+def _multi_box(drawing: Any) -> None:
+    """Anchors that samples share, and labels or scores of each sample."""
+    anchors = 'F.reshape(F.sigmoid({0}) / 2.0, shape=(1, -1, 4))'
+    shared = drawing.add('boxes', anchors, drawing.param((3, 4)))
+    if drawing.random.random() < 0.5:
+        labels = drawing.pick(lambda shape: len(shape) == 3 and shape[2] == 5)
+        count = drawing.shape(labels)[0]
+        scores = drawing.pick(lambda shape: len(shape) == 3 and shape[0] == count and shape[2] == 3)
+        drawing.add('contrib.MultiBoxTarget', 'F.contrib.MultiBoxTarget(F.BlockGrad({0}), F.BlockGrad('
+                    'F.abs({1}) / 2.0), F.BlockGrad({2}))', shared, labels, scores, outputs=3)
+    else:
+        scores = drawing.pick(lambda shape: len(shape) == 3 and shape[2] == 3 and shape[1] > 1)
+        count = drawing.shape(scores)[0]
+        offsets = drawing.pick(lambda shape: shape == (count, 12))
+        drawing.add('contrib.MultiBoxDetection', 'F.contrib.MultiBoxDetection(F.BlockGrad(F.softmax({0}, axis=1)), '
+                    'F.BlockGrad({1}), F.BlockGrad({2}))', scores, offsets, shared)
+
+
+@entry('contrib.box_encode', chance=0.2)
+def _encode(drawing: Any) -> None:
+    value = drawing.pick(lambda shape: len(shape) == 3 and shape[2] == 4)
+    count, length, _ = drawing.shape(value)
+    samples = drawing.pick(lambda shape: shape == (count, length))
+    drawing.add('contrib.box_encode', 'F.contrib.box_encode(F.BlockGrad({1} > 0.0), F.BlockGrad(F.zeros_like({1})), '
+                "F.BlockGrad({0}), F.BlockGrad({0}), F.zeros((4,), dtype='float64'), F.ones((4,), dtype='float64'))",
+                value, samples, outputs=2)

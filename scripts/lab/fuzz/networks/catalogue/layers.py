@@ -102,9 +102,9 @@ def _batch_norm(drawing: Any) -> None:
     _call(drawing, 'BatchNorm', layer, value, lambda other: len(other) == len(shape) and other[axis] == channels)
 
 
-@entry('LayerNorm', 'InstanceNorm', 'GroupNorm', chance=1.0)
+@entry('LayerNorm', 'GroupNorm', chance=1.5)
 def _norms(drawing: Any) -> None:
-    random, kind = drawing.random, drawing.random.choice(('LayerNorm', 'InstanceNorm', 'GroupNorm'))
+    random, kind = drawing.random, drawing.random.choice(('LayerNorm', 'GroupNorm'))
     test: Optional[Any]
     if kind == 'LayerNorm':
         value = drawing.pick(lambda shape: len(shape) > 1)
@@ -118,8 +118,7 @@ def _norms(drawing: Any) -> None:
         value = drawing.ranked(3, 4)
         channels = drawing.shape(value)[1]
         groups = random.choice([number for number in (1, 2, channels) if channels % number == 0])
-        layer = drawing.layer('norm', 'nn.InstanceNorm(epsilon=0.0625, in_channels=%d)' % channels
-                              if kind == 'InstanceNorm' else 'nn.GroupNorm(num_groups=%d, epsilon=0.0625)' % groups)
+        layer = drawing.layer('norm', 'nn.GroupNorm(num_groups=%d, epsilon=0.0625)' % groups)
 
         def test(other: Any) -> bool:
             return len(other) in (3, 4) and other[1] == channels

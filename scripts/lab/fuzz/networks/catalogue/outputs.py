@@ -50,7 +50,7 @@ def _ctc(drawing: Any) -> None:
     value = drawing.pick(lambda shape: len(shape) == 3 and shape[2] > 1 and shape[0] > 1)
     times, samples, words = drawing.shape(value)
     labels = drawing.ids(words, lambda shape: len(shape) == 2 and shape[0] == samples and shape[1] <= times)
-    drawing.add('CTCLoss', 'F.CTCLoss({0}, {1})', value, labels, rounds='float32')
+    drawing.add('CTCLoss', 'F.CTCLoss({0}, {1})', value, labels, single=True)
 
 
 @entry('losses of gluon', chance=1.5)

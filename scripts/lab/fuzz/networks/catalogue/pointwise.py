@@ -146,14 +146,18 @@ def _where(drawing: Any) -> None:
 @entry('Cast', 'cast', 'amp_cast', chance=0.4)
 def _cast(drawing: Any) -> None:
     op = drawing.random.choice(('Cast', 'cast', 'amp_cast'))
-    kind = drawing.random.choice(('float32', 'float16', 'int32', 'int8')) if op != 'amp_cast' else 'float16'
+    kind = drawing.random.choice(('float32', 'float16', 'int32', 'int8'))
+    if op == 'amp_cast':  # which MXNet does by oneDNN
+        drawing.add(op, "F.amp_cast(F.round({0} * 4.0), dtype='float32')", drawing.pick(), single=True)
+        return
     drawing.add(op, "F.Cast(F.%s(F.round({0} * 4.0), dtype='%s'), dtype='float64')" % (op, kind), drawing.pick())
 
 
 @entry('amp_multicast', chance=0.4)
 def _multicast(drawing: Any) -> None:
     value = drawing.pick()
-    drawing.add('amp_multicast', 'F.amp_multicast({0}, {1}, num_outputs=2)', value, drawing.same_as(value), outputs=2)
+    drawing.add('amp_multicast', 'F.amp_multicast({0}, {1}, num_outputs=2)[%d]' % drawing.random.choice((0, 1)), value,
+                drawing.same_as(value), single=True)
 
 
 # -- what draws numbers ------------------------------------------------------------------------------------------------
@@ -165,8 +169,9 @@ def _dropout(drawing: Any) -> None:
     axes = sorted(random.sample(range(count), random.randint(1, count - 1))) if random.random() < 0.5 else []
     p = random.choice((0.25, 0.5))
     more = (', axes=%s' % (tuple(axes),) if axes else '') + (", mode='always'" if random.random() < 0.2 else '')
-    drawing.add('Dropout', 'F.Dropout({0} + 128.0, p=%s%s)' % (p, more), value, drawn={'p': p, 'axes': axes},
-                whole='({0} + 128.0) * (({given} > 0.0) * ({given} / F.BlockGrad({0} + 128.0)))')
+    kept = 'F.clip({0}, -8.0, 8.0) + 16.0'  # which is never 0 by itself
+    drawing.add('Dropout', 'F.Dropout(%s, p=%s%s)' % (kept, p, more), value, drawn={'p': p, 'axes': axes},
+                whole='(%s) * ({given} / F.BlockGrad(%s))' % (kept, kept))
 
 
 @entry('Dropout 0', chance=1.0)
@@ -185,7 +190,7 @@ def _drawn_like(drawing: Any) -> None:
 @entry('LeakyReLU rrelu', chance=0.3)
 def _random_slopes(drawing: Any) -> None:
     drawing.add('LeakyReLU rrelu', "F.LeakyReLU(F.BlockGrad({0}), act_type='rrelu', lower_bound=0.125, "
-                "upper_bound=0.25)", drawing.pick(), drawn='numbers', whole='{given} + F.BlockGrad({0}) * 0.0')
+                "upper_bound=0.25)[0]", drawing.pick(), drawn='numbers', whole='{given} + F.BlockGrad({0}) * 0.0')
 
 
 @entry('shuffle', chance=0.3)
@@ -206,3 +211,27 @@ def _sampled(drawing: Any) -> None:
     after = 'F.expand_dims({0}, axis=-1)' if shape else '{0}'
     drawing.add(op, "F.%s(%s%s%s, dtype='float64')" % (op, first, second, shape), value, drawn='numbers',
                 whole='F.broadcast_add({given}, F.BlockGrad(%s) * 0.0)' % after)
+
+
+@entry('random_pdf_normal', 'random_pdf_uniform', 'random_pdf_exponential', 'random_pdf_gamma', 'random_pdf_poisson',
+       chance=0.2)
+def _density(drawing: Any) -> None:
+    """Densities of several numbers for each pair of parameters."""
+    op, value = 'random_pdf_' + drawing.random.choice(('normal', 'uniform', 'exponential', 'gamma', 'poisson')), \
+        drawing.ranked(2, 3)
+    shape = drawing.shape(value)
+    first = drawing.pick(lambda other: other == shape[:-1])
+    numbers = 'F.abs({0}) + 0.25' if op != 'random_pdf_poisson' else 'F.BlockGrad(F.floor(F.abs({0}) * 3.0))'
+    second = {'normal': ', F.abs({1}) + 1.0', 'uniform': ', F.abs({1}) + 64.0', 'gamma': ', F.abs({1}) + 0.5'}.get(
+        op.split('_')[-1], '')
+    one = '-F.abs({1})' if op == 'random_pdf_uniform' else 'F.abs({1}) + 0.5'
+    drawing.add(op, 'F.%s(%s, %s%s)' % (op, numbers, one, second), value, first)
+
+
+@entry('random_pdf_dirichlet', chance=0.1)
+def _dirichlet(drawing: Any) -> None:
+    value = drawing.ranked(2, 3)
+    shape = drawing.shape(value)
+    first = drawing.pick(lambda other: other == shape[:-2] + shape[-1:])
+    drawing.add('random_pdf_dirichlet', 'F.random_pdf_dirichlet(F.softmax({0}, axis=-1), F.abs({1}) + 0.5)', value,
+                first)

@@ -222,10 +222,10 @@ def _crop(drawing: Any) -> None:
     shape = drawing.shape(value)
     size = tuple(drawing.random.randint(1, length) for length in shape[2:])
     if drawing.random.random() < 0.5:
-        drawing.add('Crop', 'F.Crop({0}, h_w=%s, num_args=1)' % (size,), value)
+        drawing.add('Crop', 'F.Crop({0}, h_w=%s, num_args=1)' % (size,), value, single=True)
     else:
         other = drawing.pick(lambda small: len(small) == 4 and small[2] <= shape[2] and small[3] <= shape[3])
-        drawing.add('Crop', 'F.Crop({0}, {1}, num_args=2)', value, other)
+        drawing.add('Crop', 'F.Crop({0}, {1}, num_args=2)', value, other, single=True)
 
 
 @entry('im2col', chance=0.5)
@@ -278,3 +278,8 @@ def _arange_like(drawing: Any) -> None:
 simple('contrib.index_array', "F.Cast(F.contrib.index_array({0}), dtype='float64')", ranks(1, 2, 3), chance=0.3)
 simple('image.flip_left_right', 'F.image.flip_left_right({0})', ranks(3, 4), chance=0.2)
 simple('image.flip_top_bottom', 'F.image.flip_top_bottom({0})', ranks(3, 4), chance=0.2)
+simple('image.to_tensor', "F.Cast(F.image.to_tensor({0} * 255.0), dtype='float64')", ranks(3, 4),
+       chance=0.2, rounds='float32')
+simple('image.normalize', "F.image.normalize({0}, mean=(0.5,), std=(2.0,))", lambda shape: len(shape) in (3, 4)
+       and shape[-3] in (1, 3), chance=0.2, rounds='float32')
+simple('image.crop', 'F.image.crop({0}, x=0, y=0, width=1, height=1)', ranks(3, 4), chance=0.2)

@@ -65,7 +65,7 @@ def _lp_pooling(drawing: Any) -> None:
 
 @entry('LRN', chance=0.7)
 def _lrn(drawing: Any) -> None:
-    drawing.add('LRN', 'F.LRN({0}, nsize=3, alpha=0.5, beta=0.75, knorm=2)', drawing.ranked(4))
+    drawing.add('LRN', 'F.LRN({0}, nsize=3, alpha=0.5, beta=0.75, knorm=2)', drawing.ranked(4), single=True)
 
 
 @entry('UpSampling', chance=1.2)
@@ -93,7 +93,8 @@ def _norms(drawing: Any) -> None:
     channels = drawing.shape(value)[-1 if kind == 'LayerNorm' else 1]
     more = ', num_groups=1' if kind == 'GroupNorm' else ''
     drawing.add(kind + ' op', 'F.%s({0}, {1}, {2}, eps=0.0625%s)' % (kind, more), value, drawing.param(
-        (1 if kind == 'GroupNorm' else channels,)), drawing.param((1 if kind == 'GroupNorm' else channels,)))
+        (1 if kind == 'GroupNorm' else channels,)), drawing.param((1 if kind == 'GroupNorm' else channels,)),
+        single=kind == 'InstanceNorm')
 
 
 @entry('Embedding op', chance=0.7)
@@ -110,7 +111,8 @@ simple('contrib.BilinearResize2D', 'F.contrib.BilinearResize2D({0}, height=3, wi
 def _correlation(drawing: Any) -> None:
     value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 2)
     drawing.add('Correlation', 'F.Correlation({0}, {1}, kernel_size=1, max_displacement=1, stride1=1, stride2=1, '
-                'pad_size=1, is_multiply=%s)' % drawing.random.choice((True, False)), value, drawing.same_as(value))
+                'pad_size=1, is_multiply=%s)' % drawing.random.choice((True, False)), value,
+                drawing.same_as(value), single=True)
 
 
 @entry('GridGenerator', 'BilinearSampler', chance=0.5)
@@ -122,11 +124,11 @@ def _sampler(drawing: Any) -> None:
     if affine is None:
         flow = drawing.pick(lambda other: len(other) == 4 and other[1] == 2 and other[0] == shape[0]
                             and min(other[2:]) > 1)
-        grid = drawing.add('GridGenerator', "F.GridGenerator({0} / 4.0, transform_type='warp')", flow)
+        grid = drawing.add('GridGenerator', "F.GridGenerator({0} / 4.0, transform_type='warp')", flow, single=True)
     else:
         grid = drawing.add('GridGenerator', "F.GridGenerator({0}, transform_type='affine', target_shape=(3, 2))",
-                           affine)
-    drawing.add('BilinearSampler', 'F.BilinearSampler({0}, {1})', value, grid)
+                           affine, single=True)
+    drawing.add('BilinearSampler', 'F.BilinearSampler({0}, {1})', value, grid, single=True)
 
 
 @entry('SpatialTransformer', chance=0.4)
@@ -136,7 +138,7 @@ def _transformer(drawing: Any) -> None:
     affine = drawing.add('FullyConnected', 'F.FullyConnected({0}, {1}, num_hidden=6, no_bias=True)', value,
                          drawing.param((6, shape[1] * shape[2] * shape[3])))
     drawing.add('SpatialTransformer', "F.SpatialTransformer({0}, F.tanh({1}) / 2.0, transform_type='affine', "
-                "sampler_type='bilinear', target_shape=(3, 3))", value, affine)
+                "sampler_type='bilinear', target_shape=(3, 3))", value, affine, single=True)
 
 
 @entry('contrib.DeformableConvolution', chance=0.3)
@@ -148,3 +150,14 @@ def _deformable(drawing: Any) -> None:
     drawing.add('contrib.DeformableConvolution', 'F.contrib.DeformableConvolution({0}, F.tanh({1}) / 4.0, {2}, '
                 'kernel=(2, 2), num_filter=2, num_deformable_group=1, no_bias=True)', value, offsets,
                 drawing.param((2, channels, 2, 2)))
+
+
+@entry('contrib.ModulatedDeformableConvolution', chance=0.2)
+def _modulated(drawing: Any) -> None:
+    value = drawing.pick(lambda shape: len(shape) == 4 and min(shape[2:]) > 2)
+    channels = drawing.shape(value)[1]
+    made = [drawing.add('Convolution', 'F.Convolution({0}, {1}, num_filter=%d, kernel=(2, 2), no_bias=True)' % count,
+                        value, drawing.param((count, channels, 2, 2))) for count in (8, 4)]
+    drawing.add('contrib.ModulatedDeformableConvolution', 'F.contrib.ModulatedDeformableConvolution({0}, F.tanh({1}) / '
+                '4.0, F.sigmoid({2}), {3}, kernel=(2, 2), num_filter=2, num_deformable_group=1, no_bias=True)', value,
+                *made, drawing.param((2, channels, 2, 2)))
