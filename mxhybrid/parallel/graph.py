@@ -69,7 +69,7 @@ class Graph:
 
     def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
         self._prefix = prefix
-        text = json.loads(symbol.tojson())
+        text = json.loads(symbol.tojson(remove_amp_cast=False))  # by default MXNet leaves casts of AMP out
         for node in text['nodes']:
             if node.get('subgraphs'):
                 raise InputError('parallelize: %s is %s, whose body is a network of its own, which cannot be split: '

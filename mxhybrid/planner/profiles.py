@@ -282,7 +282,7 @@ def _timed_piece(graph: Graph, one: Operator, place: PartPlace, needed: bool) ->
 
 def _digest(program: StillProgram) -> str:
     """Tells programs apart, but not by names."""
-    text = json.loads(program.symbol.tojson())
+    text = json.loads(program.symbol.tojson(remove_amp_cast=False))
     # Compiled operators have addresses as attributes: what they are follows from what they read.
     nodes = [(node['op'], sorted(item for item in (node.get('attrs') or {}).items() if item[0] != 'info'),
               node['inputs']) for node in text['nodes']]

@@ -92,7 +92,7 @@ class Ranks:
         """What all ranks have found."""
         keys = {number: split.key for number, split in splits.items()}
         for process in self._processes:
-            pickle.dump((symbol.tojson(), data, weights, keys, training, axes), process.stdin)
+            pickle.dump((symbol.tojson(remove_amp_cast=False), data, weights, keys, training, axes), process.stdin)
             process.stdin.flush()
         deadline, answers = time.monotonic() + ANSWER_S, []
         for rank, process in enumerate(self._processes):
