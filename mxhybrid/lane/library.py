@@ -92,7 +92,7 @@ _FUNCTIONS = {
     'exchange_operator_close': (None, [_POINTER]),
     'moments_operator_new': (_POINTER, [_INT, _COUNTS, _U64, _POINTER, _POINTER]),
     'joint_operator_new': (_POINTER, [_U32, _DOUBLES, _U64, ctypes.c_double, _POINTER, _POINTER]),
-    'average_operator_new': (_POINTER, [_U32, _DOUBLES, _U64, _POINTER, _POINTER]),
+    'average_operator_new': (_POINTER, [_U32, _COUNTS, _COUNTS, _DOUBLES, _POINTER, _POINTER]),
     'array_operator_info': (_POINTER, [_POINTER]),
     'bundle_new': (_POINTER, [_POINTER, _U32, _INT, _POINTER, _POINTER, _U32, _POINTERS, ctypes.POINTER(_U64)]),
     'bundle_share': (_POINTER, [_POINTER]),

@@ -5,7 +5,7 @@ gradients, and never add them.
 """
 import ctypes
 import functools
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence
 
 from ..native.engine import function_address
 from ..native.symbols import symbol_function
@@ -24,10 +24,13 @@ def is_compiled() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _info(kind: str, *settings: Any) -> str:
-    """An operator as MXNet knows it: it has no state, and stays, as graphs may run at any time."""
+    """An operator as MXNet knows it: it has no state, and stays, as graphs may run at any time.
+
+    Sequences of integers and floats are tuples.
+    """
     loaded = library.load()
-    given = [library.counts(one) if kind == 'moments' and isinstance(one, tuple)
-             else (ctypes.c_double * len(one))(*one) if isinstance(one, tuple) else one for one in settings]
+    given = [one if not isinstance(one, tuple) else library.counts(one) if isinstance(one[0], int)
+             else (ctypes.c_double * len(one))(*one) for one in settings]
     functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree')]
     made = loaded.checked(getattr(loaded, kind + '_operator_new')(*given, *functions))
     return '%x' % loaded.array_operator_info(made)
@@ -35,7 +38,7 @@ def _info(kind: str, *settings: Any) -> str:
 
 def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
     """The symbol of mean and variance of each channel of data, of shape (1, 2, channels)."""
-    return symbol_function('_NDArray')(data, info=_info('moments', len(shape), tuple(shape), axis), name=name)
+    return symbol_function('_NDArray')(data, info=_info('moments', len(shape), tuple(map(int, shape)), axis), name=name)
 
 
 def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], channels: int, epsilon: float, name: str
@@ -49,10 +52,33 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
     return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
 
 
-def next_average(following: Any, average: Any, values: Sequence[Any], factors: Tuple[float, ...], count: int) -> Any:
-    """The symbol of a number without a meaning.
+class NextAverage(NamedTuple):
+    """What a running average is to be next.
 
-    Whatever its gradient is, that of `following` is the next running average: the sum of the average and of values,
-    each times its factor.  `average` may be an input of the graph, and is read in the backward pass.
+    Attributes
+    ----------
+    following : Symbol
+        An input of the graph, whose gradient is the next value, and written.
+    average : Symbol
+        The average, which may be an input of the graph.
+    values : sequence of Symbol
+        What goes into it, without a gradient.
+    factors : sequence of float
+        Of the average and of the values.
+    channels : int
     """
-    return symbol_function('_NDArray')(following, average, *values, info=_info('average', len(factors), factors, count))
+
+    following: Any
+    average: Any
+    values: Sequence[Any]
+    factors: Sequence[float]
+    channels: int
+
+
+def next_averages(every: Sequence[NextAverage]) -> Any:
+    """The symbol of a number without a meaning; backward passes compute next averages, whatever that is needed for."""
+    inputs = [one for each in every for one in (each.following, each.average, *each.values)]
+    info = _info('average', len(every), tuple(each.channels for each in every),
+                 tuple(len(each.factors) for each in every),
+                 tuple(float(factor) for each in every for factor in each.factors))
+    return symbol_function('_NDArray')(*inputs, info=info, name='mxhybrid_averages')

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..native.symbols import CONSTANTS, symbol_function
-from .averages import update_of
+from .averages import Updated, updates_of
 from .boxes import Box, full, shape_of, size_of, slices_in
 from .exchange import Exchange
 from .graph import Entry, Graph, Operator
@@ -162,7 +162,9 @@ class Program:
         heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
-        updates = [self._update(self.graph.operators[number], calls) for number, calls in self._statistics.items()]
+        updates = updates_of([self._updated(self.graph.operators[number], calls)
+                              for number, calls in self._statistics.items()])
+        self._updates = len(updates)
         ends = heads + updates + last
         leading = self._leading() if updates else []
         self.leading = len(leading)
@@ -199,7 +201,7 @@ class Program:
     @property
     def token_place(self) -> int:
         """Which of the outputs behind :attr:`leading` is there once all exchanges are made, where it has any."""
-        return self.outputs + len(self.averages)
+        return self.outputs + self._updates
 
     def forget(self) -> None:
         """It is not run any more."""
@@ -400,12 +402,12 @@ class Program:
         """Have the backward pass update a running average with what a call of a layer computes."""
         self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
 
-    def _update(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Any:
+    def _updated(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Updated:
         name = 'mxhybrid_next_of_%d' % parameter.number
         self.averages[name] = parameter.name
         dtype, box = self.graph.dtypes[parameter.number, 0], self.parts.weights.boxes(parameter.name)[self.rank]
         following = mx.sym.var(name, shape=shape_of(box), dtype=dtype)
-        return update_of(following, self._parameter(parameter), calls, dtype, size_of(box))
+        return Updated(following, self._parameter(parameter), calls, dtype, size_of(box))
 
 
 def _slice(made: Any, where: Tuple[slice, ...]) -> Any:

@@ -295,7 +295,8 @@ def split_plan(layers: Sequence[LayerSizes], plan: FormulaPlan) -> Plan:
     """
     model, batch = plan.grid
     by_name = {}
-    for layer, choice in zip(layers, plan.choices):
+    # The first call's name fits all calls of a layer, and the first pattern counts.
+    for layer, choice in reversed(list(zip(layers, plan.choices))):
         if layer.kind != 'other':
             by_name[glob.escape(layer.name)] = {
                 'batch': {'samples': plan.grid.ranks}, 'model': {'samples': batch, 'channels': model},

@@ -477,10 +477,12 @@ void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t cha
         new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
   }, nullptr);
 }
-void* lane_average_operator_new(uint32_t inputs, const double* factors, uint64_t count, void* get_data, void* free) {
+void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths, const double* factors,
+                                void* get_data, void* free) {
   return guarded([&]() -> void* {
-    return static_cast<ArrayOperator*>(
-        new lane::AverageOperator({factors, factors + inputs}, count, functions_of(get_data, free)));
+    std::vector<lane::AverageOperator::Average> made;
+    for (uint32_t i = 0; i < averages; factors += lengths[i++]) made.push_back({counts[i], {factors, factors + lengths[i]}});
+    return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(made), functions_of(get_data, free)));
   }, nullptr);
 }
 /// What MXNet's operator _NDArray takes as `info`.

@@ -20,10 +20,22 @@ enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
 using Shapes = std::vector<ArrayOperator::Shape>;
 
-/// The places 1 to `count`.
-std::vector<int> all_of(size_t count) {
+Shapes inputs_of(const std::vector<AverageOperator::Average>& averages) {
+  Shapes found;
+  for (const auto& average : averages) {
+    found.insert(found.end(), average.factors.size() + 1, {static_cast<unsigned>(average.count)});
+  }
+  return found;
+}
+
+/// The places of all inputs that have a factor.
+std::vector<int> factored(const std::vector<AverageOperator::Average>& averages) {
   std::vector<int> found;
-  for (size_t i = 1; i <= count; ++i) found.push_back(static_cast<int>(i));
+  int place = 0;
+  for (const auto& average : averages) {
+    ++place;
+    for (size_t i = 0; i < average.factors.size(); ++i) found.push_back(place++);
+  }
   return found;
 }
 
@@ -174,18 +186,20 @@ void JointOperator::backward(const Arrays& output_gradients, const Arrays& input
   }
 }
 
-AverageOperator::AverageOperator(std::vector<double> factors, size_t count, ArrayFunctions arrays)
-    : ArrayOperator(Shapes(factors.size() + 1, {static_cast<unsigned>(count)}), {{1}}, {all_of(factors.size()), {}}, arrays),
-      factors_(std::move(factors)),
-      count_(count) {}
+AverageOperator::AverageOperator(std::vector<Average> averages, ArrayFunctions arrays)
+    : ArrayOperator(inputs_of(averages), {{1}}, {factored(averages), {}}, arrays), averages_(std::move(averages)) {}
 
 void AverageOperator::forward(const Arrays&, const Arrays& outputs) const { outputs[0][0] = 0; }
 
 void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&, const Arrays& input_gradients) const {
-  for (size_t i = 0; i < count_; ++i) {
-    double next = 0;
-    for (size_t at = 0; at < factors_.size(); ++at) next += factors_[at] * inputs[at + 1][i];
-    input_gradients[0][i] = static_cast<float>(next);
+  size_t place = 0;
+  for (const Average& average : averages_) {
+    for (size_t i = 0; i < average.count; ++i) {
+      double next = 0;
+      for (size_t at = 0; at < average.factors.size(); ++at) next += average.factors[at] * inputs[place + 1 + at][i];
+      input_gradients[place][i] = static_cast<float>(next);
+    }
+    place += 1 + average.factors.size();
   }
 }
 

@@ -82,12 +82,17 @@ class JointOperator : public ArrayOperator {
   const double epsilon_;
 };
 
-/// Takes an array of any values, a running average and what goes into that; gives a number without a meaning.  The
-/// gradient of the first is the next running average, whatever the gradient of the number is.
+/// For each of several running averages takes an array of any values, the average, and what goes into that; gives a number
+/// without a meaning.  The gradients of the arrays are the next running averages, whatever that of the number is.
 class AverageOperator : public ArrayOperator {
  public:
-  /// With the factors of all inputs but the first.
-  AverageOperator(std::vector<double> factors, size_t count, ArrayFunctions arrays);
+  struct Average {
+    size_t count;
+    /// Of the average, and of what goes into it.
+    std::vector<double> factors;
+  };
+
+  AverageOperator(std::vector<Average> averages, ArrayFunctions arrays);
 
  protected:
   void forward(const Arrays& inputs, const Arrays& outputs) const override;
@@ -95,8 +100,7 @@ class AverageOperator : public ArrayOperator {
                 const Arrays& input_gradients) const override;
 
  private:
-  const std::vector<double> factors_;
-  const size_t count_;
+  const std::vector<Average> averages_;
 };
 
 }  // namespace lane

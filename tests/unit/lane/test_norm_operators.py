@@ -95,21 +95,27 @@ def test_joint_statistics(frozen):
 
 def test_averages_are_updated_by_the_backward_pass_alone():
     draw = np.random.RandomState(5)
-    average, one, other = [mx.nd.array(draw.normal(size=4)) for _ in range(3)]
-    before = average.asnumpy()
-    names = ['following', 'average', 'one', 'other']
-    symbols = {name: mx.sym.var(name) for name in names}
-    symbol = norm_operators.next_average(mx.sym.identity(symbols['following']), symbols['average'], [
-        mx.sym.BlockGrad(symbols['one']), mx.sym.BlockGrad(symbols['other'])], (0.81, 0.1, 0.09), 4)
+    factors = {4: (0.81, 0.1, 0.09), 3: (0.7, 0.3)}
+    names, arrays, every, averages = [], {}, [], {}
+    for count, of in factors.items():
+        own = ['%s%d' % (name, count) for name in ('following', 'average', 'one', 'other')[:len(of) + 1]]
+        arrays.update({name: mx.nd.array(draw.normal(size=count)) for name in own})
+        following, average, *values = map(mx.sym.var, own)
+        values = [mx.sym.BlockGrad(one) for one in values]
+        every.append(norm_operators.NextAverage(following, average, values, of, count))
+        averages[count] = arrays[own[1]]
+        autograd.mark_variables([arrays[own[0]]], [averages[count]], 'write')
+        names.append(own)
+    symbol = norm_operators.next_averages(every)
     call = mx.nd.CachedOp(symbol, [('static_alloc', True), ('static_shape', True)])
-    following = mx.nd.zeros(4)
-    autograd.mark_variables([following], [average], 'write')
-    arrays = dict(zip(names, [following, average, one, other]))
-    expected = before
+    expected = {count: average.asnumpy() for count, average in averages.items()}
     for _ in range(3):
         with autograd.record():
             found = call(*[arrays[name] for name in symbol.list_inputs()])
-        np.testing.assert_allclose(average.asnumpy(), expected, rtol=1e-6)
+        for count, average in averages.items():
+            np.testing.assert_allclose(average.asnumpy(), expected[count], rtol=1e-6)
         found.backward(mx.nd.zeros(1))
-        expected = 0.81 * expected + 0.1 * one.asnumpy() + 0.09 * other.asnumpy()
-        np.testing.assert_allclose(average.asnumpy(), expected, rtol=1e-6)
+        for own, (count, (kept, *others)) in zip(names, factors.items()):
+            expected[count] = kept * expected[count] + sum(
+                factor * arrays[name].asnumpy() for factor, name in zip(others, own[2:]))
+            np.testing.assert_allclose(averages[count].asnumpy(), expected[count], rtol=1e-6)
