@@ -130,6 +130,17 @@ def test_a_plan_to_start_from():
     assert 'model' in best.choices and formulas.split_plan(layers, best).settle(graph, dimensions, 8).notes == {}
 
 
+def test_calls_of_a_layer_have_choices_of_their_own():
+    data, dense = mx.sym.var('data'), gluon.nn.Dense(8, flatten=False, in_units=8, prefix='net_dense0_')
+    graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, 'net_')
+    layers = sizes_of(graph, 16)
+    assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
+    plan = formulas.FormulaPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
+    settled = formulas.split_plan(layers, plan).settle(graph, Dimensions(graph, {'data': 0}), 8)
+    degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
+    assert degrees['dense0_fwd'] == (8, 1) and degrees['dense0_fwd#2'] == (2, 4)
+
+
 def test_grids():
     assert formulas.grids(12) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
     assert str(ProcessGrid(3, 4)) == '3 x 4' and ProcessGrid(3, 4).ranks == 12
