@@ -59,6 +59,8 @@ def compute(transport, text, data, weights, splits, training, axes, first):
                       lambda exchange, flows: ExchangeNode(exchange, transport, flows, fail), first, shares.flows)
     arrays = {}
     for name in program.symbol.list_inputs():
+        if name in program.averages:
+            continue
         if name == TOKEN:
             arrays[name] = mx.nd.zeros(1)
         elif name in program.constants:
@@ -71,15 +73,19 @@ def compute(transport, text, data, weights, splits, training, axes, first):
             arrays[name] = mx.nd.array(values, dtype=values.dtype)
         if name not in graph.auxiliary and (name in shares.flows or name not in data):
             arrays[name].attach_grad()
+    for name, parameter in program.averages.items():
+        arrays[name] = mx.nd.zeros_like(arrays[parameter])
+        mx.autograd.mark_variables([arrays[name]], [arrays[parameter]])
     operator = mx.nd.CachedOp(program.symbol, [('static_alloc', True)])
     with mx.autograd.record(train_mode=training):
         found = operator(*[arrays[name] for name in program.symbol.list_inputs()])
-    found = (list(found) if isinstance(found, (list, tuple)) else [found])[:program.outputs]
+    found = (list(found) if isinstance(found, (list, tuple)) else [found])[program.leading:][:program.outputs]
     mx.autograd.backward(found, [weigh(one) for one in found], train_mode=training)
     outputs = [pieces(one.asnumpy(), [boxes[RANK] for boxes in shares.outputs[head]])
                for head, one in zip(graph.heads, found)]
     gradients = {name: (shares.box(name) if name in data else parts.weights.boxes(name)[RANK], array.grad.asnumpy())
-                 for name, array in arrays.items() if name != TOKEN and array.grad is not None}
+                 for name, array in arrays.items()
+                 if name != TOKEN and name not in program.averages and array.grad is not None}
     program.forget()
     return outputs, gradients, len(program.exchanges)
 
