@@ -179,7 +179,7 @@ class Program:
         """
         sizes = [(size_of(self.parts.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
                  if one.number in self._learning and self.graph.is_parameter(one.number)
-                 and self.rank in self.parts.weights.boxes(one.name)]
+                 and self.rank in self.parts.weights.boxes(one.name) and one.number not in self.graph.tables]
         return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
 
     def _element(self, weight: Operator) -> Any:
