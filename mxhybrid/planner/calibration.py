@@ -38,8 +38,9 @@ EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 PASSES = 6
 #: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
-#: Of which each rank has its own.
-OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 18), DenseWeights(2, 1 << 20))
+#: Weights of which each rank has its own.  The large ones are as large as those that are summed: updates of 2 MB take
+#: half as long again for each byte, and what they take too long, sums would take too little.
+OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 20), DenseWeights(2, 1 << 21))
 #: Of tables whose rows are summed by allreduce.
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
 #: Repeats of the reference pieces, first and last.
