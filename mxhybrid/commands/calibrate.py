@@ -25,7 +25,7 @@ from . import console
 #: What is measured in turn, for the progress bar.
 _PARTS = 10
 #: Seconds in all, of which joining has taken some, and those that are there at least for measurements.
-_SECONDS, _LEAST_S = 43.0, 28.0
+_SECONDS, _LEAST_S = 46.0, 31.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
