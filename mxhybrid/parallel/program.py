@@ -240,6 +240,8 @@ class Program:
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
             fill = next(iter(parts.values())).fills[at]
             found = self.fetch(entry, wanted, fill, at == used)
+            if found is not None and at == used and entry[0] in self._flowing:
+                found = mx.sym.BlockGrad(found)  # or Embedding would be asked for a gradient of ids behind an exchange
             if self.rank in wanted:
                 given.append(found)
                 shared.append(self._readers[entry] > 1)

@@ -223,6 +223,8 @@ OPERATORS = {
     'language model': (_language_model, [(IDS, (5, 3)), (IDS, (5, 3))]),
     'softmax along any axis': (lambda x: mx.sym.softmax(x * 3, axis=1, temperature=2.0), [(REALS, (3, 5, 4))]),
     'embedding': (lambda x: mx.sym.Embedding(x, input_dim=7, output_dim=5, name='embed'), [(IDS, (5, 3))]),
+    'ids of activations': (lambda x: mx.sym.Embedding(mx.sym.clip(mx.sym.floor(mx.sym.abs(x) * 3), 0, 4), input_dim=5,
+                                                      output_dim=3, name='embed'), [(REALS, (5, 3))]),
     'pick': (lambda x, at: mx.sym.pick(x, at, axis=1), [(REALS, (5, 4, 3)), (IDS, (5, 3))]),
     'one hot': (lambda at: mx.sym.one_hot(at, depth=7, dtype='float64') * mx.sym.var('scale', shape=(1,)).reshape(
         (1, 1, 1)).broadcast_to((5, 3, 7)), [(IDS, (5, 3))]),
