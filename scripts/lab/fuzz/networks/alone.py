@@ -8,7 +8,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
 from . import pieces
-from .network import Program, Rejected, samples_of
+from .network import Program, Rejected, base, samples_of
 from .script import network
 
 #: The relative change of every value that shows what rounding may change.
@@ -50,11 +50,10 @@ def examine(program: Program) -> Program:
     program = dict(program, heads=[dict(head) for head in program['heads']])
     shapes = {**program, 'frozen': [], 'samples': samples_of(program)}
     try:
-        outputs = _outputs(make, shapes)
-        axes = _sample_axes(make, shapes, outputs)
-        for head, output, own in zip(program['heads'], outputs, axes):
+        axes = _samples_of_values(program, shapes)
+        for head, output in zip(program['heads'], _outputs(make, shapes)):
             head['shape'] = list(output.shape)
-            head['samples'] = [[axis, 1] for axis in range(output.ndim)] if head['drawn'] else own
+            head['samples'] = None if head['drawn'] else axes[head['name']]
         with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
             record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
                                       folder)
@@ -91,6 +90,26 @@ def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool =
     return [each.asnumpy() for each in found]
 
 
+def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]:
+    """Where samples are in each value that is an output, None where an operator that reads both values that have lost
+    samples and values that have them may cut what it makes.
+    """
+    names = list(dict.fromkeys(value for statement in program['statements'] for value in [
+        *statement['reads'], *(head['name'] for head in program['heads'])] if value.startswith('x')))
+    make = class_of(dict(program, heads=[{'name': name, 'drawn': None} for name in names],
+                         statements=[{**statement, 'drawn': None} for statement in program['statements']]))
+    found: Dict[str, Any] = dict(zip(names, _sample_axes(make, spec, _outputs(make, spec))))
+    for each in program['inputs']:
+        found[each['name']] = [[each['axis'], 1]] if each['axis'] is not None else []
+    mixed = set()
+    for statement in program['statements']:
+        reads = [value for value in statement['reads'] if value in found]
+        lost = [value for value in reads if not found[value] or base(value) in mixed]
+        if any(base(value) in mixed for value in reads) or lost and len(lost) < len(reads) or statement.get('drawn'):
+            mixed.add(statement['name'])
+    return {name: axes or (None if base(name) in mixed else []) for name, axes in found.items()}
+
+
 def _stays(one: np.ndarray, other: np.ndarray, axis: int, rows: np.ndarray) -> bool:
     """Whether two outputs are the same but for these places in a dimension."""
     return np.array_equal(np.delete(one, rows, axis), np.delete(other, rows, axis), equal_nan=True)
@@ -108,7 +127,7 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
     other = [_outputs(make, spec, lambda values, each, at=at: _replaced(values, each, at), False)
              for at in range(count)]
     for at, output in enumerate(outputs):
-        own = []
+        own: List[Any] = []
         for axis, length in enumerate(output.shape):
             for before in range(1, length // count + 1):
                 if length % (before * count):
@@ -120,8 +139,8 @@ def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> 
                 stays = all(_stays(still[at], other[sample][at], axis, pieces.rows_of(length, before, [sample], count))
                             for sample in range(count))
                 if moves or stays:
-                    own.append([axis, before])
-        found.append(own)
+                    own.append([not stays, axis, before])
+        found.append([[axis, before] for _, axis, before in sorted(own)])
     return found
 
 

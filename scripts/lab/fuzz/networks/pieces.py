@@ -67,7 +67,7 @@ def place_of(shape, head, samples, count):
     axes = [axis for axis, (one, other) in enumerate(zip(shape, whole)) if one != other]
     if len(shape) != len(whole) or len(axes) > 1 or whole[axes[0]] % count:
         raise ValueError('an output has shape %s: neither %s nor samples of it' % (shape, whole))
-    before = next((before for axis, before in head['samples'] if axis == axes[0]), 1)
+    before = next((before for axis, before in head['samples'] or () if axis == axes[0]), 1)
     rows = rows_of(whole[axes[0]], before, samples, count)
     if len(rows) != shape[axes[0]]:
         raise ValueError('an output has shape %s: not samples %d to %d of %s' % (
@@ -118,8 +118,11 @@ def prepared(make, spec):
     net = make()
     net.cast('float64')
     net.initialize(ByName())
-    for name in spec['frozen']:
-        net.collect_params()[name].grad_req = 'null'
+    for name, param in net.collect_params().items():
+        if name.endswith('gamma') and param.grad_req == 'null':
+            param.initialize(mx.init.One(), force_reinit=True)  # MXNet writes that where the scale is fixed
+        if name in spec['frozen']:
+            param.grad_req = 'null'
     return net
 
 
@@ -227,7 +230,7 @@ def joined(records, spec):
                 head = spec['heads'][int(name.split('/')[1])]
                 shape = tuple(head['shape'])
                 cut = int(record['box of ' + name][0])
-                if cut >= 0 and cut not in [axis for axis, _ in head['samples']]:
+                if cut >= 0 and head['samples'] is not None and cut not in [axis for axis, _ in head['samples']]:
                     problems.append((step, '%s is cut along dimension %d, which has no samples' % (name, cut)))
                 values, known = whole.setdefault(name, (np.zeros(shape, value.dtype), np.zeros(shape, bool)))
                 same = np.isclose(values[box], value, rtol=1e-12, atol=1e-12, equal_nan=True)

@@ -102,7 +102,7 @@ def _inputs(program: Program, examine: Examine) -> Iterator[Program]:
         taken = {each['name'] for each in program['inputs']}
         name = next('data%d' % number for number in range(99) if 'data%d' % number not in taken)
         count = samples_of(program)
-        axes = [axis for axis, before in head['samples'] if before == 1 and head['shape'][axis] == count]
+        axes = [axis for axis, before in head['samples'] or () if before == 1 and head['shape'][axis] == count]
         made = {'name': name, 'shape': head['shape'], 'axis': next(iter(axes), None),
                 'values': 'ties', 'dtype': 'float64', 'limit': 5}
         yield _replaced(dict(program, inputs=program['inputs'] + [made]), value, name)
