@@ -3,7 +3,8 @@
 ps-lite never notices a dead node: everyone would hang.  So every worker and server keeps one TCP connection to a
 monitor in worker 0's process, :mod:`mxhybrid.watchdog.monitor`.  The kernel closes the connection of a process that
 dies, however it dies; the monitor then tells everybody who failed first, and they leave with a message and exit
-status 1, servers that launch.py started with a status that tells it that they are not the cause.  Beats find out those that are silent without having died, see :mod:`mxhybrid.watchdog.beats`.
+status 1; a server that launch.py started leaves with a status that shows launch.py that the server is not the cause.
+Heartbeats reveal a process that is silent without having died, see :mod:`mxhybrid.watchdog.beats`.
 
 The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
 made and waits until all have ended.  A worker that is past that count could only hang, and is told so.  The watch
