@@ -159,7 +159,7 @@ class Program:
                 self._data(one, inputs[one.number, 0], one.name in flows)
             else:
                 self._operator(one)
-        heads = [self._head(entry, outputs[entry]) for entry in self.graph.heads]
+        heads = [self._with_own_gradient(entry, self._head(entry, outputs[entry])) for entry in self.graph.heads]
         self.outputs = len(heads)
         last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
         updates = updates_of([self._updated(self.graph.operators[number], calls)
@@ -352,6 +352,13 @@ class Program:
         found = self.exchange(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
                               entry[0] in self._flowing, True, self.is_plain(entry))
         return found if found is None else self._nodes[-1].ending(found)
+
+    def _with_own_gradient(self, entry: Entry, made: Any) -> Any:
+        """The symbol of an output, a copy of a sum: its gradient is that of its addends, too, and where memory stays,
+        MXNet gives an addend that is a weight the gradient of the first step, in all steps.
+        """
+        is_sum = self.graph.operators[entry[0]].op in ('elemwise_add', 'null')
+        return mx.sym.identity(made) if is_sum and made is self._local.get(entry) else made
 
     # -- parameters and constants ----------------------------------------------------------------------------------
 

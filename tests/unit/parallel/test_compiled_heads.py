@@ -1,0 +1,50 @@
+"""Gradients of a compiled part at its second step, where a gradient of an output is that of a weight as it is."""
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxhybrid.parallel.composed import COMPOSED
+from mxhybrid.parallel.dimensions import Dimensions
+from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.program import COMPILED, Parts, Program
+from mxhybrid.parallel.shares import Shares
+from mxhybrid.parallel.split import whole_on
+
+BUILDERS = {
+    'sum': lambda F, x, w: x + w, 'sum of sums': lambda F, x, w: (x + w) + x, 'difference': lambda F, x, w: x - w,
+    'add_n': lambda F, x, w: F.add_n(x, w), 'broadcast_add': lambda F, x, w: F.broadcast_add(x, w),
+    'weight twice': lambda F, x, w: w + w * 2.0, 'identity': lambda F, x, w: F.identity(x) + F.identity(w),
+    'shape': lambda F, x, w: F.reshape(x + w, shape=(3, 4))}
+
+
+@pytest.mark.parametrize('name', sorted(BUILDERS))
+def test_second_steps(name):
+    build, shape = BUILDERS[name], (4, 3)
+    x, w = (mx.sym.var(name, shape=shape, dtype='float64') for name in ('data', 'w'))
+    graph = Graph(mx.sym.Group([build(mx.sym, x, w), mx.sym.sin(x)]), {'data': shape},
+                  {'data': 'float64', 'w': 'float64'})
+    parts = Parts(graph, {one.number: whole_on(2, [0]) for one in graph.computing})
+    shares = Shares(graph, {'data': 0}, Dimensions(graph, {'data': 0}), 1, 0, {'data'})
+    program = Program(parts, 0, shares.inputs, shares.outputs, COMPOSED[True], None, 0, shares.flows)
+    names = program.symbol.list_inputs()
+    compiled = mx.nd.CachedOp(program.symbol, COMPILED + [('data_indices', [names.index('data')]),
+                                                          ('param_indices', [names.index('w')])])
+    arrays = {each: mx.nd.array(np.random.RandomState(at).uniform(-1, 1, shape), dtype='float64')
+              for at, each in enumerate(names)}
+    for array in arrays.values():
+        array.attach_grad()
+    for step in range(3):
+        def gradients(outputs, step=step):
+            weights = [mx.nd.ones_like(output) * (1 + at + 10 * step) for at, output in enumerate(outputs)]
+            mx.autograd.backward(outputs, weights)
+            return {each: array.grad.asnumpy() for each, array in arrays.items()}
+        with mx.autograd.record():
+            outputs = [build(mx.nd, arrays['data'], arrays['w']), mx.nd.sin(arrays['data'])]
+            outputs = [output.reshape(output.shape) for output in outputs]
+        expected = gradients(outputs)
+        for array in arrays.values():
+            array.grad[:] = np.nan
+        with mx.autograd.record():
+            outputs = compiled(*[arrays[each] for each in names])
+        for each, gradient in gradients(outputs).items():
+            np.testing.assert_allclose(gradient, expected[each], rtol=1e-12, err_msg='%s, step %d' % (each, step))
