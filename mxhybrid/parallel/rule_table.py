@@ -99,14 +99,13 @@ _RULES: Dict[str, Rule] = {
     **{'_random_%s_like' % name: Drawn() for name in _DISTRIBUTIONS}}
 
 
-#: Operators whose gradient does not depend on that of their output alone: they make a loss of their own, or add one.
-#: Each copy would give all of it.  A custom operator may be one.
-_LOSSES = {'SoftmaxOutput', 'Softmax', 'LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput',
-           'SVMOutput', 'MakeLoss', 'make_loss', 'IdentityAttachKLSparseReg', 'Custom'}
+#: Operators without a rule whose gradient does not depend on that of their output alone: they make a loss of their own,
+#: or add one.  Each copy would give all of it.  A custom operator may be one.
+_LOSSES = {'Softmax', 'IdentityAttachKLSparseReg', 'Custom'}
 
 
 class _OnOneRank(Rule):
-    """What one rank computes for all: what is drawn, and losses."""
+    """An operator that one rank computes for all: it draws numbers, or makes a loss."""
 
     alone = True
 
