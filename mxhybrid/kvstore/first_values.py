@@ -24,6 +24,7 @@ from ..base.log import get_logger
 from ..job.job import Job
 from ..native.arrays import host_view
 from ..native.trainers import arrays_of, has_values, is_fresh, is_row_sparse, params_of
+from .counted_names import without_counters
 from .parts import part_of
 
 logger = get_logger(__name__)
@@ -65,8 +66,8 @@ def share_first_values(trainer: Any, job: Job) -> Optional[FirstValues]:
     """
     assert job.collective is not None
     params = _shared_params(trainer)
-    mine = [[param.name, str(np.dtype(param.dtype)),
-             [list(param.shape), _digest(param)] if has_values(param) else None] for param in params]
+    mine = [[name, str(np.dtype(param.dtype)), [list(param.shape), _digest(param)] if has_values(param) else None]
+            for name, param in zip(_comparable_names(params), params)]
     summary = hashlib.blake2b(repr(mine).encode(), digest_size=8).hexdigest()
     everyone = job.collective.exchange([summary, job.count_trainer()], 'mxhybrid.first_values')
     labels = ['mxhybrid.first_values.%d.%d' % (everyone[0][1], place) for place in range(len(params))]
@@ -93,8 +94,9 @@ def compare_first_values(trainer: Any, job: Job) -> None:
     """
     assert job.collective is not None
     params = [param for param in _shared_params(trainer) if param.grad_req != 'null' and has_values(param)]
-    mine = {param.name: _digest(param) for param in params}
-    fresh = [param.name for param in params if any(map(is_fresh, arrays_of(param)))]
+    names = _comparable_names(params)
+    mine = {name: _digest(param) for name, param in zip(names, params)}
+    fresh = [name for name, param in zip(names, params) if any(map(is_fresh, arrays_of(param)))]
     summary = hashlib.blake2b(repr(sorted(mine.items())).encode(), digest_size=8).hexdigest()
     if len(set(job.collective.exchange(summary, 'mxhybrid.first_step'))) == 1:
         return
@@ -114,6 +116,11 @@ def compare_first_values(trainer: Any, job: Job) -> None:
 
 def _shared_params(trainer: Any) -> List[Any]:
     return [param for param in params_of(trainer) if part_of(param) is None and not is_row_sparse(param)]
+
+
+def _comparable_names(params: List[Any]) -> List[str]:
+    """Return names that are the same on all workers where only the numbers differ that gluon counts up."""
+    return without_counters([param.name for param in params])
 
 
 def _declared(entries: List[List[Any]]) -> List[List[Any]]:
