@@ -27,9 +27,10 @@ def cause(*tasks):
     ([task(1), task(2)], 0),
     ([task(-signal.SIGTERM), task(0), task(3)], 2),
     ([task(143, True), task(255, True), task(1, True)], 2),
-    ([task(143), task(1)], 0),
+    ([task(143), task(1)], 1),
+    ([task(143)], 0),
     ([task(255), task(1)], 0),
     ([task(255, True)], 0)],
-    ids=['itself', 'an echo', 'echoes over ssh', 'a status of 143', 'a status of 255', 'ssh alone'])
+    ids=['itself', 'an echo', 'echoes over ssh', 'told to end', 'told to end, alone', 'a status of 255', 'ssh alone'])
 def test_a_process_that_was_ended_by_another_is_not_the_cause(tasks, which):
     assert cause(*tasks) == which
