@@ -9,7 +9,7 @@ from .registry import ENTRIES
 #: Reasons, by patterns of names; the first that fits counts.
 REASONS = {
     'drawn under another name or by a layer': (
-        r'BatchNorm|linalg_\w+|contrib\.ctc_loss|random\.shuffle|RNN|sparse\.\w+'),
+        r'BatchNorm|InstanceNorm|linalg_\w+|contrib\.ctc_loss|random\.shuffle|RNN|sparse\.\w+'),
     'for row_sparse tables, which are outside of what is split': r'contrib\.SparseEmbedding',
     'former versions, which Gluon does not call': r'\w+_v1',
     'gives other types than real numbers': r'random\.multinomial|sample_multinomial',
