@@ -171,12 +171,14 @@ class Program:
         self.symbol = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)))
 
     def _leading(self) -> List[Any]:
-        """An element of the smallest weight that learns.
+        """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.
 
-        MXNet runs the backward passes of several calls in the order in which it comes to what needs them, from the
-        first input on.  If that is a weight, which all calls share, the last call comes first, as in a network that is
-        not split; it may not be what a call has for itself.
+        MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
+        is a weight, which all calls share, the last call comes first; if it is data, the first call.
         """
+        first = next((one for one in self.graph.operators if one.op == 'null' and one.number in self._learning), None)
+        if first is not None and not self.graph.is_parameter(first.number):
+            return []
         sizes = [(size_of(self.parts.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
                  if one.number in self._learning and self.graph.is_parameter(one.number)
                  and self.rank in self.parts.weights.boxes(one.name) and one.number not in self.graph.tables]

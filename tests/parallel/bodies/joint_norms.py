@@ -115,6 +115,8 @@ CASES = {
     'global statistics': (lambda: Layers(norm(use_global_stats=True)), IMAGES, DATA),
     'frozen': (lambda: Layers(frozen), IMAGES, STRIPS), 'of data': (lambda: Layers(norm(), first=False), IMAGES, DATA),
     'of data, frozen': (lambda: Layers(frozen, first=False), IMAGES, DATA),
+    'of data with gradients': (lambda: Layers(norm(), first=False), IMAGES, DATA),
+    'data with gradients': (lambda: Layers(norm()), IMAGES, DATA),
     'several readers': (Residual, IMAGES, DATA), 'several readers, height': (Residual, IMAGES, STRIPS),
     'dense': (Dense, (7, 5), DATA),
     'shared': (lambda: Shared((0, 1, 2)), SIZES, DATA), 'shared, height': (lambda: Shared((0, 1, 2)), SIZES, STRIPS),
@@ -122,7 +124,11 @@ CASES = {
     'on itself': (OnItself, IMAGES, DATA), 'on itself, height': (OnItself, IMAGES, STRIPS)}
 
 
-def train(net, shapes, dtype, kvstore):
+#: Cases in which the data has gradients: then the first call's averages are updated first.
+OF_DATA = ('of data with gradients', 'data with gradients')
+
+
+def train(net, shapes, dtype, kvstore, input_grad=False):
     """Outputs of a network while it is trained, twice in each step, and of inference."""
     samples = getattr(net, 'samples', slice(None))
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.0002, 'momentum': 0.9}, kvstore=kvstore)
@@ -130,6 +136,8 @@ def train(net, shapes, dtype, kvstore):
     for _ in range(STEPS):
         data = [[mx.nd.array((draw.normal(size=shape) * (1 + at) + at)[samples], dtype=dtype) for shape in shapes]
                 for at in range(2)]
+        for array in sum(data, []) if input_grad else []:
+            array.attach_grad()
         with autograd.record():
             outputs = [net(*one) for one in data]
             loss = sum((output ** 2).sum() for output in outputs)
@@ -152,9 +160,10 @@ def apart(name, dtype):
         net.cast(dtype)
         net.initialize(mx.init.Xavier())
         nets.append(net)
-    expected, _ = train(nets[0], shapes, dtype, None)
-    net = mxhybrid.parallelize(nets[1], plan, data, dtype=dtype)
-    found, samples = train(net, shapes, dtype, mxhybrid.create())
+    input_grad = name in OF_DATA
+    expected, _ = train(nets[0], shapes, dtype, None, input_grad)
+    net = mxhybrid.parallelize(nets[1], plan, data, dtype=dtype, input_grad=input_grad)
+    found, samples = train(net, shapes, dtype, mxhybrid.create(), input_grad)
     outputs = max(float(np.abs(mine - whole[samples]).max() / np.abs(whole).max()) for mine, whole in
                   zip(found, expected))
     values = 0.0
