@@ -250,12 +250,11 @@ class Program:
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
         composed = self._composed.get(one.op)
-        if composed is not None and not composed.applies(self.graph, one, self.parts.splits[one.number]):
-            composed = None
-        if composed is not None or self.rank in parts and parts[self.rank].build is not None:
+        is_joint = composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number])
+        if is_joint or self.rank in parts and parts[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.
             given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
-        if composed is not None:
+        if is_joint:
             made = composed.build(self, one, given)
             if self.rank in parts:
                 self._local[one.number, 0] = made
