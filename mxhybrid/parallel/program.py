@@ -249,7 +249,7 @@ class Program:
                 shared.append(self._readers[entry] > 1)
         for output in range(one.outputs):
             self._layouts[one.number, output] = self.parts.layout(one, output)
-        composed = self._composed.get(one.op)
+        composed: Any = self._composed.get(one.op)
         is_joint = composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number])
         if is_joint or self.rank in parts and parts[self.rank].build is not None:
             # It may read an input several times, of which others would have to know.
