@@ -233,7 +233,7 @@ OPERATORS = {
     'squeeze and flatten': (lambda x: mx.sym.Flatten(mx.sym.squeeze(mx.sym.tanh(x), axis=1)), [(REALS, (5, 1, 3, 2))]),
     'casts of AMP': (lambda x: mx.sym.cast(mx.sym.elemwise_add(*mx.sym.amp_multicast(
         mx.sym.tanh(mx.sym.amp_cast(mx.sym.cast(x, dtype='float32'), dtype='float32')), mx.sym.cast(x, dtype='float32'),
-        num_outputs=2)), dtype='float64'), [(REALS, (4, 3))]),
+        num_outputs=2)), dtype='float64'), [(SINGLE, (4, 3))]),
     'slices': (lambda x: mx.sym.concat(*[part * weight for weight, part in enumerate(mx.sym.SliceChannel(
         mx.sym.slice_axis(mx.sym.tanh(x), axis=1, begin=1, end=5), num_outputs=2, axis=1))], dim=2),
         [(REALS, (4, 6, 3))]),
