@@ -77,6 +77,9 @@ class ProgramWatch:
                 array = arrays[names[name]] = arrays['%s_0' % name].copy() if one.is_weight and number else _values(one)
                 if one.learns:
                     array.attach_grad(stype='row_sparse' if one.is_table else None)
+        if not arrays:  # MXNet compiles no graph without inputs
+            arrays['unused'] = mx.nd.zeros(1)
+            outputs.append(mx.sym.identity(mx.sym.var('unused', shape=(1,))))
         symbol = mx.sym.Group(outputs)
         self._call = mx.nd.CachedOp(symbol, COMPILED)
         self._arrays = [arrays[name] for name in symbol.list_inputs()]

@@ -175,7 +175,7 @@ def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
     keys = PartKeys(graph, COMPOSED[True])
     assert keys.goes_back(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
     inputs = keys.program(one, place(graph, one)).inputs
-    ids = graph.operators[one.inputs[at][0]].name + '_output0'
+    ids = '%s_output0_of_%d' % (graph.operators[one.inputs[at][0]].name, one.inputs[at][0])
     assert {name for name, value in inputs.items() if not value.learns} == {ids}
     profiles = Profiles(str(tmp_path / 'profiles.json'))
     assert min(profiles.part(graph, one, place(graph, one))) > 0
