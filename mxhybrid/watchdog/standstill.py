@@ -28,7 +28,8 @@ class Standstill:
         """Return why the job must end, for the monitor to say; None while it may go on."""
         running = [peer for peer in workers if not peer.has_ended]
         waiting = [peer for peer in running if peer.waits_for is not None]
-        if not waiting or any(peer.busy for peer in running):
+        # A worker that has made no call yet joins the job, which has a deadline of its own.
+        if not waiting or any(peer.busy or not peer.calls for peer in running):
             self._patience = self._limits.silence
             return None
         odd = difference_of_calls({peer.rank: peer.log for peer in workers})

@@ -72,6 +72,12 @@ def test_workers_that_wait_after_other_calls_are_named_with_them(caplog):
     assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
 
 
+def test_workers_that_join_have_another_deadline():
+    watch = Watch(2, worker0='a', worker1='b')
+    joining = {'calls': 0, 'call': '', 'log': [1, []], 'waiting': AN_ARRAY}
+    assert watch.wait(200, watch.peers, worker0=joining, worker1=joining) is None
+
+
 def test_workers_that_wait_after_the_same_calls_end_too():
     watch = Watch(2, worker0='a', worker1='b')
     verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
