@@ -132,6 +132,28 @@ def _run_side(directory: Path, side: str, names: List[str], job: Optional[Dict[s
     return found
 
 
+def await_end(running: Any, notes: Callable[[], List[Path]], limit_s: float) -> Any:
+    """Wait until a job ends; return its result, or an Outcome if it hangs or does not end in order.
+
+    A job hangs if none of the files that `notes` lists changes for `limit_s` seconds.
+    """
+    last_times, last_change = None, time.monotonic()
+    while running.poll() is None:
+        times = [path.stat().st_mtime_ns for path in notes()]
+        if times != last_times:
+            last_times, last_change = times, time.monotonic()
+        elif time.monotonic() > last_change + limit_s:
+            try:
+                running.wait(0)
+            except AssertionError as error:
+                return Outcome('hangs', str(error))
+        time.sleep(_POLL_S)
+    try:
+        return running.wait(5, grace=20)
+    except AssertionError as error:
+        return Outcome('dies', str(error))
+
+
 def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optional[Outcome]:
     """Run the body to its end; what became of it, None if it ended well."""
     job = job or {'launcher': 'none', 'workers': 1, 'servers': 1, 'wire': 'auto'}
@@ -139,21 +161,9 @@ def _run_job(directory: Path, side: str, job: Optional[Dict[str, Any]]) -> Optio
            'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, job['launcher'], workers=job['workers'], servers=job['servers'], args=[directory, side],
                    env=env) as running:
-        last, since = None, time.monotonic()
-        while running.poll() is None:
-            now = [path.stat().st_mtime_ns for path in _progress(directory, side)]
-            if now != last:
-                last, since = now, time.monotonic()
-            elif time.monotonic() > since + EVENT_S:
-                try:
-                    running.wait(0)
-                except AssertionError as error:
-                    return Outcome('hangs', str(error))
-            time.sleep(_POLL_S)
-        try:
-            result = running.wait(5, grace=20)
-        except AssertionError as error:
-            return Outcome('dies', str(error))
+        result = await_end(running, lambda: _progress(directory, side), EVENT_S)
+    if isinstance(result, Outcome):
+        return result
     if result.returncode:
         return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, result.tail(60)))
     if 'Exception ignored' in result.output:

@@ -3,21 +3,18 @@ import json
 import re
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Dict, List
 
 from lab.jobs import start_job
 from lab.processes import PATIENCE
 
-from ..runner import Outcome
+from ..runner import Outcome, await_end
 
 BODY = Path(__file__).resolve().parent / 'body.py'
 
 #: Seconds that a worker may take from one note to the next, or to start.
 NOTE_S = 40.0
-
-_POLL_S = 0.05
 
 
 def run_all(programs: List[Dict[str, Any]]) -> List[Outcome]:
@@ -75,21 +72,9 @@ def _run_job(directory: Path, names: List[str], workers: int) -> Any:
     (directory / 'programs.job').write_text(json.dumps(names))
     env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': '20', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, 'horovodrun', workers=workers, args=[directory], env=env) as running:
-        last, since = None, time.monotonic()
-        while running.poll() is None:
-            now = [path.stat().st_mtime_ns for path in sorted(directory.glob('progress.job.?'))]
-            if now != last:
-                last, since = now, time.monotonic()
-            elif time.monotonic() > since + NOTE_S * PATIENCE:
-                try:
-                    running.wait(0)
-                except AssertionError as error:
-                    return Outcome('hangs', str(error))
-            time.sleep(_POLL_S)
-        try:
-            result = running.wait(5, grace=20)
-        except AssertionError as error:
-            return Outcome('dies', str(error))
+        result = await_end(running, lambda: sorted(directory.glob('progress.job.?')), NOTE_S * PATIENCE)
+    if isinstance(result, Outcome):
+        return result
     if result.returncode:
         return Outcome('dies', 'the job ended with status %d:\n%s' % (result.returncode, _cause(result.output)))
     return None
