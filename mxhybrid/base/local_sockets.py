@@ -162,7 +162,7 @@ def connect(name: str) -> Connection:
     """Connect to the :class:`Listener` of that name, of the same host and user; Left where there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        # Who connects waits while others, of any user, fill the queue.
+        # A connecting process waits while processes of any user fill the queue.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', _CONNECT_S, 0))
         sock.connect(b'\0' + os.fsencode(name))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', 0, 0))

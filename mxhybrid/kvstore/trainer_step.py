@@ -220,9 +220,9 @@ class Steps:
     def make_store(self, original: Callable[[], None]) -> None:
         """Around ``Trainer._init_kvstore``: the store learns names, and takes over what was given up (collective)."""
         trainer = self._trainer
-        given = trainer._kvstore_params['kvstore']
-        if isinstance(given, Hybrid):
-            given.serve_trainer(trainer)
+        requested_store = trainer._kvstore_params['kvstore']
+        if isinstance(requested_store, Hybrid):
+            requested_store.serve_trainer(trainer)
         self._has_parts = len(whole(trainer._params)) < len(trainer._params)
         if self._has_parts:
             check_optimizer(trainer.optimizer)

@@ -37,34 +37,34 @@ def _info(kind: str, *settings: Any) -> str:
 
 
 def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
-    """The symbol of mean and variance of each channel of data, of shape (1, 2, channels)."""
+    """Return the symbol of mean and variance of each channel of data, of shape (1, 2, channels)."""
     return symbol_function('_NDArray')(data, info=_info('moments', len(shape), tuple(map(int, shape)), axis), name=name)
 
 
 def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], channels: int, epsilon: float, name: str
              ) -> List[Any]:
-    """The symbols of scale, shift, joint mean and joint variance of each channel.
+    """Return the symbols of scale, shift, joint mean and joint variance of each channel.
 
     `moments` are those of several parts, of shape (parts, 2, channels); `shares` say how many of all elements each part
-    has.  Normalised is data * scale + shift.  The joint mean and variance have no gradient.
+    has.  Normalised data is data * scale + shift.  The joint mean and variance have no gradient.
     """
     info = _info('joint', len(shares), tuple(map(float, shares)), channels, float(epsilon))
     return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
 
 
 class NextAverage(NamedTuple):
-    """What a running average is to be next.
+    """The next value of a running average.
 
     Attributes
     ----------
     following : Symbol
-        An input of the graph, whose gradient is the next value, and written.
+        An input of the graph; its gradient is the next value, which replaces what is there.
     average : Symbol
         The average, which may be an input of the graph.
     values : sequence of Symbol
-        What goes into it, without a gradient.
+        The statistics that go into it; they have no gradient.
     factors : sequence of float
-        Of the average and of the values.
+        The factor of the average, then those of the values.
     channels : int
     """
 
@@ -76,8 +76,8 @@ class NextAverage(NamedTuple):
 
 
 def next_averages(every: Sequence[NextAverage]) -> Any:
-    """The symbol of a number without a meaning; backward passes compute next averages, whatever that is needed for."""
-    inputs = [one for each in every for one in (each.following, each.average, *each.values)]
+    """Return the symbol of a number without a meaning, whose backward pass computes the next averages."""
+    inputs = [symbol for each in every for symbol in (each.following, each.average, *each.values)]
     info = _info('average', len(every), tuple(each.channels for each in every),
                  tuple(len(each.factors) for each in every),
                  tuple(float(factor) for each in every for factor in each.factors))

@@ -457,7 +457,7 @@ void* lane_exchange_operator_new(void* forward, void* backward, int given_dimens
                                 reinterpret_cast<lane::PushFunction>(push));
   }, nullptr);
 }
-/// What MXNet's operator _NDArray takes as `info`.
+/// The attribute `info` of MXNet's operator _NDArray.
 const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
 /// No graph calls it any more.
 void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
@@ -485,7 +485,7 @@ void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const
     return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(made), functions_of(get_data, free)));
   }, nullptr);
 }
-/// What MXNet's operator _NDArray takes as `info`.
+/// The attribute `info` of MXNet's operator _NDArray.
 const void* lane_array_operator_info(void* made) { return static_cast<ArrayOperator*>(made)->info(); }
 
 // ---------------------------------------------------------------------------------------------------------- bundles
