@@ -78,7 +78,7 @@ class ProgramWatch:
                 if one.learns:
                     array.attach_grad(stype='row_sparse' if one.is_table else None)
         if not arrays:  # MXNet compiles no graph without inputs
-            arrays['unused'] = mx.nd.zeros(1)
+            arrays['unused'] = mx.nd.zeros(1, ctx=mx.cpu())
             outputs.append(mx.sym.identity(mx.sym.var('unused', shape=(1,))))
         symbol = mx.sym.Group(outputs)
         self._call = mx.nd.CachedOp(symbol, COMPILED)
