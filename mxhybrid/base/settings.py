@@ -1,7 +1,7 @@
 """Every setting: its environment variable, default, check, meaning and scope, declared once.
 
 A keyword of :func:`mxhybrid.create` wins over the environment variable, which wins over what a plan says
-(:mod:`mxhybrid.parallel.store_plan`), which wins over the default.
+(:mod:`mxhybrid.parallel.plans.store_plan`), which wins over the default.
 """
 import fnmatch
 import glob

@@ -132,7 +132,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
-    from ..parallel.traced import traced
+    from ..parallel.ops.tracing import traced
     from ..planner.formula_table import draw_formula, formula_rows, formula_table, layer_formula_table
     from ..planner.formulas import PAPER_NETWORK, network_of
     from ..planner.layer_sizes import sizes_of
@@ -187,8 +187,8 @@ class _Planning:
 
     def run(self) -> int:
         """Predict, compare or search."""
-        from ..parallel.plan_files import load
-        from ..parallel.plan_kinds import data_parallel
+        from ..parallel.plans.plan_json import load
+        from ..parallel.plans.strategies import data_parallel
 
         given, planner = self._given, self._planner
         # All are looked at before operators are timed for any.
@@ -219,7 +219,7 @@ class _Planning:
 
     def _tell(self, found: Any) -> None:
         """What a search has come to."""
-        from ..parallel.plan_kinds import data_parallel
+        from ..parallel.plans.strategies import data_parallel
 
         self._show(found.plan, found.prediction)
         before = found.others['data parallel']
@@ -257,7 +257,7 @@ class _Planning:
         return found
 
     def _compare(self, plans: Dict[str, Any]) -> None:
-        from ..parallel.plan_kinds import data_parallel
+        from ..parallel.plans.strategies import data_parallel
 
         rows = []
         for name, plan in {'data parallel': data_parallel(), **plans}.items():
@@ -266,7 +266,7 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _show(self, plan: Any, prediction: Any) -> None:
-        from ..parallel.report import note_lines
+        from ..parallel.runtime.layout_table import note_lines
         from ..planner.prediction_table import prediction_table, store_lines
 
         planner = self._planner
@@ -280,8 +280,8 @@ class _Planning:
 
     def _write(self, plan: Any, prediction: Any) -> None:
         """The files that were asked for."""
-        from ..parallel.plan_files import save
-        from ..parallel.program import Parts
+        from ..parallel.plans.plan_json import save
+        from ..parallel.runtime.rank_program import Parts
         from ..planner.plan_picture import picture_of, write_picture
         from ..planner.timeline_files import draw_gantt, write_timeline
 

@@ -11,16 +11,16 @@ from ..base.log import get_logger
 from ..base.text import seconds_text
 from ..job.join import member
 from ..kvstore.hybrid import Hybrid
-from ..parallel.block import Parallel, split_network
-from ..parallel.boxes import shape_of
-from ..parallel.graph import Graph
-from ..parallel.network_outline import outline_of
-from ..parallel.plan import Plan
-from ..parallel.plan_files import from_json
-from ..parallel.plan_kinds import data_parallel
-from ..parallel.shares import Shares
-from ..parallel.team import Team, team_of
-from ..parallel.traced import TracedNetwork, traced
+from ..parallel.ops.graph import Graph
+from ..parallel.ops.tracing import TracedNetwork, traced
+from ..parallel.plans.plan import Plan
+from ..parallel.plans.plan_json import from_json
+from ..parallel.plans.strategies import data_parallel
+from ..parallel.redistribution.worker_group import Team, team_of
+from ..parallel.runtime.input_shards import Shares
+from ..parallel.runtime.network_outline import outline_of
+from ..parallel.runtime.parallel_block import Parallel, split_network
+from ..parallel.sharding.box import shape_of
 from .cluster import Cluster, load
 from .planning import SEARCH_SECONDS, Planner, settled_random
 from .profiles import Profiles

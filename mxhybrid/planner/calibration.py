@@ -14,7 +14,7 @@ from ..base.errors import InputError
 from ..base.log import get_logger
 from ..job.job import Job
 from ..kvstore import hooks
-from ..parallel.team import team_of
+from ..parallel.redistribution.worker_group import team_of
 from .cluster import Bucket, Cluster, Host, TransferCost
 from .core_speeds import CoreSpeeds
 from .core_time import CoreWatch, Taken

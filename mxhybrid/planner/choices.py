@@ -8,10 +8,10 @@ import itertools
 from typing import Dict, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 from ..base.settings import TablePlan
-from ..parallel.graph import Operator
-from ..parallel.plan import Plan, spread
-from ..parallel.rule_table import rule_of
-from ..parallel.split import Split, whole_on
+from ..parallel.ops.graph import Operator
+from ..parallel.ops.registry import rule_of
+from ..parallel.plans.plan import Plan, spread
+from ..parallel.sharding.split import Split, whole_on
 from .step_graph import StepGraph
 
 #: They decide.

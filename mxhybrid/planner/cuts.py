@@ -5,12 +5,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from ..parallel.boxes import Box, full, shape_of
-from ..parallel.composed import COMPOSED
-from ..parallel.graph import Graph, Operator
-from ..parallel.rule import OperatorPart
-from ..parallel.rule_table import rule_of
-from ..parallel.split import PartPlace, Split
+from ..parallel.ops.collective_ops import COMPOSED
+from ..parallel.ops.graph import Graph, Operator
+from ..parallel.ops.registry import rule_of
+from ..parallel.ops.rule import OperatorPart
+from ..parallel.sharding.box import Box, full, shape_of
+from ..parallel.sharding.split import PartPlace, Split
 from .flows import Placed, as_array
 
 

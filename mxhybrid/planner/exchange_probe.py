@@ -5,13 +5,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from ..parallel.boxes import Box, shape_of
-from ..parallel.exchange import Exchange
-from ..parallel.exchange_node import ExchangeNode
-from ..parallel.held import WeightBox
-from ..parallel.layout import Layout
-from ..parallel.program import COMPILED
-from ..parallel.team import Team
+from ..parallel.redistribution.exchange import Exchange
+from ..parallel.redistribution.exchange_op import ExchangeNode
+from ..parallel.redistribution.worker_group import Team
+from ..parallel.runtime.rank_program import COMPILED
+from ..parallel.runtime.sharded_parameters import WeightBox
+from ..parallel.sharding.box import Box, shape_of
+from ..parallel.sharding.layout import Layout
 
 #: Numbers that a chain, or a sum, may have.
 _NUMBERS = 64

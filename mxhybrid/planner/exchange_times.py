@@ -3,7 +3,7 @@ import time
 from typing import Callable, List
 
 from ..job.job import Job
-from ..parallel.team import Team
+from ..parallel.redistribution.worker_group import Team
 from .core_time import CoreWatch, Taken
 from .exchange_probe import ExchangeChain, Step
 

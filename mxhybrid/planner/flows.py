@@ -1,11 +1,13 @@
-"""What an exchange moves between ranks: the bytes of :func:`mxhybrid.parallel.layout.messages`, for many ranks at once.
+"""The bytes that a redistribution moves between ranks, for many ranks at once.
+
+They are those of :func:`mxhybrid.parallel.sharding.layout.messages`.
 """
 import itertools
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..parallel.boxes import Box
+from ..parallel.sharding.box import Box
 from .block import array_address
 
 _NUMBERS = itertools.count()

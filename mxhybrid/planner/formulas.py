@@ -25,8 +25,8 @@ import math
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from ..base.errors import InputError
-from ..parallel.plan import Plan
-from ..parallel.plan_kinds import Layers
+from ..parallel.plans.plan import Plan
+from ..parallel.plans.strategies import Layers
 from .cluster import Cluster
 from .layer_sizes import LayerSizes
 

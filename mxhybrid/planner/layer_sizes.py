@@ -5,7 +5,7 @@ from typing import Iterable, List, Sequence, Set, Tuple
 import numpy as np
 
 from ..base.errors import InputError
-from ..parallel.graph import Graph, Operator
+from ..parallel.ops.graph import Graph, Operator
 
 #: What a layer is to the formulas.  ``other`` has weights that are summed over all ranks, and is not split otherwise.
 LAYER_KINDS = ('convolution', 'dense', 'other')
@@ -97,7 +97,7 @@ def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[Layer
 
     Parameters
     ----------
-    graph : mxhybrid.parallel.graph.Graph
+    graph : mxhybrid.parallel.ops.graph.Graph
     batch : int
         Samples of the joint batch that the graph's shapes are of.
     frozen : iterable of str, optional

@@ -9,11 +9,11 @@ from typing import Any, Dict, Optional, Set, Tuple
 import mxnet as mx
 
 from ..native.symbols import symbol_function
-from ..parallel.boxes import Box, shape_of
-from ..parallel.graph import Entry, Graph, Operator
-from ..parallel.program import Parts
-from ..parallel.rule_table import indices
-from ..parallel.split import PartPlace, Split
+from ..parallel.ops.graph import Entry, Graph, Operator
+from ..parallel.ops.registry import indices
+from ..parallel.runtime.rank_program import Parts
+from ..parallel.sharding.box import Box, shape_of
+from ..parallel.sharding.split import PartPlace, Split
 from .still import StillProgram, still
 
 
@@ -108,7 +108,7 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
     learning, blocked : set of int
         Where in `graph` gradients go back to, and what comes in a layout of oneDNN's.
     composed : dict
-        As for :class:`mxhybrid.parallel.program.Program`.
+        As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     whole : PartPlace, optional
         The part, where `place` is a piece of it: then it is composed as that is.
     """

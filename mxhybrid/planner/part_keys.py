@@ -8,11 +8,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from ..parallel.boxes import shape_of
-from ..parallel.graph import Graph, Operator
-from ..parallel.rule import OperatorPart
-from ..parallel.rule_table import indices, rule_of
-from ..parallel.split import PartPlace
+from ..parallel.ops.graph import Graph, Operator
+from ..parallel.ops.registry import indices, rule_of
+from ..parallel.ops.rule import OperatorPart
+from ..parallel.sharding.box import shape_of
+from ..parallel.sharding.split import PartPlace
 from .cuts import geometry_of
 from .lone_part import blocked_in, can_be_blocked, degrees_of, lone_part, stand_in
 from .still import Input, StillProgram, learning
@@ -31,7 +31,7 @@ class PartKeys:
     ----------
     graph : Graph
     composed : dict
-        As for :class:`mxhybrid.parallel.program.Program`.
+        As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     flows, frozen : set of str
         Inputs through which gradients go back, and parameters that have none.
     """

@@ -1,10 +1,10 @@
 """Pieces of parts that are too large to be timed here: a part takes as many times as long as it has more to do."""
 from typing import NamedTuple, Optional
 
-from ..parallel.graph import Graph, Operator
-from ..parallel.rule import with_range
-from ..parallel.rule_table import rule_of
-from ..parallel.split import PartPlace
+from ..parallel.ops.graph import Graph, Operator
+from ..parallel.ops.registry import rule_of
+from ..parallel.ops.rule import with_range
+from ..parallel.sharding.split import PartPlace
 from .roofline import Work, work_of
 
 #: What half of a piece reads and writes at most, of what all of it does: half of the channels are made of all that is

@@ -8,10 +8,10 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from ..base.errors import InputError
 from ..base.files import write_atomically
 from ..base.text import seconds_text, size_text
-from ..parallel.dimensions import Dimensions
-from ..parallel.layout import bytes_between, messages
-from ..parallel.program import Parts
-from ..parallel.report import layout_words, rank_words
+from ..parallel.ops.dimension_names import Dimensions
+from ..parallel.runtime.layout_table import layout_words, rank_words
+from ..parallel.runtime.rank_program import Parts
+from ..parallel.sharding.layout import bytes_between, messages
 
 #: A box in pixels, and the space between two.
 _WIDTH, _HEIGHT, _ASIDE, _BELOW = 250, 44, 20, 40
@@ -44,9 +44,9 @@ def picture_of(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[s
 
     Parameters
     ----------
-    parts : mxhybrid.parallel.program.Parts
+    parts : mxhybrid.parallel.runtime.rank_program.Parts
         A network and the split of each operator.
-    dimensions : mxhybrid.parallel.dimensions.Dimensions
+    dimensions : mxhybrid.parallel.ops.dimension_names.Dimensions
     seconds : dict of str to float, optional
         What the slowest part of an operator computes, forward and backward, by label.
     """

@@ -4,7 +4,7 @@ from typing import Any, Dict, Hashable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.settings import TablePlan
-from ..parallel.split import Split
+from ..parallel.sharding.split import Split
 from .choices import Choices
 from .problem import Limit
 from .simulator import Simulation

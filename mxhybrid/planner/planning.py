@@ -12,17 +12,17 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..base.settings import TablePlan
-from ..parallel.composed import COMPOSED
-from ..parallel.graph import Operator
-from ..parallel.plan import Plan
-from ..parallel.plan_files import as_plan
-from ..parallel.plan_kinds import Explicit, data_parallel, grid, one_weird_trick
-from ..parallel.rule import OperatorPart
-from ..parallel.rule_table import rule_of
-from ..parallel.shares import Shares
-from ..parallel.split import PartPlace, Split
-from ..parallel.store_plan import StorePlan
-from ..parallel.traced import traced
+from ..parallel.ops.collective_ops import COMPOSED
+from ..parallel.ops.graph import Operator
+from ..parallel.ops.registry import rule_of
+from ..parallel.ops.rule import OperatorPart
+from ..parallel.ops.tracing import traced
+from ..parallel.plans.plan import Plan
+from ..parallel.plans.plan_json import as_plan
+from ..parallel.plans.store_plan import StorePlan
+from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
+from ..parallel.runtime.input_shards import Shares
+from ..parallel.sharding.split import PartPlace, Split
 from .choices import Choices
 from .cluster import Cluster, load as load_cluster
 from .formulas import best_choices, network_of, split_plan

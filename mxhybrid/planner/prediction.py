@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.settings import TablePlan
-from ..parallel.split import Split
+from ..parallel.sharding.split import Split
 from .simulated_tasks import SimulatedTask, Where
 from .simulator import Simulation, Times
 from .step_blocks import StepBlocks

@@ -2,9 +2,9 @@
 from typing import List, Mapping
 
 from ..base.text import aligned, seconds_text, size_text
-from ..parallel.plan import Plan
-from ..parallel.report import layout_words, rank_words
-from ..parallel.split import Split
+from ..parallel.plans.plan import Plan
+from ..parallel.runtime.layout_table import layout_words, rank_words
+from ..parallel.sharding.split import Split
 from .path_words import path_words
 from .planning import Planner
 from .prediction import Prediction

@@ -12,16 +12,16 @@ import mxnet as mx
 
 from ..base.errors import InputError
 from ..base.files import locked_within, write_atomically
-from ..parallel import (
+from ..parallel.ops import (
     aligned_rules,
     attention_rules,
-    composed,
+    collective_ops,
     copy_rules,
     layer_rules,
     loss_rules,
-    program,
     shape_rules,
 )
+from ..parallel.runtime import rank_program
 from . import lone_part, part_keys, pieces, reference, still, stopwatch
 
 FORMAT = 'mxhybrid.profiles 2'
@@ -34,8 +34,8 @@ SECTIONS = {'parts': 4, 'programs': 2, 'reference': 3}
 _LOCK_S = 5.0
 
 #: Modules by which it is decided what a part is made of, and how it is timed.
-_MODULES = (aligned_rules, attention_rules, composed, copy_rules, layer_rules, lone_part, loss_rules, part_keys, pieces,
-            program, reference, shape_rules, still, stopwatch)
+_MODULES = (aligned_rules, attention_rules, collective_ops, copy_rules, layer_rules, lone_part, loss_rules, part_keys,
+            pieces, rank_program, reference, shape_rules, still, stopwatch)
 
 
 @functools.lru_cache(None)

@@ -13,13 +13,13 @@ from tqdm import tqdm
 from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.text import size_text
-from ..parallel.boxes import Box
-from ..parallel.composed import COMPOSED
-from ..parallel.graph import Entry, Graph, Operator
-from ..parallel.program import Parts
-from ..parallel.rule import OperatorPart
-from ..parallel.rule_table import rule_of
-from ..parallel.split import PartPlace
+from ..parallel.ops.collective_ops import COMPOSED
+from ..parallel.ops.graph import Entry, Graph, Operator
+from ..parallel.ops.registry import rule_of
+from ..parallel.ops.rule import OperatorPart
+from ..parallel.runtime.rank_program import Parts
+from ..parallel.sharding.box import Box
+from ..parallel.sharding.split import PartPlace
 from .part_keys import PartKeys
 from .pieces import Piece, piece_of
 from .profile_file import default_path, merge_profiles, read_profiles
@@ -53,7 +53,7 @@ class Profiles:
     measure : bool, optional
         Whether what the file lacks is measured; else it is estimated.
     composed : dict, optional
-        What operators are several where they are split, see :mod:`mxhybrid.parallel.composed`.
+        What operators are several where they are split, see :mod:`mxhybrid.parallel.ops.collective_ops`.
     keep_busy : bool, optional
         Whether times are kept that were measured while other programs computed, which makes them too long; by default
         they count for this object only, and a warning says so.
@@ -192,7 +192,7 @@ class Profiles:
     def program(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                 outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PartSeconds:
         """What a rank's whole program takes but for its exchanges; the parameters are those of
-        :class:`mxhybrid.parallel.program.Program`.
+        :class:`mxhybrid.parallel.runtime.rank_program.Program`.
         """
         made = still(parts, rank, inputs, outputs, self._composed, flows, frozen)
         key = _digest(made)

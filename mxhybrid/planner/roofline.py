@@ -8,9 +8,9 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from ..parallel.boxes import shape_of, size_of
-from ..parallel.graph import Graph, Operator
-from ..parallel.rule import OperatorPart
+from ..parallel.ops.graph import Graph, Operator
+from ..parallel.ops.rule import OperatorPart
+from ..parallel.sharding.box import shape_of, size_of
 
 #: A core that is nobody's: only how two parts compare counts.
 _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10

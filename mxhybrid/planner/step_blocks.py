@@ -4,8 +4,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 import numpy as np
 
 from ..base.settings import TablePlan
-from ..parallel.graph import Entry
-from ..parallel.split import Split
+from ..parallel.ops.graph import Entry
+from ..parallel.sharding.split import Split
 from .block import Block, Read
 from .machine import Core, Ends, Load
 from .step_graph import SCRIPT

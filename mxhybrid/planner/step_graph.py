@@ -1,10 +1,10 @@
 """What follows from a network alone: who reads what, through what gradients flow, which weights an operator needs."""
 from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
-from ..parallel.dimensions import Dimensions
-from ..parallel.graph import Entry, Graph, Operator
-from ..parallel.rule_table import indices, is_elementwise
-from ..parallel.shares import Shares
+from ..parallel.ops.dimension_names import Dimensions
+from ..parallel.ops.graph import Entry, Graph, Operator
+from ..parallel.ops.registry import indices, is_elementwise
+from ..parallel.runtime.input_shards import Shares
 
 #: Stands for the script, which gives data and takes outputs.
 SCRIPT = -1

@@ -8,13 +8,13 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from ..base.settings import TablePlan
-from ..parallel.boxes import Box
-from ..parallel.graph import Entry, Operator
-from ..parallel.layout import owners
-from ..parallel.rule import OperatorPart, with_range
-from ..parallel.rule_table import indices
-from ..parallel.split import PartPlace, Split
-from ..parallel.weights import Weights
+from ..parallel.ops.graph import Entry, Operator
+from ..parallel.ops.registry import indices
+from ..parallel.ops.rule import OperatorPart, with_range
+from ..parallel.sharding.box import Box
+from ..parallel.sharding.layout import owners
+from ..parallel.sharding.split import PartPlace, Split
+from ..parallel.sharding.weight_layout import Weights
 from .compiled_transfers import fastest_transfers
 from .cuts import Cut, PlacedCut, all_of, geometry_of
 from .flows import Moved, Placed, Unit
@@ -234,7 +234,7 @@ class StepModel:
         return found
 
     def _is_there(self, have: Placed, partial: bool, wanted: Placed, is_output: bool) -> bool:
-        """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.program.Program` has it."""
+        """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.runtime.rank_program.Program` has it."""
         if partial:
             return False
         found = self._once(('has', have.number, wanted.number), self._transfers.has, have, wanted)

@@ -5,12 +5,12 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 
-from ..parallel.boxes import Box, shape_of
-from ..parallel.exchange import Exchange
-from ..parallel.graph import Entry, Graph, Operator
-from ..parallel.layout import Layout
-from ..parallel.program import Parts, Program
-from ..parallel.rule_table import indices
+from ..parallel.ops.graph import Entry, Graph, Operator
+from ..parallel.ops.registry import indices
+from ..parallel.redistribution.exchange import Exchange
+from ..parallel.runtime.rank_program import Parts, Program
+from ..parallel.sharding.box import Box, shape_of
+from ..parallel.sharding.layout import Layout
 
 
 class Input(NamedTuple):
@@ -62,7 +62,7 @@ class _StillNode:
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """As :meth:`mxhybrid.parallel.program.AnyNode.symbol`."""
+        """As :meth:`mxhybrid.parallel.runtime.rank_program.AnyNode.symbol`."""
         if given is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
         shape = self.exchange.shapes[1]
@@ -82,7 +82,7 @@ class _OneRank(Program):
     """
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
-        """As :meth:`mxhybrid.parallel.program.Program.exchange`."""
+        """As :meth:`mxhybrid.parallel.runtime.rank_program.Program.exchange`."""
         return super().exchange(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank}, *more,
                                 **others)
 
@@ -90,7 +90,7 @@ class _OneRank(Program):
 def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, List[Dict[int, Box]]],
           composed: Dict[str, Any], flows: Any = (), frozen: Any = ()) -> StillProgram:
     """A rank's program without its exchanges; the parameters are those of
-    :class:`mxhybrid.parallel.program.Program`.
+    :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     """
     graph = parts.graph
     nodes: Dict[str, _StillNode] = {}

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd
 
-from ..parallel.program import COMPILED
+from ..parallel.runtime.rank_program import COMPILED
 from .still import Input, StillProgram
 
 #: Seconds that a call is to take at least: a part that takes less is timed as several in one program, since a call of

@@ -7,11 +7,11 @@ from mxnet import autograd, gluon
 
 from ..kvstore.hybrid import Hybrid
 from ..kvstore.parts import set_part
-from ..parallel.block import split_network
-from ..parallel.boxes import Box
-from ..parallel.held import WeightBox
-from ..parallel.plan_kinds import data_parallel
-from ..parallel.team import Team
+from ..parallel.plans.strategies import data_parallel
+from ..parallel.redistribution.worker_group import Team
+from ..parallel.runtime.parallel_block import split_network
+from ..parallel.runtime.sharded_parameters import WeightBox
+from ..parallel.sharding.box import Box
 from .step_model import BUNDLE_BYTES
 
 #: Bytes of weights from which on no cache has them, nor their gradients, when they are summed and updated, since a

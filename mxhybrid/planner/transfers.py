@@ -7,7 +7,7 @@ from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..parallel.boxes import Box, size_of
+from ..parallel.sharding.box import Box, size_of
 from . import flows
 from .block import Content, joined_tasks
 from .flows import Moved, Placed, Unit

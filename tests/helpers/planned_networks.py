@@ -3,7 +3,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.boxes import size_of
+from mxhybrid.parallel.sharding.box import size_of
 from mxhybrid.planner.cluster import BY_HOROVOD, KINDS, Bucket, Cluster, Host, TransferCost
 from mxhybrid.planner.planning import Planner
 from mxhybrid.planner.simulator import Simulation

@@ -13,9 +13,9 @@ import mxnet as mx
 import numpy as np
 from hypothesis import strategies as st
 
-from mxhybrid.parallel.boxes import full, slices_in
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.sharding.box import full, slices_in
+from mxhybrid.parallel.sharding.split import Split
 
 ROOT = Path(__file__).resolve().parents[2]
 BODY = ROOT / 'tests' / 'parallel' / 'bodies' / 'rank.py'

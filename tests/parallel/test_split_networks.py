@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.sharding.split import Split
 
 from ..helpers import split_networks
 from ..helpers.split_networks import Layers, Ranks, drawn_splits, run_whole, weights_of

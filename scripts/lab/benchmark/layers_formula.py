@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any, Dict
 
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.tracing import traced
 from mxhybrid.planner.cluster import Cluster, load
 from mxhybrid.planner.formulas import ProcessGrid, layer_times, network_of, pure_batch, switch_time
 from mxhybrid.planner.layer_sizes import sizes_of

@@ -7,7 +7,7 @@ from mxnet.gluon.model_zoo import vision
 
 from mxhybrid import parallel
 from mxhybrid.base.settings import TablePlan
-from mxhybrid.parallel.store_plan import StorePlan
+from mxhybrid.parallel.plans.store_plan import StorePlan
 
 
 class PlanCase(NamedTuple):

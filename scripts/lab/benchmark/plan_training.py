@@ -8,7 +8,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 import mxhybrid
-from mxhybrid.parallel.plan_files import from_json
+from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.planner.cluster import load
 from mxhybrid.planner.planning import Planner
 from mxhybrid.planner.profiles import Profiles

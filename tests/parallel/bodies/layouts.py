@@ -17,9 +17,9 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.kvstore.parts import part_of
-from mxhybrid.parallel.plan_files import from_json
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.sharding.split import Split
 
 OPTIONS = {'steps': 5, 'batch': 8, 'optimizer': 'sgd', 'settings': {'learning_rate': 0.05, 'momentum': 0.9, 'wd': 1e-3},
            'dtype': 'float64', 'grad_req': 'write', 'accumulate': 1, 'plans': [], 'kill': None, 'end': None,

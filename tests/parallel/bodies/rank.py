@@ -11,15 +11,15 @@ import traceback
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.boxes import full, slices_in
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.dimensions import Dimensions
-from mxhybrid.parallel.exchange_node import ExchangeNode, MailTransport
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.mail import Mail
-from mxhybrid.parallel.program import TOKEN, Parts, Program
-from mxhybrid.parallel.shares import Shares
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.redistribution.exchange_op import ExchangeNode, MailTransport
+from mxhybrid.parallel.redistribution.socket_transport import Mail
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.rank_program import TOKEN, Parts, Program
+from mxhybrid.parallel.sharding.box import full, slices_in
+from mxhybrid.parallel.sharding.split import Split
 
 RANK = int(sys.argv[1])
 SOCKETS = {int(rank): socket.socket(fileno=int(descriptor))

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
 from mxhybrid.lane.moves import Passage
-from mxhybrid.parallel.boxes import cuts, full
-from mxhybrid.parallel.exchange import Exchange
-from mxhybrid.parallel.lane_transport import LaneTransport, passage_of
-from mxhybrid.parallel.layout import Layout
-from mxhybrid.parallel.mail import Mail
+from mxhybrid.parallel.redistribution.exchange import Exchange
+from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, passage_of
+from mxhybrid.parallel.redistribution.socket_transport import Mail
+from mxhybrid.parallel.sharding.box import cuts, full
+from mxhybrid.parallel.sharding.layout import Layout
 
 from .hosts import LIMIT_MS, begin, hosts, lib
 

@@ -3,12 +3,12 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.plan_kinds import grid
-from mxhybrid.parallel.program import Parts
-from mxhybrid.parallel.report import layout_table
-from mxhybrid.parallel.shares import Shares
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.strategies import grid
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.layout_table import layout_table
+from mxhybrid.parallel.runtime.rank_program import Parts
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.still import still
 from mxhybrid.planner.stopwatch import ProgramWatch

@@ -2,7 +2,7 @@
 import mxnet as mx
 import numpy as np
 
-from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.ops.graph import Graph
 
 
 def graph_of(symbol):

@@ -3,12 +3,12 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.dimensions import Dimensions
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.program import COMPILED, Parts, Program
-from mxhybrid.parallel.shares import Shares
-from mxhybrid.parallel.split import whole_on
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.rank_program import COMPILED, Parts, Program
+from mxhybrid.parallel.sharding.split import whole_on
 
 BUILDERS = {
     'sum': lambda F, x, w: x + w, 'sum of sums': lambda F, x, w: (x + w) + x, 'difference': lambda F, x, w: x - w,

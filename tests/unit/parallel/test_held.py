@@ -6,8 +6,8 @@ import pytest
 import mxhybrid
 from mxhybrid import InputError
 from mxhybrid.kvstore.parts import part_of, refuse_parts, set_part
-from mxhybrid.parallel import held
-from mxhybrid.parallel.held import WeightBox
+from mxhybrid.parallel.runtime import sharded_parameters
+from mxhybrid.parallel.runtime.sharded_parameters import WeightBox
 
 ROWS = {0: ((0, 2), (0, 6)), 1: ((2, 4), (0, 6))}
 BLOCKS = {0: ((0, 2), (0, 3)), 1: ((0, 2), (3, 6)), 2: ((2, 4), (0, 3)), 3: ((2, 4), (3, 6))}
@@ -59,7 +59,7 @@ def test_what_cannot_be_told_is_refused():
 
 def test_values_pass_through_in_slabs(monkeypatch):
     """Here of one worker, which has it all."""
-    monkeypatch.setattr(held, 'SLAB_BYTES', 60)
+    monkeypatch.setattr(sharded_parameters, 'SLAB_BYTES', 60)
     one, asked = part({0: ((0, 4), (0, 6))}), []
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
 

@@ -3,9 +3,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.split import Split
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.sharding.split import Split
 
 ROWS, INDICES = 200, [[3, 0], [99, 100], [127, 120]]
 

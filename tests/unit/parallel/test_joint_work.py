@@ -1,10 +1,10 @@
 """What is computed for the joint batch is said with its place, reason and cost, whatever the plan."""
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.joint_work import joint_operators, joint_warning, whole_outputs
-from mxhybrid.parallel.plan_kinds import Explicit, data_parallel
-from mxhybrid.parallel.split import Split
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
+from mxhybrid.parallel.runtime.joint_work import joint_operators, joint_warning, whole_outputs
+from mxhybrid.parallel.sharding.split import Split
 
 RANKS = 4
 

@@ -4,11 +4,11 @@ import json
 import pytest
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.network_outline import outline_of
-from mxhybrid.parallel.outline import first_difference
-from mxhybrid.parallel.plan_files import from_json
-from mxhybrid.parallel.plan_kinds import Explicit, data_parallel
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
+from mxhybrid.parallel.redistribution.outline import first_difference
+from mxhybrid.parallel.runtime.network_outline import outline_of
 from mxhybrid.planner.automatic import with_own_labels
 
 

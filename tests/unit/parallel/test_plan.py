@@ -6,11 +6,11 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.plan_files import from_json, load, save
-from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.split import Split, whole_on
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.plan_json import from_json, load, save
+from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers
+from mxhybrid.parallel.sharding.split import Split, whole_on
 
 
 class Twice(mx.gluon.HybridBlock):

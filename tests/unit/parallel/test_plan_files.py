@@ -6,10 +6,10 @@ from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan, resolve
-from mxhybrid.parallel.plan_files import from_json, load, save
-from mxhybrid.parallel.plan_kinds import Explicit, data_parallel, grid, layers, one_weird_trick
-from mxhybrid.parallel.store_plan import StorePlan
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.plan_json import from_json, load, save
+from mxhybrid.parallel.plans.store_plan import StorePlan
+from mxhybrid.parallel.plans.strategies import Explicit, data_parallel, grid, layers, one_weird_trick
 
 TABLE, OTHER = 'embedding0_weight', 'embedding1_weight'
 STORE = StorePlan({TABLE: TablePlan('servers', 3), OTHER: TablePlan('allreduce')}, 'lane')

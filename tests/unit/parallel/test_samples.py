@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.boxes import full, slices_in
-from mxhybrid.parallel.shares import Shares
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.sharding.box import full, slices_in
 
 from ...helpers.sampled_networks import CALLS, CASES, WHOLE, expected, inputs_of, listed
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.parallel.boxes import parts, size_of
-from mxhybrid.parallel.layout import Layout, messages
+from mxhybrid.parallel.sharding.box import parts, size_of
+from mxhybrid.parallel.sharding.layout import Layout, messages
 from mxhybrid.planner import flows
 from mxhybrid.planner.block import Block
 from mxhybrid.planner.cluster import TransferCost

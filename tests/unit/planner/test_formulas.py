@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from mxnet import gluon
 
 from mxhybrid import InputError
-from mxhybrid.parallel.dimensions import Dimensions
-from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.planner import formulas
 from mxhybrid.planner.cluster import KINDS, Bucket, Cluster, Host, TransferCost
 from mxhybrid.planner.formulas import NOTHING, PAPER_NETWORK, AlphaBeta, CommunicationTime, ProcessGrid

@@ -4,7 +4,7 @@ import pytest
 from mxnet import gluon
 
 from mxhybrid import InputError
-from mxhybrid.parallel.graph import Graph
+from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.planner.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
 
 

@@ -6,9 +6,9 @@ import mxnet as mx
 import pytest
 
 from mxhybrid import InputError, parallel
-from mxhybrid.parallel.dimensions import Dimensions
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.program import Parts
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.runtime.rank_program import Parts
 from mxhybrid.planner.plan_picture import PictureEdge, PictureNode, as_dot, as_svg, picture_of, write_picture
 
 SVG = '{http://www.w3.org/2000/svg}'

@@ -7,8 +7,8 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.plan_kinds import data_parallel
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.planning import Planner, search
 from mxhybrid.planner.prediction import Prediction

@@ -11,13 +11,13 @@ import pytest
 from mxnet.gluon import nn
 
 from mxhybrid import InputError, parallel
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.graph import Graph
-from mxhybrid.parallel.program import Parts
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.shares import Shares
-from mxhybrid.parallel.split import PartPlace
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.rank_program import Parts
+from mxhybrid.parallel.sharding.split import PartPlace
 from mxhybrid.planner import profile_file, stopwatch, timing_batch
 from mxhybrid.planner.part_keys import PartKeys
 from mxhybrid.planner.pieces import piece_of

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from mxnet.gluon import nn
 
-from mxhybrid.parallel.composed import COMPOSED
-from mxhybrid.parallel.plan_kinds import data_parallel, grid, one_weird_trick
-from mxhybrid.parallel.program import Parts, Program
-from mxhybrid.parallel.shares import Shares
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_trick
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.rank_program import Parts, Program
 from mxhybrid.planner import step_model
 from mxhybrid.planner.block import Block
 from mxhybrid.planner.choices import Choices

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.plan_files import from_json
-from mxhybrid.parallel.plan_kinds import data_parallel
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import BY_HOROVOD, TransferCost, cluster_from_json
 from mxhybrid.planner.engine import PYTHON, compiled_engine

@@ -8,9 +8,9 @@ from mxnet.gluon import nn
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.base.settings import TablePlan
-from mxhybrid.parallel.plan_files import from_json
-from mxhybrid.parallel.plan_kinds import data_parallel
-from mxhybrid.parallel.split import whole_on
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.plans.strategies import data_parallel
+from mxhybrid.parallel.sharding.split import whole_on
 from mxhybrid.planner.choices import Choices
 from mxhybrid.planner.cluster import TransferCost, cluster_from_json
 from mxhybrid.planner.mcmc import SearchLimits, try_all, walk_randomly

@@ -91,7 +91,7 @@ class Splits(mxhybrid.parallel.Plan):
 
     def settle(self, graph, dimensions, ranks):
         """Return the splits, as :meth:`mxhybrid.parallel.Plan.settle`."""
-        from mxhybrid.parallel.split import Split
+        from mxhybrid.parallel.sharding.split import Split
         settled = super().settle(graph, dimensions, ranks)
         for one in graph.computing:
             if graph.label(one) in self.splits:

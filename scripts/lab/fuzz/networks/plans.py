@@ -5,8 +5,8 @@ from typing import Any, Dict, List
 import numpy as np
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.parallel.rule_table import rule_of
-from mxhybrid.parallel.traced import traced
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.tracing import traced
 
 from . import pieces
 from .alone import class_of

@@ -1,0 +1,83 @@
+"""Rules of the products of self-attention and of attention between encoder and decoder, by samples.
+
+Queries, keys and values are of shape (times, samples, heads x features), keys and values side by side in one array;
+scores are of shape (samples x heads, times of queries, times of keys).  See src/operator/contrib/transformer.cc of
+MXNet.
+"""
+from typing import List, Optional, Sequence
+
+from ..sharding.box import Box, Range
+from ..sharding.sample_axis import SampleAxis
+from ..sharding.split import PartPlace
+from .graph import Graph, Operator
+from .rule import OperatorPart, Rule
+
+
+class _Attention(Rule):
+    """A product of attention; `between` says whether it is between two sequences: then times of queries can be cut."""
+
+    def __init__(self, between: bool):
+        self.between = between
+
+    def _heads(self, one: Operator) -> int:
+        return int(one.get('heads'))
+
+    def _of_sequence(self, graph: Graph, one: Operator, at: int, samples: Range, times: Optional[Range] = None) -> Box:
+        """Return what is read of queries, keys or values."""
+        shape = graph.inputs(one)[at]
+        return (times or (0, shape[0]), samples, (0, shape[2]))
+
+
+class Scores(_Attention):
+    """Products of queries and keys."""
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """Heads of a sample stay together."""
+        return [self._heads(one), 1, 1]
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return samples, and times of queries where these are a sequence of their own."""
+        return [True, self.between, False]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        heads, (low, high) = self._heads(one), place.box[0]
+        samples = low // heads, high // heads
+        first = self._of_sequence(graph, one, 0, samples, place.box[1] if self.between else None)
+        return OperatorPart([first] + [self._of_sequence(graph, one, at, samples) for at in range(1, len(one.inputs))],
+                            [place.box])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """All heads of a sample lie behind each other."""
+        if any(axis is not None and axis.axis != 1 for axis in known) or len({axis for axis in known if axis}) != 1:
+            return [None]
+        found = next(axis for axis in known if axis is not None)
+        return [SampleAxis(0, found.each * self._heads(one), found.rounds)]
+
+
+class Weighted(_Attention):
+    """Products of attention and values."""
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return samples, and times of queries where these are a sequence of their own."""
+        return [self.between, True, False]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        heads, attention = self._heads(one), graph.inputs(one)[1]
+        times, samples = place.box[0], place.box[1]
+        return OperatorPart([self._of_sequence(graph, one, 0, samples),
+                             ((samples[0] * heads, samples[1] * heads), times, (0, attention[2]))], [place.box])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Samples are where values have them, or attention, of which the heads of a sample are put side by side."""
+        heads, (values, attention) = self._heads(one), known
+        found = set()
+        if values is not None:
+            found.add(values if values.axis == 1 else None)
+        if attention is not None:
+            whole = attention.axis == 0 and attention.each % heads == 0
+            found.add(SampleAxis(1, attention.each // heads, attention.rounds) if whole else None)
+        return [found.pop() if len(found) == 1 else None]

@@ -1,0 +1,244 @@
+"""Operators that are several where they are split: what they compute over what is split, ranks tell each other."""
+from typing import Any, Dict, List, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ...lane.norm_operators import is_compiled, joint_of, moments_of
+from ..sharding.box import Box, shape_of, size_of
+from ..sharding.layout import Layout
+from ..sharding.split import Split
+from .graph import OWN_STATISTICS, Graph, Operator
+from .rule import axis_of
+
+
+def _groups(boxes: Dict[int, Box], axes: Tuple[int, ...]) -> Dict[int, List[Box]]:
+    """For each rank the boxes, in order, that differ from its own in `axes` only; copies count once."""
+    def key(box: Box) -> Box:
+        return tuple(one for at, one in enumerate(box) if at not in axes)
+    groups: Dict[Box, List[Box]] = {}
+    for box in sorted(set(boxes.values())):
+        groups.setdefault(key(box), []).append(box)
+    return {rank: groups[key(box)] for rank, box in boxes.items()}
+
+
+class JointBatchNorm:
+    """BatchNorm over what several ranks have: each tells its mean and variance, all compute the joint ones of them
+    (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+    """
+
+    @staticmethod
+    def applies(graph: Graph, one: Operator, split: Split) -> bool:
+        """Whether statistics are computed over more than one part."""
+        axis = axis_of(one, len(split.degrees), 1)
+        parts = 1
+        for at, degree in enumerate(split.degrees):
+            parts *= degree if at != axis else 1
+        return parts > 1 and not one.get('use_global_stats', False) and OWN_STATISTICS not in one.attrs
+
+    @staticmethod
+    def told(graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], str]:
+        """What each rank tells, what it is told, and the type of that."""
+        shape = graph.shape(one)
+        axis = axis_of(one, len(shape), 1)
+        groups = _groups(boxes, tuple(at for at in range(len(shape)) if at != axis))
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+        have = Layout((count, 2, shape[axis]), {rank: ((at, at + 1), (0, 2), boxes[rank][axis])
+                                                for rank, at in places.items()})
+        wanted: Dict[int, Box] = {rank: ((0, len(group)), (0, 2), boxes[rank][axis]) for rank, group in groups.items()}
+        return have, wanted, 'float64' if graph.dtypes[one.inputs[0]] == 'float64' else 'float32'
+
+    @classmethod
+    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of this rank's part; None if it has none."""
+        graph: Graph = program.graph
+        shape = graph.shape(one)
+        axis = axis_of(one, len(shape), 1)
+        others = tuple(at for at in range(len(shape)) if at != axis)
+        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        have, wanted, dtype = cls.told(graph, one, boxes)
+        groups = _groups(boxes, others)
+        source = one.inputs[0]
+        compiled = dtype == graph.dtypes[source] == 'float32' and program.is_plain(source) and is_compiled()
+        part_of = _CompiledNorm if compiled else _ComposedNorm
+        part = None
+        if program.rank in boxes:
+            part = part_of(program, one, given[0], shape_of(boxes[program.rank]), axis, dtype)
+        everyone = program.exchange(None if part is None else part.moments, have, wanted, dtype, one,
+                                    plain=program.learns(graph.operators[source[0]]))
+        if part is None:
+            return None
+        sizes = np.array([[size_of(one_box) for one_box in groups[program.rank]]], dtype)
+        made, mean, variance = part.normalised(everyone, given[1], given[2], sizes / sizes.sum())
+        cls._average(program, one, mean, variance)
+        return made
+
+    @classmethod
+    def alone(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of a part with all that its statistics are of, whose averages the program updates as it does those
+        of joint statistics; None where it has none, or does not learn.
+        """
+        if one.get('use_global_stats', False) or one.outputs > 1 or not program.learns(one):
+            return None
+        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+        channels = shape_of(program.parts.part(one, program.rank).inputs[3])
+        unused = [program.constant(one, what, np.zeros(channels, program.graph.dtypes[one.inputs[3]]))
+                  for what in ('mean', 'variance')]
+        made = mx.sym.BatchNorm(*given[:3], *unused, name=one.name, **{**attrs, 'output_mean_var': True})
+        # It gives the reciprocal of the standard deviation (batch_norm.cc).
+        cls._average(program, one, made[1], 1 / mx.sym.square(made[2]) - float(one.get('eps', 1e-3)))
+        return made[0]
+
+    @staticmethod
+    def _average(program: Any, one: Operator, mean: Any, variance: Any) -> None:
+        """Have running averages updated, which MXNet's own does in backward (batch_norm.cc), if that comes to it."""
+        for at, value in ((3, mean), (4, variance)) if program.learns(one) else ():
+            program.average(program.graph.operators[one.inputs[at][0]], value, float(one.get('momentum', 0.9)))
+
+
+def _inner(symbol: Any) -> Any:
+    """What compiled operators may read: gradients of a graph's inputs may have to be added."""
+    return mx.sym.identity(symbol) if symbol.list_outputs() == symbol.list_inputs() else symbol
+
+
+class _NormPart:
+    """The part of a BatchNorm that a rank has.
+
+    MXNet's BatchNorm with constants as its statistics scales and shifts: it is the one such operator that is fast
+    forwards and backwards, and knows oneDNN's layouts.
+    """
+
+    def __init__(self, program: Any, one: Operator, shape: Tuple[int, ...], axis: int, dtype: str):
+        self._program, self._one, self._shape, self._axis, self._dtype = program, one, shape, axis, dtype
+        self._epsilon, self._fixes_gamma = float(one.get('eps', 1e-3)), one.get('fix_gamma', True) is True
+        self._constants = [program.constant(one, what, np.full(shape[axis], value, dtype))
+                           for what, value in (('zeros', 0), ('ones', 1))]
+
+    def _scaled(self, values: Any, scale: Any, shift: Any, name: Any = None) -> Any:
+        return mx.sym.BatchNorm(values, scale, shift, *self._constants, eps=0.0, fix_gamma=False, use_global_stats=True,
+                                axis=self._axis, name=name)
+
+
+class _CompiledNorm(_NormPart):
+    """With compiled operators for what is neither scaling nor shifting."""
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        super().__init__(program, one, shape, axis, dtype)
+        self._data = _inner(data)
+        #: Mean and variance of each channel, of shape (1, 2, channels).
+        self.moments = moments_of(self._data, shape, axis, '%s_moments' % one.name)
+
+    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """What it makes, of the moments of all parts, of which each has a share of the elements; and the joint mean and
+        variance.
+        """
+        gamma = mx.sym.ones_like(beta) if self._fixes_gamma else gamma
+        scale, shift, mean, variance = joint_of(_inner(everyone), _inner(gamma), _inner(beta), shares[0],
+                                                self._shape[self._axis], self._epsilon, '%s_joint' % self._one.name)
+        return self._scaled(self._data, scale, shift, self._one.name), mean, variance
+
+
+class _ComposedNorm(_NormPart):
+    """By operators of MXNet's alone, for any type."""
+
+    def __init__(self, program: Any, one: Operator, data: Any, shape: Tuple[int, ...], axis: int, dtype: str):
+        super().__init__(program, one, shape, axis, dtype)
+        self._type = program.graph.dtypes[one.inputs[0]]
+        data = data if self._type != 'float16' else mx.sym.cast(data, dtype)
+        mean = _mean(data, shape, axis, dtype)
+        self._mean = mx.sym.BlockGrad(mean)
+        self._apart = self._scaled(data, mx.sym.ones_like(self._mean), -self._mean)
+        variance = _mean(mx.sym.square(self._apart), shape, axis, dtype)
+        self.moments = mx.sym.expand_dims(mx.sym.stack(mean, variance, axis=0), axis=0)
+
+    def normalised(self, everyone: Any, gamma: Any, beta: Any, shares: np.ndarray) -> Tuple[Any, Any, Any]:
+        """As :meth:`_CompiledNorm.normalised`."""
+        weights = self._program.constant(self._one, 'shares', shares)
+        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=1, squeeze_axis=True)
+        mean = mx.sym.dot(weights, both[0])
+        variance = mx.sym.dot(weights, both[1] + mx.sym.square(mx.sym.broadcast_sub(both[0], mean)))
+        mean, variance = (mx.sym.reshape(found, shape=(-1,)) for found in (mean, variance))
+        scale = mx.sym.rsqrt(variance + self._epsilon)
+        scale = scale if self._fixes_gamma else scale * gamma
+        made = self._scaled(self._apart, scale, beta - (mean - self._mean) * scale, self._one.name)
+        return made if self._type != 'float16' else mx.sym.cast(made, 'float16'), mean, variance
+
+
+def _mean(data: Any, shape: Tuple[int, ...], axis: int, dtype: str) -> Any:
+    """Of each channel, by products with vectors of ones: MXNet's reductions take ten times as long."""
+    before, count, behind = (int(np.prod(some, dtype=np.int64))
+                             for some in (shape[:axis], shape[axis], shape[axis + 1:]))
+    found = mx.sym.reshape(data, shape=(before * count, behind))
+    if behind > 1:
+        found = mx.sym.dot(found, mx.sym.ones((behind, 1), dtype=dtype))
+    if before > 1 or behind == 1:
+        found = mx.sym.dot(mx.sym.ones((1, before), dtype=dtype), mx.sym.reshape(found, shape=(before, count)))
+    return mx.sym.reshape(found, shape=(-1,)) / (before * behind)
+
+
+class SplitSoftmax:
+    """softmax and log_softmax along an axis that is split: parts tell each other their maxima and sums, in one
+    exchange, so that nobody has all of it.
+    """
+
+    @staticmethod
+    def _axis(one: Operator, dimensions: int) -> int:
+        return axis_of(one, dimensions, -1)
+
+    @classmethod
+    def applies(cls, graph: Graph, one: Operator, split: Split) -> bool:
+        """Whether the axis is split."""
+        return split.degrees[cls._axis(one, len(split.degrees))] > 1
+
+    @classmethod
+    def told(cls, graph: Graph, one: Operator, boxes: Dict[int, Box]) -> Tuple[Layout, Dict[int, Box], Any]:
+        """As :meth:`JointBatchNorm.told`."""
+        shape = graph.shape(one)
+        axis = cls._axis(one, len(shape))
+        groups = _groups(boxes, (axis,))
+        count = max(map(len, groups.values()))
+        places = {rank: group.index(boxes[rank]) for rank, group in groups.items()}
+
+        def both(rank: int, of: Tuple[int, int]) -> Box:
+            return ((0, 2),) + boxes[rank][:axis] + (of,) + boxes[rank][axis + 1:]
+        have = Layout((2,) + shape[:axis] + (count,) + shape[axis + 1:],
+                      {rank: both(rank, (at, at + 1)) for rank, at in places.items()})
+        wanted = {rank: both(rank, (0, len(group))) for rank, group in groups.items()}
+        return have, wanted, graph.dtypes[one.number, 0]
+
+    @classmethod
+    def build(cls, program: Any, one: Operator, given: List[Any]) -> Any:
+        """The symbol of this rank's part; None if it has none."""
+        graph: Graph = program.graph
+        axis = cls._axis(one, len(graph.shape(one)))
+        boxes = {rank: place.box for rank, place in program.parts.places[one.number].items()}
+        have, wanted, dtype = cls.told(graph, one, boxes)
+        mine = data = None
+        if program.rank in boxes:
+            data = given[0] / float(one.get('temperature', 1.0)) if one.get('temperature') else given[0]
+            if graph.dtypes[one.inputs[0]] != dtype:
+                data = mx.sym.cast(data, dtype)
+            largest = mx.sym.BlockGrad(mx.sym.max(data, axis=axis, keepdims=True))
+            # All of a part may be masked by -inf; the whole is not then.
+            shift = mx.sym.where(largest == float('-inf'), mx.sym.zeros_like(largest), largest)
+            total = mx.sym.sum(mx.sym.exp(mx.sym.broadcast_sub(data, shift)), axis=axis, keepdims=True)
+            mine = mx.sym.stack(largest, total, axis=0)
+        everyone = program.exchange(mine, have, wanted, dtype, one,
+                                    plain=program.learns(graph.operators[one.inputs[0][0]]))
+        if everyone is None:
+            return None
+        both = mx.sym.SliceChannel(everyone, num_outputs=2, axis=0, squeeze_axis=True)
+        largest = mx.sym.BlockGrad(mx.sym.max(both[0], axis=axis, keepdims=True))
+        total = mx.sym.sum(both[1] * mx.sym.exp(mx.sym.broadcast_sub(mx.sym.BlockGrad(both[0]), largest)), axis=axis,
+                           keepdims=True)
+        lower = mx.sym.broadcast_sub(data, largest)
+        if one.op == 'log_softmax':
+            return mx.sym.broadcast_sub(lower, mx.sym.log(total), name=one.name)
+        return mx.sym.broadcast_div(mx.sym.exp(lower), total, name=one.name)
+
+
+#: For training and for inference: then BatchNorm needs nobody else.
+COMPOSED: Dict[bool, Dict[str, Any]] = {
+    True: {'BatchNorm': JointBatchNorm, 'softmax': SplitSoftmax, 'log_softmax': SplitSoftmax},
+    False: {'softmax': SplitSoftmax, 'log_softmax': SplitSoftmax}}

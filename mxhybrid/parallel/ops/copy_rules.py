@@ -1,0 +1,171 @@
+"""Rules of operators that copy elements: slices, repetitions, and shapes that are those of another input."""
+from typing import Any, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+
+from ..sharding.box import full, shape_of
+from ..sharding.sample_axis import SampleAxis, after_slice
+from ..sharding.split import PartPlace
+from .graph import Graph, Operator
+from .rule import OperatorPart, Rule, shape_only, with_range
+
+
+class Slice(Rule):
+    """slice and slice_like: all dimensions but those of which every second element, say, is taken."""
+
+    def _where(self, graph: Graph, one: Operator) -> List[Tuple[int, int]]:
+        """Return for each dimension the first element that is taken, and the step to the next."""
+        shape = graph.inputs(one)[0]
+        if one.op == 'slice_like':
+            return [(0, 1)] * len(shape)
+        begins, steps = (self._each(one, key, len(shape)) for key in ('begin', 'step'))
+        found = []
+        for count, begin, step in zip(shape, begins, steps):
+            step = 1 if step is None else step
+            if begin is None:
+                begin = 0 if step > 0 else count - 1
+            found.append((begin + count * (begin < 0), step))
+        return found
+
+    @staticmethod
+    def _each(one: Operator, key: str, count: int) -> List[Optional[int]]:
+        values = one.get(key, ())
+        values = list(values) if isinstance(values, (tuple, list)) else [values]
+        return values + [None] * (count - len(values))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return all dimensions whose step is 1."""
+        return [step == 1 for _, step in self._where(graph, one)]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        box = tuple((low + begin, high + begin) if step == 1 else (0, count) for (low, high), (begin, step), count in
+                    zip(place.box, self._where(graph, one), graph.inputs(one)[0]))
+        boxes = [box] + shape_only(graph, one)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            if all(step == 1 for _, step in self._where(graph, one)):
+                return mx.sym.identity(inputs[0], name=name)
+            begins, ends, steps = (self._each(one, key, len(box)) for key in ('begin', 'end', 'step'))
+            kept = [step in (1, None) for step in steps]
+            return mx.sym.slice(inputs[0], name=name,
+                                begin=tuple(None if keeps else value for value, keeps in zip(begins, kept)),
+                                end=tuple(None if keeps else value for value, keeps in zip(ends, kept)), step=steps)
+        return OperatorPart(boxes, [place.box], build=build)
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """A slice along the samples has whole rounds of them, or is of some of them only."""
+        whole = known[0]
+        if whole is None:
+            return [None]
+        axis, (begin, step) = whole.axis, self._where(graph, one)[whole.axis]
+        if step != 1:
+            return [None]
+        return [after_slice(whole, axis, graph.inputs(one)[0][axis], begin, begin + graph.shape(one)[axis])]
+
+
+class Broadcast(Rule):
+    """broadcast_to, broadcast_axis and broadcast_like: dimensions of 1 are repeated, in every part as often as it has
+    coordinates.
+    """
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return all dimensions, unless one is added."""
+        count = len(graph.shape(one))
+        return [len(graph.inputs(one)[0]) == count] * count
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        data = graph.inputs(one)[0]
+        if len(data) != len(place.box):
+            return super().part(graph, one, place)
+        box = tuple((0, 1) if count == 1 else chosen for count, chosen in zip(data, place.box))
+        boxes = [box] + shape_only(graph, one)
+
+        def build(inputs: List[Any], name: str, attributes: Any) -> Any:
+            return mx.sym.broadcast_to(inputs[0], shape=shape_of(place.box), name=name)
+        return OperatorPart(boxes, [place.box], build=build)
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Samples are where the data has them, or the input that gives the shape, in a dimension that is repeated."""
+        data, found = graph.inputs(one)[0], {known[0]} - {None}
+        like = known[1] if len(known) > 1 else None
+        if like is not None and len(data) == len(graph.shape(one)):
+            own, theirs = (one.get(key) for key in ('lhs_axes', 'rhs_axes'))
+            count = len(graph.inputs(one)[1])
+            pairs = {at: at for at in range(count)} if own is None or theirs is None else {
+                int(their) % count: int(mine) % len(data) for mine, their in zip(own, theirs)}
+            axis = pairs.get(like.axis)
+            if axis is not None and data[axis] == 1:
+                found.add(like._replace(axis=axis))
+        if len(data) != len(graph.shape(one)):
+            return [None]
+        return [next(iter(found)) if len(found) == 1 else None]
+
+
+class Repeat(Rule):
+    """repeat: each element several times behind each other, which stay together; without an axis, nothing is cut."""
+
+    @staticmethod
+    def _axis(graph: Graph, one: Operator) -> Optional[int]:
+        axis = one.get('axis')
+        return None if axis is None else int(axis) % len(graph.inputs(one)[0])
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """Return the number of repetitions for the axis."""
+        axis = self._axis(graph, one)
+        return [int(one.get('repeats')) if at == axis else 1 for at in range(len(graph.shape(one)))]
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return all dimensions, or none."""
+        return [self._axis(graph, one) is not None] * len(graph.shape(one))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        axis, times = self._axis(graph, one), int(one.get('repeats'))
+        if axis is None:
+            return super().part(graph, one, place)
+        low, high = place.box[axis]
+        return OperatorPart([with_range(place.box, axis, (low // times, high // times))], [place.box])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Each sample has several times as many coordinates where it is repeated."""
+        axis, whole = self._axis(graph, one), known[0]
+        if axis is None or whole is None:
+            return [None]
+        return [whole._replace(each=whole.each * int(one.get('repeats'))) if whole.axis == axis else whole]
+
+
+class Tile(Rule):
+    """tile: a tensor several times beside itself; dimensions in which it is, are whole."""
+
+    @staticmethod
+    def _repetitions(graph: Graph, one: Operator) -> List[int]:
+        """Return the number of repetitions of each dimension of the output."""
+        times = one.get('reps', ())
+        times = [int(count) for count in (times if isinstance(times, (tuple, list)) else [times])]
+        return [1] * (len(graph.shape(one)) - len(times)) + times
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Return the dimensions that are not tiled."""
+        first = len(graph.shape(one)) - len(graph.inputs(one)[0])
+        return [at >= first and times == 1 for at, times in enumerate(self._repetitions(graph, one))]
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """Return the part, see :meth:`Rule.part`."""
+        data, times = graph.inputs(one)[0], self._repetitions(graph, one)
+        first = len(place.box) - len(data)
+        box = tuple(place.box[first + at] if times[first + at] == 1 else whole for at, whole in enumerate(full(data)))
+        return OperatorPart([box], [place.box])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """There are several times as many rounds of samples where they are tiled."""
+        whole = known[0]
+        if whole is None:
+            return [None]
+        axis = whole.axis + len(graph.shape(one)) - len(graph.inputs(one)[0])
+        return [whole._replace(axis=axis, rounds=whole.rounds * self._repetitions(graph, one)[axis])]

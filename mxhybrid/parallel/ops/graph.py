@@ -1,0 +1,205 @@
+"""The operators of a network, read from MXNet's symbol of it."""
+import ast
+import contextlib
+import copy
+import hashlib
+import io
+import itertools
+import json
+import math
+import re
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from ...base.errors import InputError
+
+#: Operators that draw numbers.
+_DRAWING = re.compile(r'Dropout$|RNN$|_?(random|sample)_(?!pdf_)|_image_random_|_?shuffle$|_npi_(bernoulli|choice|'
+                      r'exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|random_|rayleigh|'
+                      r'shuffle|uniform|weibull)')
+
+#: Attribute of a BatchNorm of which each rank has its own statistics, however it is split.
+OWN_STATISTICS = '__own_statistics__'
+
+#: An output of an operator: its number, and which of its outputs.
+Entry = Tuple[int, int]
+
+
+class Operator:
+    """An operator of the graph, a parameter, or data (then `op` is ``'null'``)."""
+
+    def __init__(self, number: int, op: str, name: str, attrs: Dict[str, str], inputs: Sequence[Entry]):
+        self.number, self.op, self.name, self.attrs = number, op, name, attrs
+        self.inputs = [(int(source), int(output)) for source, output in inputs]
+        #: Outputs that others may use.
+        self.outputs = 0
+        self._values: Dict[str, Any] = {}
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws numbers, other ones each time."""
+        return bool(_DRAWING.match(self.op)) or self.op == 'LeakyReLU' and self.get('act_type') == 'rrelu'
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Value of an attribute; `default` where it is not given, or None."""
+        if key not in self.attrs:
+            return default
+        if key not in self._values:
+            try:
+                self._values[key] = ast.literal_eval(self.attrs[key])
+            except (ValueError, SyntaxError):
+                self._values[key] = self.attrs[key]
+        return default if self._values[key] is None else self._values[key]
+
+
+class Graph:
+    """All operators in an order in which they can run, with shapes and types.
+
+    Parameters
+    ----------
+    symbol : mxnet.symbol.Symbol
+    data : dict of str to tuple
+        Whole shape of each input, that of the joined batch.
+    dtypes : dict of str to dtype
+        Of each input and parameter, float32 where nothing is said.
+    prefix : str
+        What names of the network begin with, as often as it was made in a process.
+    """
+
+    def __init__(self, symbol: Any, data: Dict[str, Tuple[int, ...]], dtypes: Dict[str, Any], prefix: str = ''):
+        self._prefix = prefix
+        text = json.loads(symbol.tojson(remove_amp_cast=False))  # by default MXNet leaves casts of AMP out
+        for node in text['nodes']:
+            if node.get('subgraphs'):
+                raise InputError('parallelize: %s is %s, whose body is a network of its own, which cannot be split: '
+                                 'unroll it' % (node['name'], node['op']))
+        self.operators = [Operator(number, node['op'], node['name'], node.get('attrs') or {},
+                                   [tuple(entry[:2]) for entry in node['inputs']])
+                          for number, node in enumerate(text['nodes'])]
+        self._labels = self._unique_labels()
+        self.heads: List[Entry] = [(int(head[0]), int(head[1])) for head in text['heads']]
+        self.data = dict(data)
+        self.auxiliary = set(symbol.list_auxiliary_states())
+        self.shapes: Dict[Entry, Tuple[int, ...]] = {}
+        self.dtypes: Dict[Entry, np.dtype] = {}
+        self._infer(symbol, dtypes)
+        #: Operators that compute from parameters and constants only.
+        self.fixed = set()
+        #: Operators through which a gradient may flow, to a parameter or to data.
+        for one in self.operators:
+            if one.op == 'null':
+                if one.name not in self.data:
+                    self.fixed.add(one.number)
+            elif one.draws and not one.inputs:
+                raise InputError('parallelize: %s (%s) draws numbers of its own on each worker: draw as many as an '
+                                 'array has, as F.random.uniform_like(x) does, or give them as an input'
+                                 % (one.name, one.op))
+            elif all(source in self.fixed for source, _ in one.inputs):
+                self.fixed.add(one.number)
+
+    def with_data(self, symbol: Any, data: Dict[str, Tuple[int, ...]]) -> 'Graph':
+        """The graph of the same symbol with other shapes of its inputs."""
+        types = {one.name: self.dtypes[one.number, 0] for one in self.operators if one.op == 'null'}
+        return Graph(symbol, data, types, self._prefix)
+
+    def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
+        inner = symbol.get_internals()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # MXNet prints arguments of what fails
+                _, shapes, _ = inner.infer_shape(**self.data)
+                _, types, _ = inner.infer_type(**dtypes)
+        except Exception as error:  # of any type: MXNet raises Exception itself for what is too large
+            raise InputError('parallelize: the network does not take data of shapes %s: %s'
+                             % (self.data, str(error).strip().split('\n')[0])) from error
+        if shapes is None or types is None:
+            raise InputError('parallelize: shapes and types of the network do not follow from data=%s: give the shape '
+                             'of every input of the joined batch' % self.data)
+        # It lists the outputs that can be used, operator by operator; numbers in `node_row_ptr` count hidden ones, too.
+        owners = [inner[place].name for place in range(len(shapes))]
+        at = 0
+        for name, those in itertools.groupby(self.operators, lambda one: one.name):
+            # A Block that is called on what it has made, gives two operators of one name behind each other.
+            same = list(those)
+            each, rest = divmod(sum(1 for _ in itertools.takewhile(name.__eq__, owners[at:])), len(same))
+            if rest or not each or len({one.op for one in same}) > 1:
+                raise InputError('parallelize: two operators of the network are called %s: give each a name' % name)
+            for one in same:
+                one.outputs = each
+                for output in range(each):
+                    self.shapes[one.number, output] = tuple(shapes[at])
+                    self.dtypes[one.number, output] = np.dtype(types[at])
+                    at += 1
+        for one in self.operators:
+            # Which MXNet itself finds out when it is computed.
+            if one.op.lower() == 'reshape' and math.prod(self.inputs(one)[0]) != math.prod(self.shape(one)):
+                raise InputError('parallelize: the network does not take data of shapes %s: %s makes %s of %s'
+                                 % (self.data, one.name, self.shape(one), self.inputs(one)[0]))
+
+    def with_own_statistics(self) -> 'Graph':
+        """The same graph, with BatchNorms of which each rank has its own statistics, as it has without a plan."""
+        found = copy.copy(self)
+        found.operators = list(self.operators)
+        for one in self.operators:
+            if one.op == 'BatchNorm':
+                made = Operator(one.number, one.op, one.name, {**one.attrs, OWN_STATISTICS: 'True'}, one.inputs)
+                made.outputs, found.operators[one.number] = one.outputs, made
+        return found
+
+    def shape(self, one: Operator, output: int = 0) -> Tuple[int, ...]:
+        """Whole shape of an output."""
+        return self.shapes[one.number, output]
+
+    def inputs(self, one: Operator) -> List[Tuple[int, ...]]:
+        """Whole shapes of what an operator takes."""
+        return [self.shapes[entry] for entry in one.inputs]
+
+    def is_parameter(self, number: int) -> bool:
+        """Whether that is a parameter or an auxiliary state of the network."""
+        one = self.operators[number]
+        return one.op == 'null' and one.name not in self.data
+
+    @property
+    def parameters(self) -> Dict[str, Tuple[int, ...]]:
+        """Whole shapes of parameters and auxiliary states, by name."""
+        return {one.name: self.shape(one) for one in self.operators if self.is_parameter(one.number)}
+
+    @property
+    def tables(self) -> List[int]:
+        """Numbers of parameters with row_sparse gradients."""
+        return sorted({one.inputs[1][0] for one in self.computing
+                       if self.has_table(one) and self.is_parameter(one.inputs[1][0])})
+
+    def has_table(self, one: Operator) -> bool:
+        """Whether an operator reads a weight whose gradient is row_sparse."""
+        return one.op == 'Embedding' and bool(one.get('sparse_grad', False))
+
+    @property
+    def computing(self) -> List[Operator]:
+        """Operators that compute from data."""
+        return [one for one in self.operators if one.op != 'null' and one.number not in self.fixed]
+
+    def label(self, one: Operator) -> str:
+        """An operator's name in plans: without the network's own; the second of a name has #2 behind it, as where a
+        Block is called twice.
+        """
+        return self._labels[one.number]
+
+    def short_name(self, one: Operator) -> str:
+        """An operator's name, which others may have, without the network's own."""
+        return one.name[len(self._prefix):] if one.name.startswith(self._prefix) else one.name
+
+    def _unique_labels(self) -> List[str]:
+        seen: Dict[str, int] = {}
+        found = []
+        for one in self.operators:
+            name = self.short_name(one)
+            seen[name] = seen.get(name, 0) + 1
+            found.append(name if seen[name] == 1 else '%s#%d' % (name, seen[name]))
+        return found
+
+    def digest(self) -> str:
+        """Tells networks apart: operators, attributes, shapes and how they hang together."""
+        told = [(one.op, self.label(one), sorted(item for item in one.attrs.items() if not item[0].startswith('__')),
+                 one.inputs, [self.shape(one, output) for output in range(one.outputs)]) for one in self.operators]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

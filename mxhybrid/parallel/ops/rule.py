@@ -1,0 +1,143 @@
+"""What a rule of an operator says: how it can be split, what a part of it reads, which attributes the part has."""
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from ..sharding.box import Box, Range, full
+from ..sharding.sample_axis import SampleAxis
+from ..sharding.split import PartPlace
+from .graph import Graph, Operator
+
+
+class OperatorPart:
+    """A part of an operator.
+
+    Attributes
+    ----------
+    inputs : list of Box or None
+        What it reads of each input; None where it leaves that out.
+    attrs : dict
+        Attributes that differ from the whole operator's.
+    fills : list of float
+        What stands in inputs beyond the tensor.
+    outputs : list of Box
+        What it makes of each output.
+    build : callable, optional
+        Makes the outputs of inputs, name and attributes, where that is not the operator alone.
+    """
+
+    def __init__(self, inputs: Sequence[Optional[Box]], outputs: Sequence[Box], attrs: Optional[Dict[str, Any]] = None,
+                 fills: Optional[Sequence[float]] = None, build: Optional[Callable[..., Any]] = None):
+        self.inputs, self.outputs, self.attrs, self.build = list(inputs), list(outputs), attrs or {}, build
+        self.fills = list(fills or [0.0] * len(self.inputs))
+
+
+class Rule:
+    """How operators of a kind are split.  The base class has what holds for operators that cannot be split at all."""
+
+    #: Whether a part must have no copies: they would draw other numbers, or keep averages that others do not.
+    alone = False
+
+    def grains(self, graph: Graph, one: Operator) -> List[int]:
+        """Of what each dimension of the first output is cut in multiples."""
+        return [1] * len(graph.shape(one))
+
+    def splittable(self, graph: Graph, one: Operator) -> List[bool]:
+        """Which dimensions of the first output can be cut."""
+        return [False] * len(graph.shape(one))
+
+    def limits(self, graph: Graph, one: Operator) -> List[int]:
+        """The highest degree of each dimension of the first output."""
+        return [max(1, count // grain) if can else 1 for count, grain, can in
+                zip(graph.shape(one), self.grains(graph, one), self.splittable(graph, one))]
+
+    def addends(self, graph: Graph, one: Operator) -> int:
+        """Into how many ranges what it sums over can be cut at most."""
+        return 1
+
+    def following(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> Optional[Tuple[Tuple[int, ...], int]]:
+        """Degrees and addends with which each part reads what its rank has, of what is split in `degrees`; None where
+        there are none.
+        """
+        return (degrees, 1) if self._within(graph, one, degrees) else None
+
+    def _within(self, graph: Graph, one: Operator, degrees: Tuple[int, ...]) -> bool:
+        return all(degree <= limit for degree, limit in zip(degrees, self.limits(graph, one)))
+
+    def part(self, graph: Graph, one: Operator, place: PartPlace) -> OperatorPart:
+        """The part that makes a box of the first output."""
+        return OperatorPart([full(shape) for shape in graph.inputs(one)],
+                    [full(graph.shape(one, output)) for output in range(one.outputs)])
+
+    def samples(self, graph: Graph, one: Operator, known: Sequence[Optional[SampleAxis]]
+                ) -> List[Optional[SampleAxis]]:
+        """Return where each output has the samples, of where each input has them; None where that is not known.
+
+        By default they are along the one dimension of which any range is made of the same range of the samples of every
+        input that has them.  Equal lengths say nothing: samples and times may be equally many.
+        """
+        unknown: List[Optional[SampleAxis]] = [None] * one.outputs
+        having = {at: axis for at, axis in enumerate(known) if axis is not None}
+        if len({axis[1:] for axis in having.values()}) != 1:
+            return unknown
+        found, shapes = [], graph.inputs(one)
+        for dimension, can in enumerate(self.splittable(graph, one)):
+            probes = self._probes(graph, one, dimension) if can else []
+            if not probes:
+                continue
+            moved = [at for at, axis in having.items() if shapes[at][axis.axis] == graph.shape(one)[dimension]
+                     and all(_range_of(part.inputs[at], axis.axis) == probe for probe, part in probes)]
+            if moved:
+                found.append((moved, probes))
+        if len(found) != 1 or len(found[0][0]) != len(having):
+            return unknown  # of no dimension, or of several: then each element is of several samples
+        runs = next(iter(having.values()))
+        axes = [_axis_of_output([(probe, part.outputs[output]) for probe, part in found[0][1]])
+                for output in range(one.outputs)]
+        return [None if axis is None else runs._replace(axis=axis) for axis in axes]
+
+    def _probes(self, graph: Graph, one: Operator, dimension: int) -> List[Tuple[Range, 'OperatorPart']]:
+        """The first and the last range of a dimension of the first output, and the parts that make them."""
+        shape = graph.shape(one)
+        grain, count = self.grains(graph, one)[dimension], shape[dimension]
+        if count < 2 * grain:
+            return []
+        return [(cut, self.part(graph, one, PartPlace(with_range(full(shape), dimension, cut))))
+                for cut in ((0, grain), (count // grain * grain - grain, count))]
+
+
+def _range_of(box: Optional[Box], axis: int) -> Optional[Range]:
+    return None if box is None else box[axis]
+
+
+def _axis_of_output(made: List[Tuple[Range, Box]]) -> Optional[int]:
+    """The only dimension of which parts make the ranges that were asked for."""
+    found = [axis for axis in range(len(made[0][1])) if all(box[axis] == probe for probe, box in made)]
+    return found[0] if len(found) == 1 else None
+
+
+def as_tuple(value: Any, count: int, default: int) -> Tuple[int, ...]:
+    """An attribute with one number for each of several dimensions."""
+    if value is None or value == ():
+        value = default
+    return tuple(value) if isinstance(value, (tuple, list)) else (int(value),) * count
+
+
+def axis_of(one: Operator, dimensions: int, default: int, name: str = 'axis') -> int:
+    """An axis, counted from 0."""
+    return int(one.get(name, default)) % dimensions
+
+
+def summed(count: int, place: PartPlace) -> Range:
+    """The range of what an operator sums over that makes an addend."""
+    return count * place.addend // place.addends, count * (place.addend + 1) // place.addends
+
+
+def with_range(box: Box, dimension: int, value: Range) -> Box:
+    """A box with another range in one dimension."""
+    return box[:dimension] + (value,) + box[dimension + 1:]
+
+
+def shape_only(graph: Graph, one: Operator, first: int = 1) -> List[Optional[Box]]:
+    """Return what parts read of an operator's inputs, from one on, of which the shapes alone count: nothing, but all of
+    a weight, so that somebody holds it.
+    """
+    return [full(graph.shapes[entry]) if entry[0] in graph.fixed else None for entry in one.inputs[first:]]

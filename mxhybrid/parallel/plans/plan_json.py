@@ -1,0 +1,117 @@
+"""Plans as JSON, in files and as users give them."""
+import json
+from typing import Any, Mapping
+
+import numpy as np
+
+from ...base.errors import InputError
+from ...base.files import write_atomically
+from ..sharding.split import Split
+from .plan import Plan
+from .store_plan import store_plan_from_json
+from .strategies import Explicit, Layers, OneWeirdTrick, grid
+
+#: Of files; the former one knows no tables and no sums.
+_FORMAT, _FORMER = 'mxhybrid.parallel 2', 'mxhybrid.parallel 1'
+
+
+#: Of a plan by its kind, and of all plans.
+_KEYS = {'grid': {'model', 'batch', 'domain'}, 'layers': {'layers'},
+         'explicit': {'model', 'workers', 'cluster', 'operators'}}
+_OF_OPERATORS = {'degrees', 'addends', 'copies', 'ranks'}
+_COMMON = {'format', 'plan', 'tables', 'dense'}
+
+
+def from_json(value: Mapping[str, Any]) -> Plan:
+    """The plan that :meth:`Plan.as_json` wrote; InputError for anything else."""
+    found = _from_json(value)
+    known = _COMMON | _KEYS.get(value['plan'], set())
+    unknown = sorted(set(map(str, value)) - known)
+    if unknown:
+        raise InputError('plan: %s is no key of a plan of kind %r: take it out; there are %s'
+                         % (unknown[0], value['plan'], ', '.join(sorted(known))))
+    return found.with_store(store_plan_from_json(value))
+
+
+def _from_json(value: Mapping[str, Any]) -> Plan:
+    kind = value.get('plan') if isinstance(value, Mapping) else None
+    if kind == 'data_parallel':
+        return Plan()
+    if kind == 'one_weird_trick':
+        return OneWeirdTrick()
+    if kind == 'grid':
+        return grid(value.get('model', 1), value.get('batch', 1), value.get('domain', ()))
+    if kind == 'layers' and isinstance(value.get('layers'), Mapping):
+        return Layers(value['layers'])
+    if kind == 'explicit':
+        return _explicit(value)
+    raise InputError("plan: %r is none: give 'plan' as 'data_parallel', 'one_weird_trick', 'grid' or 'layers'"
+                     % (value,))
+
+
+def _explicit(value: Mapping[str, Any]) -> Plan:
+    try:
+        splits = {}
+        for label, one in value['operators'].items():
+            unknown = sorted(set(map(str, one)) - _OF_OPERATORS)
+            if unknown:
+                raise ValueError('%s has %r: take it out; there are %s'
+                                 % (label, unknown[0], ', '.join(sorted(_OF_OPERATORS))))
+            degrees, ranks = [[_whole(number, label, key) for number in one[key]] for key in ('degrees', 'ranks')]
+            addends, copies = [_whole(one.get(key, 1), label, key) for key in ('addends', 'copies')]
+            if min(degrees + [addends, copies, 1]) < 1 or len(set(ranks)) != len(ranks) or len(ranks) != int(
+                    np.prod(degrees)) * addends * copies:
+                raise ValueError('%s has %s' % (label, one))
+            splits[label] = Split(degrees, ranks, addends, copies)
+        cluster = value.get('cluster')
+        return Explicit(splits, str(value['model']), _whole(value['workers'], 'the plan', 'workers'),
+                        None if cluster is None else str(cluster))
+    except KeyError as error:
+        raise InputError('plan: no explicit plan: it lacks %s' % error) from error
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise InputError('plan: no explicit plan: %s' % error) from error
+
+
+def _whole(number: Any, owner: str, key: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError('%s has %r among its %s: give whole numbers' % (owner, number, key))
+    return number
+
+
+def as_plan(plan: Any) -> Plan:
+    """What a user gave as a plan: a plan, a dict by pattern, or the name of a file."""
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, Mapping):
+        return from_json(plan) if isinstance(plan.get('plan'), str) else Layers(plan)
+    if isinstance(plan, str):
+        return load(plan)
+    raise InputError('parallelize: plan=%r is none: give one of mxhybrid.parallel, a dict by names of layers, or the '
+                     'name of a JSON file' % (plan,))
+
+
+def save(path: str, plan: Plan) -> None:
+    """Write a plan to a file; InputError where it cannot be written."""
+    text = json.dumps({'format': _FORMAT, **plan.as_json()}, indent=1)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise InputError('plan: cannot write %s: %s' % (path, error)) from error
+
+
+def load(path: str) -> Plan:
+    """Read a plan; InputError for a file that is none."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError('plan: cannot read %s: %s' % (path, error)) from error
+    given = value.get('format') if isinstance(value, dict) else None
+    if given not in (_FORMAT, _FORMER):
+        raise InputError('plan: %s has format %r, but this version reads %r and %r: make it anew'
+                         % (path, given, _FORMER, _FORMAT))
+    later = sorted({'tables', 'dense'} & set(value)) if given == _FORMER else []
+    if later:
+        raise InputError('plan: %s has %s, which format %r does not know: make it %r'
+                         % (path, later[0], _FORMER, _FORMAT))
+    return from_json(value)

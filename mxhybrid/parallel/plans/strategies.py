@@ -1,0 +1,260 @@
+"""Kinds of plans: grids, the one weird trick, patterns of layers, and lists of all operators."""
+import copy
+import fnmatch
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+from ...base.errors import InputError
+from ..ops.dimension_names import Dimensions
+from ..ops.graph import Graph, Operator
+from ..ops.registry import rule_of
+from ..sharding.split import Split
+from .plan import ON_ALL, Plan, Settled, Wish
+from .store_plan import StorePlan
+
+#: Names in a message.
+_SHOWN = 10
+
+
+def _are_whole(values: Any) -> bool:
+    """Whether it is a sequence of whole numbers."""
+    return isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and all(
+        isinstance(one, int) and not isinstance(one, bool) for one in values)
+
+
+class Grid(Plan):
+    """A grid of ranks, as Gholami et al. have it ("Integrated Model, Batch, and Domain Parallelism in Training Neural
+    Networks", SPAA 2018): see :func:`grid`.
+    """
+
+    def __init__(self, model: int, batch: int, domain: Tuple[int, ...]):
+        self.model, self.batch, self.domain = model, batch, domain
+        self.name = 'grid of ' + (' x '.join('%s %s' % (what, value) for what, value in (
+            ('batch', batch), ('model', model), ('domain', ' x '.join(map(str, domain)))) if value not in (1, ''))
+            or 'batch 1')
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it is for."""
+        count = self.model * self.batch
+        for degree in self.domain:
+            count *= degree
+        return count
+
+    def check(self, ranks: int) -> None:
+        """As :meth:`Plan.check`."""
+        if self.ranks != ranks:
+            raise InputError('plan: %s is for %d workers, but the job has %d: choose factors whose product is %d'
+                             % (self.name, self.ranks, ranks, ranks))
+
+    def follows(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows`."""
+        return True
+
+    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
+        """As :meth:`Plan.wish`."""
+        if one.op == 'FullyConnected':
+            model = ranks // self.batch
+            return Wish({'samples': self.batch, 'channels': model})
+        if one.op == 'Convolution' and self.domain:
+            names = [name for name in dimensions.names(one) if name not in ('samples', 'channels')]
+            degrees = dict(zip(names, self.domain))
+            degrees['samples'] = self.batch
+            if self.model > 1:
+                degrees['channels'] = self.model
+            return Wish(degrees)
+        return None
+
+    def _layers_as_json(self) -> Dict[str, Any]:
+        return {'plan': 'grid', 'model': self.model, 'batch': self.batch, 'domain': list(self.domain)}
+
+
+class OneWeirdTrick(Plan):
+    """See :func:`one_weird_trick`."""
+
+    name = 'one weird trick'
+
+    def follows(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows`."""
+        return True
+
+    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
+        """As :meth:`Plan.wish`."""
+        return Wish({'channels': ranks}) if one.op == 'FullyConnected' else None
+
+    def _layers_as_json(self) -> Dict[str, Any]:
+        return {'plan': 'one_weird_trick'}
+
+
+class Layers(Plan):
+    """Operators by patterns of their names; the first pattern that fits counts.  See :func:`layers`."""
+
+    def __init__(self, by_pattern: Mapping[str, Mapping[str, Any]], strict: bool = True):
+        self.name, self._strict = 'by layers', strict
+        for pattern, value in by_pattern.items():
+            if not isinstance(value, Mapping):
+                raise InputError('plan: %r is %r: give degrees by name of the dimension, {"channels": 4}'
+                                 % (pattern, value))
+        self._by_pattern = {pattern: dict(value) for pattern, value in by_pattern.items()}
+        for pattern, value in self._by_pattern.items():
+            for key, one in value.items():
+                if key == 'ranks':
+                    if not _are_whole(one):
+                        raise InputError('plan: %r has ranks=%r: give a list of ranks' % (pattern, one))
+                elif not isinstance(one, int) or isinstance(one, bool) or one < 1:
+                    raise InputError('plan: %r has %s=%r: give a whole number of at least 1' % (pattern, key, one))
+
+    def follows(self, one: Operator) -> bool:
+        """As :meth:`Plan.follows`."""
+        return True
+
+    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
+        """As :meth:`Plan.settle`; InputError for a pattern that fits nothing."""
+        for pattern in self._by_pattern:
+            if not any(_fits(graph, one, pattern) for one in graph.computing):
+                labels = [graph.label(one) for one in graph.computing]
+                raise InputError('plan: %r fits no operator: give the name of one, or a pattern; there are %s%s' % (
+                    pattern, ', '.join(labels[:_SHOWN]), ', ...' * (len(labels) > _SHOWN)))
+        return super().settle(graph, dimensions, ranks)
+
+    def wish(self, graph: Graph, dimensions: Dimensions, one: Operator, ranks: int) -> Optional[Wish]:
+        """As :meth:`Plan.wish`."""
+        for pattern, value in self._by_pattern.items():
+            if _fits(graph, one, pattern):
+                degrees = {key: degree for key, degree in value.items() if key not in ('ranks', 'addends')}
+                return Wish(degrees, value.get('addends', 1), value.get('ranks'), self._strict)
+        return None
+
+    def _layers_as_json(self) -> Dict[str, Any]:
+        return {'plan': 'layers', 'layers': self._by_pattern}
+
+
+def _fits(graph: Graph, one: Operator, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (graph.label(one), graph.short_name(one)))
+
+
+class Explicit(Plan):
+    """The split of every operator of one network on so many workers, as a file has it.
+
+    Parameters
+    ----------
+    splits : dict of str to Split
+        By :meth:`mxhybrid.parallel.ops.graph.Graph.label`.
+    model : str
+        Digest of the network.
+    workers : int
+    cluster : str, optional
+        Digest of the cluster that it was found for; training does not ask for it.
+    store : StorePlan, optional
+        How rows of tables travel, and what sums dense weights.
+    """
+
+    name = 'explicit'
+    lists_all = True
+
+    def __init__(self, splits: Mapping[str, Split], model: str, workers: int, cluster: Optional[str] = None,
+                 store: StorePlan = StorePlan()):  # noqa: B008
+        self.splits, self.model, self.workers, self.cluster = dict(splits), model, workers, cluster
+        self.store = store
+
+    def settle(self, graph: Graph, dimensions: Dimensions, ranks: int) -> Settled:
+        """As :meth:`Plan.settle`."""
+        if ranks != self.workers:
+            raise InputError('plan: it is for %d workers, but the job has %d: make another one' % (self.workers, ranks))
+        if graph.digest() != self.model:
+            raise InputError('plan: it is for another network, or other shapes of data (digest %s, not %s): make '
+                             'another one' % (self.model, graph.digest()))
+        found = {}
+        for one in graph.computing:
+            split = self.splits.get(graph.label(one))
+            if split is None:
+                raise InputError('plan: it says nothing of %s: add that, or make another one' % graph.label(one))
+            self._check(graph, one, split, ranks)
+            found[one.number] = split
+        unknown = sorted(set(self.splits) - {graph.label(one) for one in graph.computing})
+        if unknown:
+            raise InputError('plan: %s is no operator of the network: take it out' % unknown[0])
+        return self._with_tables(Settled(found, {}), graph)
+
+    def for_graph(self, former: Graph, graph: Graph) -> Plan:
+        """As :meth:`Plan.for_graph`."""
+        found = copy.copy(self)
+        found.model = graph.digest() if self.model == former.digest() else self.model
+        return found
+
+    @staticmethod
+    def _check(graph: Graph, one: Operator, split: Split, ranks: int) -> None:
+        rule = rule_of(one)
+        limits = rule.limits(graph, one)
+        if (len(split.degrees) != len(limits) or any(degree > limit for degree, limit in zip(split.degrees, limits))
+                or split.addends > rule.addends(graph, one) or split.copies > 1 and (rule.alone or split.addends > 1)
+                or not all(0 <= rank < ranks for rank in split.ranks)):
+            raise InputError('plan: %s cannot be split as %r: at most %s, %d addends, on ranks 0 to %d'
+                             % (graph.label(one), split, limits, rule.addends(graph, one), ranks - 1))
+        if graph.has_table(one) and len(split.ranks) < ranks:
+            raise InputError('plan: %s cannot be split as %r: %s' % (graph.label(one), split, ON_ALL))
+
+    def _layers_as_json(self) -> Dict[str, Any]:
+        operators = {label: {'degrees': list(split.degrees), 'addends': split.addends, 'copies': split.copies,
+                             'ranks': list(split.ranks)} for label, split in self.splits.items()}
+        return {'plan': 'explicit', 'model': self.model, 'workers': self.workers, 'cluster': self.cluster,
+                'operators': operators}
+
+
+def data_parallel() -> Plan:
+    """Every operator has its samples split over all workers, as without a plan."""
+    return Plan()
+
+
+def grid(model: int = 1, batch: int = 1, domain: Sequence[int] = ()) -> Plan:
+    """A grid of workers, whose factors multiply to their number (Gholami et al., SPAA 2018).
+
+    Dense layers are split over ``batch`` ranges of samples and all other factors together of outputs (their "1.5D"
+    product), convolutions over samples, or with `domain` over ``batch`` ranges of samples and those of height and
+    width.
+
+    Parameters
+    ----------
+    model : int, optional
+        Ranges of outputs of dense layers; with `domain`, of output channels of convolutions, too.
+    batch : int, optional
+        Ranges of samples.
+    domain : sequence of int, optional
+        Ranges of height, or of height and width, of images.
+
+    Raises
+    ------
+    InputError
+        A factor that is no whole number of at least 1; once it is used, factors for another number of workers.
+    """
+    if not _are_whole(domain):
+        raise InputError('grid: domain=%r: give a list of whole numbers of at least 1' % (domain,))
+    for what, value in [('model', model), ('batch', batch)] + [('domain', one) for one in domain]:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError('grid: %s=%r: give whole numbers of at least 1' % (what, value))
+    return Grid(model, batch, tuple(domain))
+
+
+def one_weird_trick() -> Plan:
+    """Samples for all but dense layers, outputs for these (Krizhevsky, "One weird trick for parallelizing convolutional
+    neural networks", 2014).
+    """
+    return OneWeirdTrick()
+
+
+def layers(by_pattern: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """Operators by patterns of their names, as of a dict that :func:`mxhybrid.parallelize` is given.
+
+    Parameters
+    ----------
+    by_pattern : dict of str to dict
+        For names that match the pattern (shell wildcards, the first counts): degrees by name of the dimension
+        (``samples``, ``channels``, ``height``, ``width``, ``length``), ``addends`` (ranges of what a convolution, a
+        dense layer or an embedding sums over), and ``ranks``, a list.  Operators that match none follow what they
+        read.
+
+    Raises
+    ------
+    InputError
+        A value that is none; once it is used, what an operator cannot do.
+    """
+    return Layers(by_pattern)

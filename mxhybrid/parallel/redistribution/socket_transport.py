@@ -1,0 +1,226 @@
+"""Pieces of arrays between ranks by sockets of Python: what serves where the compiled part is not there.
+
+One thread per process sends and receives for all moves that are under way, so that nobody else waits.
+"""
+import collections
+import selectors
+import socket
+import struct
+import threading
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from ...native.forks import gate
+from .exchange import Move, shape_at
+
+#: In front of a piece: the move's tag, and bytes.
+_HEAD = struct.Struct('<QQ')
+#: What the system takes or gives at a time.
+_CHUNK = 1 << 20
+
+
+class _Link:
+    """A connection: what is to be sent, and the piece that is being received."""
+
+    def __init__(self, rank: int, sock: socket.socket):
+        self.rank, self.sock = rank, sock
+        self.queue: Deque[memoryview] = collections.deque()
+        self.head = bytearray()
+        self.tag = 0
+        self.piece: Optional[np.ndarray] = None
+        self.filled = 0
+        #: Whether it has hung up; its death is the job monitor's business.
+        self.gone = False
+
+
+class _Transfer:
+    """A move that has begun."""
+
+    def __init__(self, move: Move, target: Optional[np.ndarray], done: Callable[[], None]):
+        self.move, self.target, self.done = move, target, done
+        self.pieces: Dict[int, List[np.ndarray]] = collections.defaultdict(list)
+        self.missing = len(move.receives)
+
+
+class Mail:
+    """Of the rank `rank`, over a socket to each other rank; `on_failure` gets an exception that ends the thread."""
+
+    def __init__(self, rank: int, sockets: Dict[int, socket.socket], on_failure: Callable[[BaseException], None]):
+        self._rank, self._on_failure = rank, on_failure
+        self._peers = {other: _Link(other, sock) for other, sock in sockets.items()}
+        self._lock = threading.Lock()
+        self._new: List[Tuple[Move, Optional[np.ndarray], Optional[np.ndarray], Callable[[], None]]] = []
+        self._jobs: Dict[int, Deque[_Transfer]] = collections.defaultdict(collections.deque)
+        self._early: Dict[Tuple[int, int], Deque[np.ndarray]] = collections.defaultdict(collections.deque)
+        self._bell, self._ear = socket.socketpair()
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        for peer in self._peers.values():
+            peer.sock.setblocking(False)
+            self._selector.register(peer.sock, selectors.EVENT_READ, peer)
+        self._thread = threading.Thread(target=self._run, name='mxhybrid-mail', daemon=True)
+        self._thread.start()
+
+    def begin(self, move: Move, source: Optional[np.ndarray], target: Optional[np.ndarray], done: Callable[[], None]
+              ) -> None:
+        """Make a move from one array to the other, both of which stay as they are until ``done()`` is called."""
+        with self._lock:
+            self._new.append((move, source, target, done))
+            first = len(self._new) == 1
+        if first:
+            self._bell.send(b'!')
+
+    def close(self) -> None:
+        """End the thread; nothing may be under way on any rank."""
+        self._closing = True
+        self._bell.send(b'!')
+        self._thread.join()
+        for peer in self._peers.values():
+            peer.sock.close()
+        self._bell.close()
+        self._ear.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        gate.serve()
+        try:
+            while not self._closing:
+                for key, events in self._selector.select():
+                    if key.data is None:
+                        self._ear.recv(4096)
+                        continue
+                    if events & selectors.EVENT_READ:
+                        self._receive(key.data)
+                    if events & selectors.EVENT_WRITE and not key.data.gone:
+                        self._send(key.data)
+                self._start_new()
+        except BaseException as error:
+            self._on_failure(error)
+
+    # -- moves -----------------------------------------------------------------------------------------------------
+
+    def _start_new(self) -> None:
+        """By itself, so that nobody keeps their arrays until the next ones come."""
+        with self._lock:
+            new, self._new = self._new, []
+        for one in new:
+            self._start(*one)
+
+    def _start(self, move: Move, source: Any, target: Any, done: Callable[[], None]) -> None:
+        for to, where in move.sends:
+            piece = np.array(source[where], order='C')  # a copy: the array may be used again before all is sent
+            queue = self._peers[to].queue
+            queue.append(memoryview(_HEAD.pack(move.tag, piece.nbytes)))
+            queue.append(piece.reshape(-1).view(np.uint8).data)
+        job = _Transfer(move, target, done)
+        if target is not None and not move.adds:
+            if move.fill == move.fill:
+                target[...] = move.fill
+            for here, there in move.own:
+                target[there] = source[here]
+        elif move.adds:
+            job.pieces[self._rank] = [source[here].copy() for here, _ in move.own]
+        self._jobs[move.tag].append(job)
+        for to in {to for to, _ in move.sends}:
+            self._send(self._peers[to])
+        for giver in {giver for giver, _ in move.receives}:
+            early = self._early[move.tag, giver]
+            while early and self._lacks(job, giver):
+                self._take(job, giver, early.popleft())
+            if not early:
+                del self._early[move.tag, giver]
+        self._finish(move.tag)
+
+    @staticmethod
+    def _lacks(job: _Transfer, giver: int) -> bool:
+        return len(job.pieces[giver]) < sum(one == giver for one, _ in job.move.receives)
+
+    def _arrived(self, tag: int, giver: int, piece: np.ndarray) -> None:
+        job = next((one for one in self._jobs[tag] if self._lacks(one, giver)), None)
+        if job is None:
+            self._early[tag, giver].append(piece)
+            return
+        self._take(job, giver, piece)
+        self._finish(tag)
+
+    @staticmethod
+    def _take(job: _Transfer, giver: int, piece: np.ndarray) -> None:
+        assert job.target is not None
+        where = [slices for one, slices in job.move.receives if one == giver][len(job.pieces[giver])]
+        values = piece.view(job.target.dtype).reshape(shape_at(where))
+        job.pieces[giver].append(values)
+        job.missing -= 1
+        if not job.move.adds:
+            job.target[where] = values
+
+    def _finish(self, tag: int) -> None:
+        """End moves of a tag that lack nothing, in the order in which they began."""
+        jobs = self._jobs[tag]
+        while jobs and not jobs[0].missing:
+            job = jobs.popleft()
+            if job.move.adds and job.target is not None:
+                self._add_up(job)
+            job.done()
+        if not jobs:
+            del self._jobs[tag]  # there may never be another one
+
+    def _add_up(self, job: _Transfer) -> None:
+        target: Any = job.target
+        target[...] = 0
+        places: Dict[int, List[Any]] = collections.defaultdict(list)
+        for giver, where in job.move.receives:
+            places[giver].append(where)
+        places[self._rank] = [there for _, there in job.move.own]
+        for giver in sorted(places):
+            for where, piece in zip(places[giver], job.pieces[giver]):
+                target[where] += piece
+
+    # -- bytes -----------------------------------------------------------------------------------------------------
+
+    def _send(self, peer: _Link) -> None:
+        while peer.queue and not peer.gone:
+            try:
+                count = peer.sock.send(peer.queue[0][:_CHUNK])
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                self._lose(peer)
+                return
+            if count == len(peer.queue[0]):
+                peer.queue.popleft()
+            else:
+                peer.queue[0] = peer.queue[0][count:]
+        if not peer.gone:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.queue else 0)
+            self._selector.modify(peer.sock, events, peer)
+
+    def _lose(self, peer: _Link) -> None:
+        peer.gone = True
+        self._selector.unregister(peer.sock)
+
+    def _receive(self, peer: _Link) -> None:
+        while True:
+            try:
+                if peer.piece is None:
+                    found = peer.sock.recv(_HEAD.size - len(peer.head))
+                    peer.head += found
+                    count = len(found)
+                    if len(peer.head) == _HEAD.size:
+                        peer.tag, size = _HEAD.unpack(peer.head)
+                        peer.head = bytearray()
+                        peer.piece, peer.filled = np.empty(size, np.uint8), 0
+                else:
+                    count = peer.sock.recv_into(peer.piece.data[peer.filled:peer.filled + _CHUNK])
+                    peer.filled += count
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                count = 0
+            if not count:
+                self._lose(peer)
+                return
+            if peer.piece is not None and peer.filled == len(peer.piece):
+                piece, peer.piece = peer.piece, None
+                self._arrived(peer.tag, peer.rank, piece)

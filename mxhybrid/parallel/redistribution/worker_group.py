@@ -1,0 +1,141 @@
+"""All workers of the job, as networks that are split over them see it: connections, agreements, who fails."""
+import contextlib
+import functools
+import socket
+from typing import Any, Callable, ContextManager, Dict, List, Optional
+
+import mxnet as mx
+
+from ...base.errors import InputError
+from ...base.peers import connect_peers
+from ...base.sealed import new_secret
+from ...job.job import Job
+from ...lane.moves import Ways
+from .exchange import Exchange
+from .exchange_op import ExchangeNode, MailTransport, Transport
+from .lane_transport import LaneTransport
+from .outline import Outline, first_difference
+from .socket_transport import Mail
+
+_PURPOSE = 'exchanges of layers'
+_NAME = 'mxhybrid.parallel.'
+
+
+class Team:
+    """Of this process; made once."""
+
+    def __init__(self, job: Job):
+        self._job = job
+        self._collective: Any = job.collective
+        self.rank, self.size = job.rank, job.num_workers
+        self._reserved = 0
+        self._fails: Callable[[BaseException], None] = job.guard.fails_with('an exchange of layers: ')
+        self._mail: Optional[Mail] = None
+        self._transport: Any = None
+
+    def agree(self, call: str, outline: Optional[Outline], problem: str = '') -> int:
+        """Compare the outlines of a network on all workers (collective); return a number that worker 0 draws.
+
+        Each draws one, or a worker with the same random state as worker 0 would not have it any more.
+
+        Raises
+        ------
+        InputError
+            On all workers: outlines differ, the first difference is named; or another worker has a `problem`, and no
+            outline.
+        """
+        seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
+        if self.size == 1:
+            return seed
+        digest = None if outline is None else outline.digest()
+        everyone = self._collective.exchange([digest, problem, seed], _NAME + 'agree')
+        for rank, (_, other, _) in enumerate(everyone):
+            if other and not problem:
+                raise InputError('%s: worker %d cannot: %s' % (call, rank, other))
+        if not problem and outline is not None and any(theirs != digest for theirs, _, _ in everyone):
+            odd = first_difference(self._collective.exchange(outline.as_json(), _NAME + 'outlines'))
+            raise InputError('%s: workers have different networks, data or plans: %s: give the same on all workers'
+                             % (call, odd))
+        return int(everyone[0][2])
+
+    def exchange(self, value: Any, what: str) -> List[Any]:
+        """The JSON `value` of every worker, in rank order (collective)."""
+        return [value] if self.size == 1 else self._collective.exchange(value, _NAME + what)
+
+    def meet(self) -> None:
+        """Wait for all workers (collective)."""
+        if self.size > 1:
+            self._collective.any(False, _NAME + 'pieces')
+
+    def busy(self) -> ContextManager[None]:
+        """Around what may take this worker long while the others wait."""
+        lifeline = self._job.guard.lifeline
+        return contextlib.nullcontext() if lifeline is None else lifeline.busy()
+
+    def count_call(self, call: str) -> None:
+        """Have the job monitor know of a call that all workers have to make; JobError where one has ended before."""
+        lifeline = self._job.guard.lifeline
+        if lifeline is not None:
+            lifeline.count_call(call)
+
+    def reserve(self, count: int) -> int:
+        """Numbers for exchanges, the same on all ranks; the first of them."""
+        first, self._reserved = self._reserved, self._reserved + count
+        return first
+
+    def node(self, exchange: Exchange, differentiable: bool) -> ExchangeNode:
+        """The operator of an exchange."""
+        return ExchangeNode(exchange, self.transport, differentiable, self._fails, self._job.telemetry.trace)
+
+    @property
+    def transport(self) -> Transport:
+        """What moves arrays between ranks (collective at first)."""
+        if self._transport is None:
+            lane = None if self._job.servers is None else self._job.servers.lane
+            if lane is not None:
+                exchange = functools.partial(self._collective.exchange, name=_NAME + 'ways')
+                self._transport = LaneTransport(Ways(lane, exchange, self._job.settings.timeout))
+            else:
+                self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
+                self._transport = MailTransport(self._mail)
+        return self._transport
+
+    def _connect(self) -> Dict[int, socket.socket]:
+        address = self._job.topology.addresses[self.rank]
+        with socket.create_server((address, 0), backlog=self.size) as door:
+            secret = new_secret() if self.rank == 0 else ''
+            everyone = self._collective.exchange([address, door.getsockname()[1], secret], _NAME + 'doors')
+            others: List[int] = [rank for rank in range(self.size) if rank != self.rank]
+            found = connect_peers(self.rank, [(entry[0], entry[1]) for entry in everyone], others, door,
+                                  everyone[0][2], self._job.settings.timeout, _PURPOSE)
+        for sock in found.values():
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+    def add_up(self, value: float) -> float:
+        """The sum of a number of each worker (collective)."""
+        array = mx.nd.array([value], dtype='float64', ctx=mx.cpu())
+        if self.size == 1:
+            return value
+        with self._collective.waiting(_NAME + 'add_up'):
+            self._collective.allreduce_(array, _NAME + 'add_up')
+            return float(array.asscalar())
+
+    def broadcast_(self, array: Any, name: str) -> None:
+        """Overwrite a dense array with worker 0's, and wait for it (collective).  The `name` has to be the same on all
+        workers, which names of layers need not be.
+        """
+        if self.size > 1:
+            with self._collective.waiting(_NAME + name):
+                self._collective.broadcast_(array, _NAME + name)
+                array.wait_to_read()
+
+
+_teams: Dict[int, Team] = {}
+
+
+def team_of(job: Job) -> Team:
+    """The team of a job."""
+    if id(job) not in _teams:
+        _teams[id(job)] = Team(job)
+    return _teams[id(job)]

@@ -1,0 +1,58 @@
+"""What each rank gives and gets: its samples of data and of outputs."""
+from typing import Any, Dict, List, Mapping, Optional
+
+from ...base.errors import InputError
+from ..ops.dimension_names import Dimensions
+from ..ops.graph import Entry, Graph
+from ..ops.rule import with_range
+from ..sharding.box import Box, cuts, full
+from ..sharding.sample_axis import SampleAxis
+
+
+class Shares:
+    """What each rank gives and gets of data and outputs.
+
+    Attributes
+    ----------
+    inputs : dict of Entry to dict of int to Box
+        By rank.
+    outputs : dict of Entry to list of dict of int to Box
+        The same of outputs: several boxes of each rank, one behind the other, where all samples stand several times
+        behind each other, as after a concatenation along them.  An output of which the samples are not known, all ranks
+        get whole.
+    samples : slice
+        What this rank has of the joint batch.
+    """
+
+    def __init__(self, graph: Graph, axes: Mapping[str, Optional[int]], dimensions: Dimensions, ranks: int, rank: int,
+                 flows: Any):
+        self._graph, self._rank, self.flows = graph, rank, flows
+        counts = {graph.data[name][axis] for name, axis in axes.items() if axis is not None}
+        if len(counts) != 1:
+            raise InputError('parallelize: inputs have %s samples: give the shapes of one joint batch'
+                             % sorted(counts))
+        self._count = counts.pop()
+        self._ranges = cuts(self._count, ranks) if self._count >= ranks else [
+            (at * self._count // ranks, at * self._count // ranks + 1) for at in range(ranks)]
+        self.samples = slice(*self._ranges[rank])
+        self.inputs: Dict[Entry, Dict[int, Box]] = {}
+        self._by_name: Dict[str, Box] = {}
+        for one in graph.operators:
+            if one.op == 'null' and one.name in graph.data:
+                axis = axes[one.name]
+                boxes, = self._boxes((one.number, 0), None if axis is None else SampleAxis(axis))
+                self.inputs[one.number, 0] = boxes
+                self._by_name[one.name] = boxes[rank]
+        self.outputs = {entry: self._boxes(entry, dimensions.sample_axis(entry)) for entry in graph.heads}
+
+    def _boxes(self, entry: Entry, where: Optional[SampleAxis]) -> List[Dict[int, Box]]:
+        whole = full(self._graph.shapes[entry])
+        if where is None:
+            return [dict.fromkeys(range(len(self._ranges)), whole)]
+        by_rank = [[with_range(whole, where.axis, one) for one in where.ranges(self._count, low, high)]
+                   for low, high in self._ranges]
+        return [dict(enumerate(boxes)) for boxes in zip(*by_rank)]
+
+    def box(self, name: str) -> Box:
+        """What this rank gives of an input."""
+        return self._by_name[name]

@@ -1,0 +1,80 @@
+"""The table of a plan: how every operator is split, and what that takes and moves."""
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ...base.text import aligned, size_text
+from ..ops.dimension_names import Dimensions
+from ..ops.graph import Graph, Operator
+from ..redistribution.exchange import Exchange
+from ..sharding.box import size_of
+from ..sharding.split import Split
+from .joint_work import joint_operators, whole_outputs
+from .rank_program import Parts
+
+
+def layout_table(name: str, graph: Graph, dimensions: Dimensions, parts: Parts, exchanges: Sequence[Exchange],
+                 ranks: int, notes: Dict[int, str]) -> str:
+    """One line an operator; sizes are those of the rank that has most, bytes those of all ranks, there and back."""
+    sent: Dict[int, int] = {}
+    for exchange in exchanges:
+        sent[exchange.operator] = sent.get(exchange.operator, 0) + sum(exchange.bytes)
+    rows = []
+    for one in graph.computing:
+        split = parts.splits[one.number]
+        rows.append([graph.label(one), one.op, layout_words(dimensions, one, split), rank_words(split.ranks),
+                     size_text(_weights(graph, parts, one)), size_text(_activations(graph, parts, one)),
+                     size_text(sent.get(one.number, 0))])
+    held = [sum(size_of(boxes[rank]) * graph.dtypes[number, 0].itemsize for number, boxes in _held(graph, parts)
+                if rank in boxes) for rank in range(ranks)]
+    whole = sum(size_of(tuple((0, count) for count in graph.shapes[number, 0])) * graph.dtypes[number, 0].itemsize
+                for number, _ in _held(graph, parts))
+    title = ('mxhybrid: %s on %d workers; weights of at most %s of %s on a worker; %d exchanges, %s per step between '
+             'all workers' % (name, ranks, size_text(max(held)), size_text(whole), len(exchanges),
+                              size_text(sum(sent.values()))))
+    head = ['layer', 'operator', 'layout', 'ranks', 'weights', 'activations', 'sent/step']
+    ends = note_lines(graph, dimensions, parts.splits, ranks, notes)
+    # Texts to the left, sizes to the right.
+    widths = [max(len(row[column]) for row in [head] + rows) for column in range(4)]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths)] + row[4:] for row in [head] + rows]
+    return '\n'.join([title, aligned(lines[0], lines[1:])] + ends)
+
+
+def note_lines(graph: Graph, dimensions: Dimensions, splits: Mapping[int, Split], ranks: int,
+               notes: Mapping[int, str]) -> List[str]:
+    """What stands below a table: what is otherwise than asked, what is computed for the joint batch, and outputs of
+    which workers have more than a range of samples.
+    """
+    joint = joint_operators(graph, dimensions, splits, ranks)
+    return ['%s: %s' % (graph.label(graph.operators[number]), '; '.join(
+        some[number] for some in (notes, joint) if number in some)) for number in sorted({**notes, **joint})
+            ] + whole_outputs(graph, dimensions)
+
+
+def layout_words(dimensions: Dimensions, one: Operator, split: Split) -> str:
+    """In words, as 'samples 2 x height 2'."""
+    words = ['%s %d' % (name, degree) for name, degree in zip(dimensions.names(one), split.degrees) if degree > 1]
+    words += ['addends %d' % split.addends] * (split.addends > 1) + ['copies %d' % split.copies] * (split.copies > 1)
+    return ' x '.join(words) or 'whole'
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """In words, as '0-3'."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return '%d-%d' % (ranks[0], ranks[-1])
+    return ','.join(map(str, ranks))
+
+
+def _weights(graph: Graph, parts: Parts, one: Operator) -> int:
+    """Bytes of parameters that the part of a rank reads, at most."""
+    return max(sum(size_of(box) * graph.dtypes[entry].itemsize for entry, box in
+                   zip(one.inputs, parts.part(one, rank).inputs) if box is not None and entry[0] in graph.fixed)
+               for rank in parts.places[one.number])
+
+
+def _activations(graph: Graph, parts: Parts, one: Operator) -> int:
+    """Bytes of outputs that the part of a rank makes, at most."""
+    return max(sum(size_of(box) * graph.dtypes[one.number, output].itemsize
+                   for output, box in enumerate(parts.part(one, rank).outputs)) for rank in parts.places[one.number])
+
+
+def _held(graph: Graph, parts: Parts) -> List[Any]:
+    return [(one.number, parts.weights.boxes(one.name)) for one in graph.operators if graph.is_parameter(one.number)]

@@ -1,0 +1,226 @@
+"""Files of the whole network, as if it were not split: those of gluon's save_parameters, load_parameters and export.
+
+Worker 0 writes and reads them, of what is split a piece at a time.
+"""
+import os
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import mxnet as mx
+import numpy as np
+
+from ...base.errors import CheckpointError, InputError
+from ...base.files import write_atomically, written_aside
+from ...base.log import get_logger
+from ...native import trainers
+from ...native.arrays import host_view
+from ...native.params_file import ParamsReader, ParamsWriter, StoredArray
+from ..redistribution.worker_group import Team
+from .sharded_parameters import Held
+
+logger = get_logger(__name__)
+
+
+class FileMisfitError(InputError, AssertionError):
+    """A file is of another network; gluon raises an AssertionError, or a ValueError, for the same."""
+
+
+class ModelFiles:
+    """Of one network.
+
+    Parameters
+    ----------
+    team : Team
+    held : Held
+    places : dict of str to str
+        Names of parameters by their places in the network, as files of gluon have them.
+    symbol : mxnet.symbol.Symbol
+        The network.
+    prefix : str
+        What names of its parameters begin with, which files of old leave out.
+    """
+
+    def __init__(self, team: Team, held: Held, places: Dict[str, str], symbol: Any, prefix: str):
+        self._team, self._held, self._symbol, self._prefix = team, held, symbol, prefix
+        self.places = {place: name for place, name in places.items() if name in held.params}
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def save(self, filename: Any, deduplicate: bool) -> None:
+        """As gluon's ``save_parameters`` (collective)."""
+        names = dict(self.places)
+        if deduplicate:
+            names = {place: name for name, place in {name: place for place, name in names.items()}.items()}
+        self._team.exchange(None, 'save_parameters')
+        self._write('save_parameters', os.fspath(filename), names)
+
+    def export(self, path: Any, epoch: int, remove_amp_cast: bool) -> None:
+        """As gluon's ``export`` (collective)."""
+        self._team.exchange(None, 'export')
+        path, used = os.fspath(path), self._symbol
+        self._on_worker_0('export', lambda: write_atomically(
+            '%s-symbol.json' % path, used.tojson(remove_amp_cast=remove_amp_cast).encode()))
+        params = self._held.params
+        names = {'arg:' + name: name for name in used.list_arguments() if name in params}
+        names.update({'aux:' + name: name for name in used.list_auxiliary_states() if name in params})
+        self._write('export', '%s-%04d.params' % (path, epoch), names)
+
+    def _write(self, what: str, filename: str, names: Dict[str, str]) -> None:
+        """Write parameters under other names."""
+        gathered = {there: self._gather(name) for there, name in names.items() if name in self._held.parts}
+
+        def write() -> None:
+            with written_aside(filename) as handle:
+                writer = ParamsWriter(handle, len(names))
+                for there, name in names.items():
+                    param = self._held.params[name]
+                    if there in gathered:
+                        writer.add(there, self._held.parts[name].whole_shape, param.dtype, gathered[there])
+                    else:
+                        writer.add_array(there, trainers.whole_values(param))
+                writer.end()
+
+        def finish() -> None:
+            for pieces in gathered.values():
+                for _ in pieces:
+                    pass
+        self._on_worker_0(what, write, finish)
+
+    def _gather(self, name: str) -> Iterator[np.ndarray]:
+        part, param = self._held.parts[name], self._held.params[name]
+        return part.gather(param.data() if part.holds else None, part.whole_shape, param.dtype)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def load(self, filename: Any, ctx: Any, allow_missing: bool, ignore_extra: bool, cast_dtype: bool,
+             dtype_source: str) -> None:
+        """As gluon's ``load_parameters`` (collective), but that nothing changes if anything does not fit."""
+        self._team.exchange(None, 'load_parameters')
+        source, filename = _ParamsSource(), os.fspath(filename)
+
+        def begin() -> List[Any]:
+            reader = source.open(filename)
+            found = self._fitting(filename, reader.arrays, allow_missing, ignore_extra)
+            for name, there in found.items():
+                self._check(name, reader.arrays[there], cast_dtype, dtype_source)
+            return [[names.index(name), there, list(reader.arrays[there].shape), reader.arrays[there].dtype.name]
+                    for name, there in found.items()]
+        names = list(self._held.params)  # which may be others on other workers, in the same order
+        try:
+            for number, there, shape, dtype in self._on_worker_0('load_parameters', begin):
+                name = names[number]
+                param, part = self._held.params[name], self._held.parts.get(name)
+                if part is not None:
+                    part.scatter(source.rows(there), param.data() if part.holds else None, part.whole_shape,
+                                 param.dtype)
+                    continue
+                values = mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu())
+                if self._team.rank == 0:
+                    host_view(values)[...] = source.rows(there)(0, shape[0])
+                self._team.broadcast_(values, 'load_parameters.%d' % number)
+                trainers.load_values(param, values, ctx, cast_dtype, dtype_source)
+            self._on_worker_0('load_parameters', source.end)
+        finally:
+            source.close()
+
+    def _fitting(self, filename: str, stored: Dict[str, StoredArray], allow_missing: bool, ignore_extra: bool
+                 ) -> Dict[str, str]:
+        """Names in the file by those of parameters."""
+        known, places = self.places, {there: there for there in stored}
+        if not any('.' in there for there in stored):  # by their own names, as of old and of networks of one layer
+            known = {name[len(self._prefix):]: name for name in self._held.params if name.startswith(self._prefix)}
+            places = {there: there[4:] if there[:4] in ('arg:', 'aux:') else there for there in stored}
+        found = {known[place]: there for there, place in places.items() if place in known}
+        missing = [place for place, name in known.items() if name not in found]
+        if missing and not allow_missing:
+            raise FileMisfitError("Parameter '%s' is missing in file '%s', which contains parameters: %s. Set "
+                                  'allow_missing=True to ignore missing parameters.'
+                                  % (missing[0], filename, _brief(stored)))
+        extra = [there for there, place in places.items() if place not in known]
+        if extra and not ignore_extra:
+            raise FileMisfitError("Parameter '%s' loaded from file '%s' is not present in the network, which contains "
+                                  'parameters %s. Set ignore_extra=True to ignore.'
+                                  % (extra[0], filename, _brief(known)))
+        return found
+
+    def _check(self, name: str, stored: StoredArray, cast_dtype: bool, dtype_source: str) -> None:
+        """Refuse an array that the parameter cannot take."""
+        part, param = self._held.parts.get(name), self._held.params[name]
+        shape = param.shape if part is None else part.whole_shape
+        if shape is not None and (len(shape) != len(stored.shape) or any(
+                length not in (0, -1, found) for length, found in zip(shape, stored.shape))):
+            raise FileMisfitError("Failed loading Parameter '%s' from saved params: shape incompatible expected %s vs "
+                                  'saved %s' % (name, tuple(shape), stored.shape))
+        if np.dtype(param.dtype) == stored.dtype:
+            return
+        if not cast_dtype:
+            raise FileMisfitError("Failed loading Parameter '%s' from saved params: dtype incompatible expected %s vs "
+                                  'saved %s. Set cast_dtype=True to cast the dtype of saved params.'
+                                  % (name, np.dtype(param.dtype), stored.dtype))
+        if dtype_source != 'current':
+            raise FileMisfitError('load_parameters: dtype_source=%r: a network that is split keeps its types, '
+                                  "and %s is %s: give 'current'" % (dtype_source, name, np.dtype(param.dtype)))
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def _on_worker_0(self, what: str, work: Callable[[], Any], finish: Callable[[], None] = lambda: None) -> Any:
+        """Have worker 0 do something; what it returns, or the error that it raises, on all workers, all of which call
+        ``finish()`` after it, the others at once (collective).
+        """
+        outcome: Dict[str, Any] = {}
+        if self._team.rank == 0:
+            try:
+                with self._team.busy():
+                    outcome['value'] = work()
+            except FileMisfitError as error:
+                outcome['misfit'] = str(error)
+            except Exception as error:  # a full disk, no permission, no memory: all workers have to know
+                outcome['problem'] = '%s: %s' % (type(error).__name__, error)
+                logger.debug('%s failed', what, exc_info=True)
+        finish()
+        outcome = self._team.exchange(outcome, what)[0]
+        if 'misfit' in outcome:
+            raise FileMisfitError(outcome['misfit'])
+        if 'problem' in outcome:
+            raise CheckpointError('%s failed on worker 0: %s' % (what, outcome['problem']))
+        return outcome['value']
+
+
+class _ParamsSource:
+    """A file that worker 0 reads; after a failure it gives zeros, so that the workers stay in step."""
+
+    def __init__(self) -> None:
+        self._reader: Optional[ParamsReader] = None
+        self._handle: Any = None
+        self._problem = ''
+
+    def open(self, filename: str) -> ParamsReader:
+        self._handle = open(filename, 'rb')
+        self._reader = ParamsReader(self._handle, filename)
+        return self._reader
+
+    def rows(self, name: str) -> Callable[[int, int], np.ndarray]:
+        """Gives rows of an array, from the first to before the last."""
+        def read(first: int, last: int) -> np.ndarray:
+            assert self._reader is not None
+            if not self._problem:
+                try:
+                    return self._reader.read(name, first, last)
+                except (OSError, EOFError, MemoryError) as error:
+                    self._problem = '%s: %s' % (type(error).__name__, error)
+            shape, dtype, _ = self._reader.arrays[name]
+            return np.zeros((last - first,) + shape[1:], dtype)
+        return read
+
+    def end(self) -> None:
+        """Raise what went wrong."""
+        if self._problem:
+            raise CheckpointError('%s on the way: weights are those of neither' % self._problem)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+
+
+def _brief(names: Any) -> str:
+    some = sorted(names)
+    return ', '.join("'%s'" % name for name in some[:5]) + (', ...' if len(some) > 5 else '')

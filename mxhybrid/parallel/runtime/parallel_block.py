@@ -1,0 +1,362 @@
+"""A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
+import functools
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from ...base.errors import InputError
+from ...base.log import get_logger
+from ...base.settings import variable
+from ...base.text import size_text
+from ...job.join import member
+from ...kvstore.parts import NETWORK_CALL, agreed, set_exchanges
+from ...kvstore.planned import set_planned
+from ...kvstore.trainer_step import steps_of
+from ...native import trainers
+from ...native.recording import wants_gradient
+from ..ops.collective_ops import COMPOSED
+from ..ops.tracing import shapes_of, traced
+from ..plans.plan import Plan
+from ..plans.plan_json import as_plan, save
+from ..plans.strategies import Explicit
+from ..redistribution.worker_group import Team, team_of
+from ..sharding.box import shape_of
+from .call_pool import Calls
+from .joint_work import joint_operators, joint_warning
+from .layout_table import layout_table
+from .model_files import ModelFiles
+from .network_outline import outline_of_split
+from .rank_program import Program
+from .sharded_parameters import Held, hold
+from .split_network import SplitNetwork, split_again, split_by
+
+logger = get_logger(__name__)
+
+#: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
+_NUMBERS = 1 << 20
+
+
+class Parallel(gluon.Block):
+    """A network of which this worker computes its parts.  Made by :func:`mxhybrid.parallelize`.
+
+    Its forward takes this worker's samples, and returns this worker's samples, as without a plan: those of
+    :attr:`samples` in the joint batch.  All workers call it, in training as for inference.  It is trained by a
+    ``gluon.Trainer`` with ``kvstore='hybrid'``; :meth:`collect_params` gives every parameter, under its name, with the
+    values that this worker holds of it, or a placeholder of shape (1,) where that is none.
+    """
+
+    def __init__(self, team: Team, network: SplitNetwork, held: Held, files: ModelFiles, first: int,
+                 root: Optional['Parallel'] = None):
+        super().__init__(prefix='', params=None)
+        self._team, self._network, self._held, self._files = team, network, held, files
+        self._graph, self._parts, self._shares = network.graph, network.parts, network.shares
+        self._root = None if root is None else weakref.ref(root)
+        self._others = _Others()
+        #: Whether a call was recorded.
+        self._trained = False
+        types = {one.name: self._graph.dtypes[one.number, 0] for one in self._graph.operators if one.op == 'null'}
+        self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
+        composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
+        make = functools.partial(_program, team, network, held)
+        self._programs = {training: make(training, first + _NUMBERS // 4 * (not training))
+                          for training in ([True, False] if composed else [True])}
+        self._calls = Calls(self._programs, lambda training: make(training, team.reserve(_NUMBERS // 4)), held.params)
+        self.params.update(_as_dict(held.params))
+        if root is None:
+            for param in held.params.values():
+                set_exchanges(param, self._exchanges_line())
+
+    @property
+    def samples(self) -> slice:
+        """Which samples of the joint batch this worker gives and gets.  Where there are fewer of them than workers,
+        several have the same one; then one of them gives the gradient.
+        """
+        return self._shares.samples
+
+    @property
+    def given(self) -> List[Tuple[Tuple[int, ...], Any]]:
+        """Shape and type of what this worker gives, of each input."""
+        return list(self._given)
+
+    def for_data(self, data: Any) -> 'Parallel':
+        """This network for joint batches of another shape, as the last one of an epoch or those of a test, with the
+        same parameters (collective).  It is built once for each shape.
+
+        Parameters
+        ----------
+        data : tuple of int, or list of them
+            As for :func:`mxhybrid.parallelize`.
+
+        Returns
+        -------
+        Parallel
+            Its :attr:`samples` are those of such a batch.  The Trainer stays the same.
+
+        Raises
+        ------
+        InputError
+            On all workers: shapes that the network does not take, or for which the plan needs weights elsewhere, as
+            where a batch has fewer samples than the plan splits it into.
+        """
+        root = None if self._root is None else self._root()
+        if root is not None:
+            return root.for_data(data)
+        try:
+            shapes = tuple(shapes_of(data))
+            if shapes == tuple(self._graph.data[name] for name in self._network.names):
+                return self
+            if shapes in self._others.by_shapes:
+                return self._others.by_shapes[shapes]
+            made = split_again(self._network, data, self._team)
+        except InputError as error:
+            self._team.agree('for_data', None, str(error))
+            raise
+        self._team.agree('for_data', outline_of_split('for_data', made, self._held.params))
+        found = self._others.by_shapes[shapes] = Parallel(self._team, made, self._held, self._files,
+                                                          self._team.reserve(_NUMBERS), self)
+        return found
+
+    @property
+    def exchanges(self) -> int:
+        """How many exchanges there are in a step of training, on all workers together."""
+        return len(self._programs[True].exchanges)
+
+    def _exchanges_line(self) -> str:
+        made = self._programs[True].exchanges
+        sent = sum(move.bytes_sent(one.dtype.itemsize) for one in made for move in (one.forward, one.backward))
+        return '' if not made else ('exchanges between layers: %d in a step, forwards and backwards, in which this '
+                                    'worker sends %s' % (len(made), size_text(sent)))
+
+    def forward(self, *args: Any) -> Any:
+        """This worker's samples of the network's outputs (on all workers).
+
+        Raises
+        ------
+        InputError
+            Another number of inputs, shapes or types than :func:`mxhybrid.parallelize` was told; inputs that want
+            gradients where it was not told ``input_grad``; a Trainer with another store.
+        """
+        self._check(args)
+        training = bool(autograd.is_training()) if len(self._programs) > 1 else True
+        if self._programs[training].exchanges:
+            self._team.count_call(NETWORK_CALL)
+        program, found = self._run(training, args)
+        return self._network.traced.regroup(found[:program.outputs])
+
+    def _check(self, args: Sequence[Any]) -> None:
+        if len(args) != len(self._network.names):
+            raise InputError('a parallelized network: %d inputs, but it was made for %d'
+                             % (len(args), len(self._network.names)))
+        for name, array, (wanted, _) in zip(self._network.names, args, self._given):
+            if not isinstance(array, mx.nd.NDArray):
+                raise InputError('a parallelized network: %s is a %s: give an NDArray' % (name, type(array).__name__))
+            if tuple(array.shape) != wanted:
+                raise InputError("a parallelized network: worker %d gives %s of shape %s, but its samples, "
+                                 'batch[net.samples], have shape %s; for a joint batch of another size take '
+                                 'net.for_data(shape)' % (self._team.rank, name, tuple(array.shape), wanted))
+        if autograd.is_recording():
+            self._check_training(args)
+
+    def _check_training(self, args: Sequence[Any]) -> None:
+        for name, array in zip(self._network.names, args):
+            # What was computed is looked at once, for that may be much.
+            wanted = array.grad is not None or not self._trained and wants_gradient(array)
+            if wanted and name not in self._shares.flows:
+                raise InputError('a parallelized network: %s comes from what has gradients, but none go back through '
+                                 'this network: give parallelize input_grad=True, or %s.detach() to the network'
+                                 % (name, name))
+        trainer = next((trainers.trainer_of(param) for param in self._held.params.values()), None)
+        self._trained = True
+        if self._team.size > 1 and trainer is not None and steps_of(trainer) is None:
+            raise InputError('a parallelized network: its parameters are trained with kvstore=%r, by each worker '
+                             "alone: give the Trainer kvstore='hybrid'" % (trainers.wanted_store(trainer),))
+
+    def _run(self, training: bool, args: Sequence[Any]) -> Any:
+        try:
+            return self._calls.run(training, dict(zip(self._network.names, args)))
+        except mx.base.MXNetError as error:
+            for name, array, (_, wanted) in zip(self._network.names, args, self._given):
+                if array.dtype != wanted:
+                    raise InputError('a parallelized network: %s has type %s, but %s was planned: give that, or '
+                                     'parallelize another dtype' % (name, np.dtype(array.dtype), np.dtype(wanted))
+                                     ) from error
+            raise
+
+    def save_plan(self, path: str) -> None:
+        """Write how every operator is split, with digests of network and world, to a JSON file that
+        :func:`mxhybrid.parallelize` takes as a plan.
+        """
+        save(path, Explicit({self._graph.label(one): self._parts.splits[one.number] for one in self._graph.computing},
+                            self._graph.digest(), self._team.size, store=self._network.plan.store))
+
+    def report(self) -> str:
+        """A table of all operators: how they are split, on which workers, what that takes and moves."""
+        network = self._network
+        return '\n'.join([layout_table(network.plan.name, network.graph, network.traced.dimensions, network.parts,
+                                       self._programs[True].exchanges, self._team.size, network.notes)]
+                         + network.plan.store.words())
+
+    __repr__ = report
+
+    def forget(self) -> None:
+        """It is not called any more, on any worker: exchanges let go of their memory."""
+        self._calls.forget()
+        for one in self._others.by_shapes.values():
+            one.forget()
+
+    # -- whole models ----------------------------------------------------------------------------------------------
+
+    def save_parameters(self, filename: Any, deduplicate: bool = False) -> None:
+        """Write what ``save_parameters`` of the network writes: whole weights, by their places in it (collective: all
+        workers call it, worker 0 writes).
+
+        Parameters
+        ----------
+        filename : str or path
+            On worker 0's host.
+        deduplicate : bool, optional
+            Whether a weight that several layers share is written once only.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, when worker 0 cannot write; a file of that name is as it was then.
+        """
+        self._files.save(filename, deduplicate)
+
+    def load_parameters(self, filename: Any, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False,
+                        cast_dtype: bool = False, dtype_source: str = 'current') -> None:
+        """Read what ``save_parameters`` of the network has written, split by any plan or not at all (collective: all
+        workers call it, worker 0 reads).
+
+        Parameters
+        ----------
+        filename : str or path
+            On worker 0's host.
+        ctx, allow_missing, ignore_extra, cast_dtype, dtype_source
+            As for ``load_parameters`` of gluon; types of weights that are split stay.
+
+        Raises
+        ------
+        InputError
+            On all workers: the file lacks a parameter, has one more, or one of another shape or type; nothing was
+            changed then.  It is an AssertionError and a ValueError, too, which gluon raises.
+        CheckpointError
+            On all workers, when worker 0 cannot read.
+        """
+        self._files.load(filename, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+
+    def export(self, path: Any, epoch: int = 0, remove_amp_cast: bool = True) -> None:
+        """Write the network for ``gluon.SymbolBlock.imports``, as ``export`` of the network does (collective: all
+        workers call it, worker 0 writes).
+
+        Parameters
+        ----------
+        path : str or path
+            On worker 0's host; ``-symbol.json`` and ``-0000.params`` come behind it.
+        epoch : int, optional
+            The number in the second name.
+        remove_amp_cast : bool, optional
+            Whether casts of AMP are left out.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, when worker 0 cannot write.
+        """
+        self._files.export(path, epoch, remove_amp_cast)
+
+    def _collect_params_with_prefix(self, prefix: str = '') -> Dict[str, Any]:
+        """As of the network, also where that is part of another Block."""
+        return {'%s.%s' % (prefix, place) if prefix else place: self._held.params[name]
+                for place, name in self._files.places.items()}
+
+    def cast(self, dtype: Any) -> None:
+        """Refused, but for the types that its parameters have.
+
+        Raises
+        ------
+        InputError
+            Types are planned.
+        """
+        if any(np.dtype(param.dtype) != np.dtype(dtype) for param in self._held.params.values()):
+            raise InputError('cast: types of a network that is split are planned: cast it to %s before parallelize'
+                             % np.dtype(dtype))
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """It is compiled anyway."""
+
+
+class _Others:
+    """The same network for joint batches of other shapes; gluon warns of Blocks in a dict that a Block has."""
+
+    def __init__(self) -> None:
+        self.by_shapes: Dict[Any, Parallel] = {}
+
+
+def _program(team: Team, network: SplitNetwork, held: Held, training: bool, first: int) -> Program:
+    frozen = {name for name, param in held.params.items() if agreed(param)[0] == 'null'}
+    composed = network.composed if training else COMPOSED[False]
+    shares = network.shares
+    return Program(network.parts, team.rank, shares.inputs, shares.outputs, composed, team.node, first, shares.flows,
+                   frozen)
+
+
+def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
+                  tell: bool = True) -> Parallel:
+    """What :func:`mxhybrid.parallelize` does with a plan that is given; parameters and errors are those.  Worker 0 is
+    to `tell` how it is split.
+    """
+    problem = ''
+    try:
+        given: Optional[Plan] = as_plan(plan)
+    except InputError as error:
+        given, problem = None, str(error)
+    dense = None if given is None else given.store.dense
+    job = member({'dense': dense})
+    team = team_of(job)
+    try:
+        if given is None:
+            raise InputError(problem)
+        made = split_by(traced(net, data, batch_axis, dtype), given, input_grad, batch_norm, team)
+    except InputError as error:
+        problem = str(error)
+        team.agree('parallelize', None, problem)
+        raise
+    seed = team.agree('parallelize', outline_of_split('parallelize', made, net.collect_params()))
+    first = team.reserve(_NUMBERS)
+    drawn = any(trainers.awaits_shape(param) for param in net.collect_params().values())
+    held = hold(net, made.parts, team, first + _NUMBERS // 2)
+    for name, table in made.tables.items():
+        set_planned(held.params[name], table)
+    if any(one.draws for one in made.graph.computing):
+        mx.random.seed((seed + team.rank) % 2 ** 31)  # or all parts would drop the same
+    elif drawn:
+        mx.random.seed(seed)  # or worker 0, which has drawn initial values, would draw other ones than the others
+    places = {place: param.name for place, param in trainers.params_by_place(net).items()}
+    found = Parallel(team, made, held, ModelFiles(team, held, places, made.traced.symbol, net.prefix), first)
+    if team.rank == 0 and tell:
+        logger.info('%s', found.report())
+        _warn_once(joint_warning(made.graph, joint_operators(made.graph, made.traced.dimensions, made.parts.splits,
+                                                             team.size), team.size))
+        if dense is not None and job.distributed and dense != job.sums:
+            logger.warning('the plan has dense weights summed by %s, but this job has them summed by %s, as its first '
+                           'store, or %s, says, which counts', dense, job.sums, variable('dense'))
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_once(text: str) -> None:
+    """Log a warning, once in a process."""
+    if text:
+        logger.warning('%s', text)
+
+
+def _as_dict(params: Dict[str, Any]) -> Any:
+    """Parameters as a ParameterDict, which a Block has."""
+    found = gluon.ParameterDict()
+    found.update(params)
+    return found

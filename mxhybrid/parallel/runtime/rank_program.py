@@ -1,0 +1,426 @@
+"""A rank's own graph: its parts of all operators, and the exchanges between them."""
+from collections import Counter
+from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from ...native.symbols import CONSTANTS, symbol_function
+from ..ops.graph import Entry, Graph, Operator
+from ..ops.registry import indices, is_elementwise, rule_of
+from ..ops.rule import OperatorPart
+from ..redistribution.exchange import Exchange
+from ..sharding.box import Box, full, shape_of, size_of, slices_in
+from ..sharding.layout import Layout
+from ..sharding.split import PartPlace, Split
+from ..sharding.weight_layout import Weights
+from .gradient_readers import Readers, most_addends
+from .running_averages import Updated, updates_of
+
+
+class AnyNode(Protocol):
+    """An exchange in a graph."""
+
+    def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
+        """The token after it, and what the rank gets, None if that is nothing; `plain`: the gradient of what is given
+        is wanted, and never added up in place, or none goes back.
+        """
+
+    def ending(self, made: Any) -> Any:
+        """What a graph may have as an output, of the token or what the rank gets."""
+
+    def forget(self) -> None:
+        """Nobody calls it any more."""
+
+
+#: Makes the node of an exchange: exchange, whether gradients go back.
+MakeNode = Callable[[Exchange, bool], AnyNode]
+
+#: How MXNet compiles a program: shapes never change, so that the engine gets small operators in one piece.
+COMPILED: List[Tuple[str, Any]] = [('static_alloc', True), ('static_shape', True)]
+
+#: Operators that add the gradients of their weights to others, as where a cell is called for each time.
+_LAYERS = {'Convolution', 'Deconvolution', 'FullyConnected', 'Embedding', 'RNN', 'BatchNorm', 'LayerNorm'}
+
+#: Name of the first token.
+TOKEN = 'mxhybrid_token'
+
+
+class Parts:
+    """All parts of all operators, and what of each weight they need; the same on all ranks."""
+
+    def __init__(self, graph: Graph, splits: Dict[int, Split]):
+        self.graph, self.splits = graph, splits
+        self.places: Dict[int, Dict[int, PartPlace]] = {}
+        self._parts: Dict[Tuple[int, int], OperatorPart] = {}
+        self.weights = Weights(graph.parameters)
+        for one in graph.computing:
+            rule = rule_of(one)
+            self.places[one.number] = splits[one.number].places(graph.shape(one), rule.grains(graph, one))
+            for rank, place in self.places[one.number].items():
+                part = self._parts[one.number, rank] = rule.part(graph, one, place)
+                for (source, _), box in zip(one.inputs, part.inputs):
+                    if box is not None and source in graph.fixed:
+                        self._need(source, rank, box)
+        # Whatever is a network's output by itself is needed whole.
+        for source, _ in graph.heads:
+            if source in graph.fixed:
+                for rank in sorted({rank for split in splits.values() for rank in split.ranks}):
+                    self._need(source, rank, full(graph.shapes[source, 0]))
+
+    def _need(self, number: int, rank: int, box: Box) -> None:
+        """Operators on parameters alone are computed whole wherever they are used, but for those of one element each.
+        """
+        one = self.graph.operators[number]
+        if one.op == 'null':
+            self.weights.need(one.name, rank, box)
+        for source, _ in one.inputs:
+            self._need(source, rank, box if is_elementwise(one) else full(self.graph.shapes[source, 0]))
+
+    def part(self, one: Operator, rank: int) -> OperatorPart:
+        """The part of an operator that a rank has."""
+        return self._parts[one.number, rank]
+
+    def layout(self, one: Operator, output: int) -> Layout:
+        """Of an output of an operator."""
+        partial = self.splits[one.number].addends > 1
+        return Layout(self.graph.shape(one, output), {rank: self.part(one, rank).outputs[output]
+                                                      for rank in self.places[one.number]}, partial)
+
+
+class Program:
+    """What a rank computes.
+
+    Parameters
+    ----------
+    parts : Parts
+    rank : int
+    inputs : dict of Entry to dict of int to Box
+        What each rank is given of data.
+    outputs : dict of Entry to list of dict of int to Box
+        What each rank is to have of the network's outputs: boxes that are put behind each other.
+    composed : dict of str to callable
+        What builds operators that are more than one, where it says that it is needed: ``build(program, operator,
+        inputs)`` gives the symbol, or None.
+    make_node : callable
+        Makes nodes of exchanges.
+    first : int
+        Number of the first exchange.
+    flows : set of str
+        Data through which gradients go back.
+    frozen : set of str
+        Parameters that have no gradients.
+
+    Attributes
+    ----------
+    symbol : mxnet.symbol.Symbol
+        What keeps backward passes in order, outputs, what updates running averages, what keeps exchanges in order.
+    leading : int
+        Outputs of `symbol` before those of the network.
+    averages : dict of str to str
+        Running averages by the input whose gradient is their next value.
+    constants : dict of str to numpy.ndarray
+        Inputs of `symbol` besides data and parameters.
+    exchanges : list of Exchange
+        In the order in which they are made; also those in which this rank has no part.
+    """
+
+    def __init__(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+                 outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], make_node: MakeNode, first: int,
+                 flows: Any = (), frozen: Any = ()):
+        self.parts, self.graph, self.rank = parts, parts.graph, rank
+        self._composed, self._make_node, self._number = composed, make_node, first
+        self._token = mx.sym.var(TOKEN, dtype='float32')
+        self.uses_token = False
+        self._layouts: Dict[Entry, Layout] = {}
+        self._local: Dict[Entry, Any] = {}
+        self._fixed: Dict[int, Any] = {}
+        self._fetched: Dict[Any, Any] = {}
+        self._sources = Readers()
+        #: What operators read that may not add their gradient to others, see :class:`Readers`.
+        self._mixed = {entry for one in self.graph.operators if one.op not in _LAYERS for entry in one.inputs}
+        #: Operators through which gradients may go back; those of them that something trained hangs on.
+        self._flowing: Set[int] = set()
+        self._learning: Set[int] = set()
+        self._statistics: Dict[int, List[Tuple[Any, float]]] = {}
+        self.averages: Dict[str, str] = {}
+        self.constants: Dict[str, np.ndarray] = {}
+        self.exchanges: List[Exchange] = []
+        self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
+        self._nodes: List[AnyNode] = []
+        for one in self.graph.operators:
+            if one.number in self.graph.fixed:
+                if self.graph.is_parameter(one.number):
+                    self._flowing.add(one.number)
+                    if one.name not in frozen and one.name not in self.graph.auxiliary:
+                        self._learning.add(one.number)
+                self._pass_on(one)
+            elif one.op == 'null':
+                self._data(one, inputs[one.number, 0], one.name in flows)
+            else:
+                self._operator(one)
+        heads = [self._with_own_gradient(entry, self._head(entry, outputs[entry])) for entry in self.graph.heads]
+        self.outputs = len(heads)
+        last = [self._nodes[-1].ending(self._token)] if self.uses_token else []
+        updates = updates_of([self._updated(self.graph.operators[number], calls)
+                              for number, calls in self._statistics.items()])
+        self._updates = len(updates)
+        ends = heads + updates + last
+        leading = self._leading() if updates else []
+        self.leading = len(leading)
+        self.symbol = mx.sym.Group(leading + ends + self._unread(mx.sym.Group(ends)))
+
+    def _leading(self) -> List[Any]:
+        """Return an element of the smallest weight that learns, unless data with a gradient comes first in the network.
+
+        MXNet runs the backward passes of several calls in the order of the first inputs that have gradients.  If that
+        is a weight, which all calls share, the last call comes first; if it is data, the first call.
+        """
+        first = next((one for one in self.graph.operators if one.op == 'null' and one.number in self._learning), None)
+        if first is not None and not self.graph.is_parameter(first.number):
+            return []
+        sizes = [(size_of(self.parts.weights.boxes(one.name)[self.rank]), one.number) for one in self.graph.operators
+                 if one.number in self._learning and self.graph.is_parameter(one.number)
+                 and self.rank in self.parts.weights.boxes(one.name) and one.number not in self.graph.tables]
+        return [self._element(self.graph.operators[min(sizes)[1]])] if sizes else []
+
+    def _element(self, weight: Operator) -> Any:
+        """The first element of what this rank holds of a weight."""
+        shape = shape_of(self.parts.weights.boxes(weight.name)[self.rank])
+        return mx.sym.slice(self._parameter(weight), begin=(0,) * len(shape), end=(1,) * len(shape))
+
+    def _unread(self, symbol: Any) -> List[Any]:
+        """An element of each weight that this rank holds and that nothing needs which it computes, as where another one
+        has a copy of that: so that backward gives it a gradient of zeros.
+        """
+        used, found = set(symbol.list_inputs()), []
+        for one in self.graph.operators:
+            boxes = self.parts.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
+            if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
+                found.append(self._element(one))
+        return found
+
+    @property
+    def token_place(self) -> int:
+        """Which of the outputs behind :attr:`leading` is there once all exchanges are made, where it has any."""
+        return self.outputs + self._updates
+
+    def forget(self) -> None:
+        """It is not run any more."""
+        for node in self._nodes:
+            node.forget()
+
+    # -- data and operators ----------------------------------------------------------------------------------------
+
+    def _data(self, one: Operator, boxes: Dict[int, Box], flows: bool) -> None:
+        entry = one.number, 0
+        self._layouts[entry] = Layout(self.graph.shape(one), boxes)
+        given = mx.sym.var(one.name, dtype=self.graph.dtypes[entry])
+        self._local[entry] = given if flows else mx.sym.BlockGrad(given)
+        if flows:
+            self._flowing.add(one.number)
+            self._learning.add(one.number)
+
+    def _pass_on(self, one: Operator) -> None:
+        used = indices(one)
+        for known in (self._flowing, self._learning):
+            if any(source in known for at, (source, _) in enumerate(one.inputs) if at != used):
+                known.add(one.number)
+
+    def learns(self, one: Operator) -> bool:
+        """Whether backward comes to an operator."""
+        return one.number in self._learning
+
+    def _operator(self, one: Operator) -> None:
+        used = indices(one)
+        self._pass_on(one)
+        ranks = self.parts.places[one.number]
+        parts = {rank: self.parts.part(one, rank) for rank in ranks}
+        given, shared = [], []
+        for at, entry in enumerate(one.inputs):
+            boxes = {rank: part.inputs[at] for rank, part in parts.items()}
+            wanted = {rank: box for rank, box in boxes.items() if box is not None}
+            fill = next(iter(parts.values())).fills[at]
+            found = self.fetch(entry, wanted, fill, at == used)
+            if found is not None and at == used and entry[0] in self._flowing:
+                found = mx.sym.BlockGrad(found)  # or Embedding would be asked for a gradient of ids behind an exchange
+            if self.rank in wanted:
+                given.append(found)
+                shared.append(self._readers[entry] > 1)
+        for output in range(one.outputs):
+            self._layouts[one.number, output] = self.parts.layout(one, output)
+        composed: Any = self._composed.get(one.op)
+        is_joint = composed is not None and composed.applies(self.graph, one, self.parts.splits[one.number])
+        if is_joint or self.rank in parts and parts[self.rank].build is not None:
+            # It may read an input several times, of which others would have to know.
+            given = [mx.sym.identity(symbol) if is_shared else symbol for symbol, is_shared in zip(given, shared)]
+        if is_joint:
+            made = composed.build(self, one, given)
+            if self.rank in parts:
+                self._local[one.number, 0] = made
+        elif self.rank in parts:
+            alone = getattr(composed, 'alone', None)
+            made = None if alone is None else alone(self, one, given)
+            if made is None:
+                self._compute(one, parts[self.rank], given)
+            else:
+                self._local[one.number, 0] = made
+
+    def _compute(self, one: Operator, part: OperatorPart, given: List[Any]) -> None:
+        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+        attrs.update({key: str(value) for key, value in part.attrs.items()})
+        if part.build is not None:
+            made = part.build(given, one.name, attrs)
+        else:
+            made = symbol_function(one.op)(*given, name=one.name, **attrs)
+        for output in range(one.outputs):
+            self._local[one.number, output] = made[output] if len(made.list_outputs()) > 1 else made
+
+    # -- what parts read -------------------------------------------------------------------------------------------
+
+    def fetch(self, entry: Entry, wanted: Dict[int, Box], fill: float = 0.0, as_index: bool = False) -> Any:
+        """The symbol of what this rank wants of an output, after an exchange if any rank wants what it does not have;
+        None if it wants nothing.
+        """
+        if entry[0] in self.graph.fixed:
+            return self._constant(entry, wanted[self.rank]) if self.rank in wanted else None
+        have = self._layouts[entry]
+        if have.gives(wanted):
+            return self._sources.give(self._local[entry]) if self.rank in wanted else None
+        key = entry, tuple(sorted(wanted.items())), fill, as_index
+        if key not in self._fetched:
+            self._fetched[key] = self._sliced(entry, have, wanted) or self._exchanged(entry, have, wanted, fill,
+                                                                                      as_index)
+        fetched = self._fetched[key][0]
+        return None if fetched is None else self._sources.give(fetched)
+
+    def _sliced(self, entry: Entry, have: Layout, wanted: Dict[int, Box]) -> Optional[List[Any]]:
+        """Where every rank has more than it wants, and nothing moves."""
+        if have.partial or not all(rank in have.boxes and all(
+                low >= start and high <= end for (low, high), (start, end) in zip(box, have.boxes[rank]))
+                for rank, box in wanted.items()):
+            return None
+        if self.rank not in wanted:
+            return [None]
+        return [_slice(self._sources.give(self._local[entry]), slices_in(wanted[self.rank], have.boxes[self.rank]))]
+
+    def _exchanged(self, entry: Entry, have: Layout, wanted: Dict[int, Box], fill: float, as_index: bool) -> List[Any]:
+        one = self.graph.operators[entry[0]]
+        differentiable = entry[0] in self._flowing and not as_index
+        given = self._sources.give(self._local[entry]) if entry in self._local else None
+        return [self.exchange(given, have, wanted, self.graph.dtypes[entry], one, fill, differentiable,
+                              plain=self.is_plain(entry) or not differentiable)]
+
+    def is_plain(self, entry: Entry) -> bool:
+        """Whether the gradient of an output is wanted, and is no sum of many, which MXNet makes in place
+        (AggregateGradient of its graph_executor.cc); an operator that is several reads what it is given twice.
+        """
+        return entry[0] in self._learning and 2 * self._readers[entry] < most_addends()
+
+    def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], dtype: Any, one: Operator, fill: float = 0.0,
+                 differentiable: bool = True, one_answers: bool = False, plain: bool = False) -> Any:
+        """The symbol of what this rank gets by an exchange that all ranks make for an operator; None for nothing.
+
+        For `plain`, see :class:`AnyNode`.
+        """
+        exchange = Exchange(self._number, self.rank, have, wanted, np.dtype(dtype), fill, one_answers, one.name,
+                            differentiable, one.number)
+        self._number += 1
+        self.exchanges.append(exchange)
+        if not exchange.takes_part:
+            return None
+        node = self._make_node(exchange, differentiable)
+        self._nodes.append(node)
+        self.uses_token = True
+        self._token, taken = node.symbol(self._token, given if exchange.source is not None else None, plain)
+        # Else Embedding would be asked for a gradient of ids.
+        return taken if taken is None or differentiable else mx.sym.BlockGrad(taken)
+
+    def _head(self, entry: Entry, wanted: List[Dict[int, Box]]) -> Any:
+        found = [self._head_box(entry, boxes) for boxes in wanted]
+        if len(found) == 1:
+            return found[0]
+        first, second = (boxes[self.rank] for boxes in wanted[:2])
+        return mx.sym.concat(*found, dim=next(at for at, one_range in enumerate(first) if one_range != second[at]))
+
+    def _head_box(self, entry: Entry, wanted: Dict[int, Box]) -> Any:
+        if entry[0] in self.graph.fixed:
+            return self._constant(entry, wanted[self.rank])
+        have = self._layouts[entry]
+        if have.gives(wanted) and len(set(wanted.values())) == len(wanted):
+            return self._sources.give(self._local[entry])
+        given = self._sources.give(self._local[entry]) if entry in self._local else None
+        found = self.exchange(given, have, wanted, self.graph.dtypes[entry], self.graph.operators[entry[0]], 0.0,
+                              entry[0] in self._flowing, True, self.is_plain(entry))
+        return found if found is None else self._nodes[-1].ending(found)
+
+    def _with_own_gradient(self, entry: Entry, made: Any) -> Any:
+        """The symbol of an output, a copy of a sum: its gradient is that of its addends, too, and where memory stays,
+        MXNet gives an addend that is a weight the gradient of the first step, in all steps.
+        """
+        is_sum = self.graph.operators[entry[0]].op in ('elemwise_add', 'null')
+        return mx.sym.identity(made) if is_sum and made is self._local.get(entry) else made
+
+    # -- parameters and constants ----------------------------------------------------------------------------------
+
+    def _parameter(self, one: Operator) -> Any:
+        """The input that a weight or a running average is."""
+        if one.number not in self._fixed:
+            self._fixed[one.number] = mx.sym.var(one.name, dtype=self.graph.dtypes[one.number, 0])
+        return self._fixed[one.number]
+
+    def _constant(self, entry: Entry, box: Box) -> Any:
+        """A box of a weight, or of what depends on weights alone, for one more reader."""
+        made = self._made_of_weights(entry, box)
+        return self._sources.give(made) if entry in self._mixed else made
+
+    def _made_of_weights(self, entry: Entry, box: Box) -> Any:
+        one = self.graph.operators[entry[0]]
+        if one.op == 'null':
+            held = self.parts.weights.boxes(one.name)[self.rank]
+            return self._box_of(entry, self._parameter(one), box, held)
+        if one.op in CONSTANTS:
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            attrs.update(shape=str(shape_of(box)), dtype=str(self.graph.dtypes[entry]))
+            return symbol_function(one.op)(**attrs)
+        if is_elementwise(one):
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            return symbol_function(one.op)(self._constant(one.inputs[0], box), **attrs)
+        if entry[0] not in self._fixed:
+            given = [self._constant(source, full(self.graph.shapes[source])) for source in one.inputs]
+            attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+            self._fixed[entry[0]] = symbol_function(one.op)(*given, name=one.name, **attrs)
+        made = self._fixed[entry[0]]
+        made = made[entry[1]] if len(made.list_outputs()) > 1 else made
+        return self._box_of(entry, made, box, full(self.graph.shapes[entry]))
+
+    def _box_of(self, entry: Entry, made: Any, box: Box, held: Box) -> Any:
+        if box == held:
+            return made
+        return _slice(self._sources.give(made) if entry in self._mixed else made, slices_in(box, held))
+
+    def constant(self, one: Operator, what: str, values: np.ndarray) -> Any:
+        """An input that belongs to an operator alone, and that no script gives."""
+        name = 'mxhybrid_%s_of_%d' % (what, one.number)  # several operators may have one name
+        assert name not in self.constants, name
+        self.constants[name] = values
+        return mx.sym.var(name, shape=values.shape, dtype=values.dtype)
+
+    # -- running averages ------------------------------------------------------------------------------------------
+
+    def average(self, parameter: Operator, value: Any, momentum: float) -> None:
+        """Have the backward pass update a running average with what a call of a layer computes."""
+        self._statistics.setdefault(parameter.number, []).append((mx.sym.BlockGrad(value), momentum))
+
+    def _updated(self, parameter: Operator, calls: List[Tuple[Any, float]]) -> Updated:
+        name = 'mxhybrid_next_of_%d' % parameter.number
+        self.averages[name] = parameter.name
+        dtype, box = self.graph.dtypes[parameter.number, 0], self.parts.weights.boxes(parameter.name)[self.rank]
+        following = mx.sym.var(name, shape=shape_of(box), dtype=dtype)
+        return Updated(following, self._parameter(parameter), calls, dtype, size_of(box))
+
+
+def _slice(made: Any, where: Tuple[slice, ...]) -> Any:
+    return mx.sym.slice(made, begin=tuple(one.start for one in where), end=tuple(one.stop for one in where))
+
+

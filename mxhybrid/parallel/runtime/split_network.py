@@ -1,0 +1,103 @@
+"""A network and how it is split, before anything of it moves."""
+from typing import Any, Dict, List, Mapping, NamedTuple
+
+from ...base.errors import InputError
+from ...base.settings import TablePlan
+from ..ops.collective_ops import COMPOSED
+from ..ops.dimension_names import Dimensions
+from ..ops.graph import Graph
+from ..ops.tracing import TracedNetwork, reshaped
+from ..plans.plan import Plan
+from ..redistribution.worker_group import Team
+from .input_shards import Shares
+from .rank_program import Parts
+
+
+class SplitNetwork(NamedTuple):
+    """A network and how it is split."""
+
+    traced: TracedNetwork
+    plan: Plan
+    parts: Parts
+    #: What is otherwise than the plan wanted.
+    notes: Dict[int, str]
+    #: How rows of tables travel, by name.
+    tables: Mapping[str, TablePlan]
+    shares: Shares
+    #: What builds operators that are several in training, see :mod:`mxhybrid.parallel.ops.collective_ops`.
+    composed: Dict[str, Any]
+
+    @property
+    def graph(self) -> Graph:
+        """Its operators."""
+        return self.traced.graph
+
+    @property
+    def names(self) -> List[str]:
+        """Of inputs, in their order."""
+        return list(self.traced.axes)
+
+
+def split_by(network: TracedNetwork, plan: Plan, input_grad: bool, batch_norm: str, team: Team) -> SplitNetwork:
+    """A network, split by a plan; parameters and errors are those of :func:`mxhybrid.parallelize`."""
+    if batch_norm not in ('joint', 'local'):
+        raise InputError("parallelize: batch_norm=%r: give 'joint' or 'local'" % (batch_norm,))
+    graph, dimensions = network.graph, network.dimensions
+    settled = plan.settle(graph, dimensions, team.size)
+    parts = Parts(graph, settled.splits)
+    composed = dict(COMPOSED[True])
+    if batch_norm == 'local':
+        del composed['BatchNorm']
+        _check_local(graph, dimensions, parts)
+    _check_averages(graph, parts)
+    flows = set(network.axes) if input_grad else set()
+    shares = Shares(graph, network.axes, dimensions, team.size, team.rank, flows)
+    return SplitNetwork(network, plan, parts, settled.notes, settled.tables, shares, composed)
+
+
+def split_again(network: SplitNetwork, data: Any, team: Team) -> SplitNetwork:
+    """The same network for joint batches of another shape, with the weights that workers hold.
+
+    Raises
+    ------
+    InputError
+        Shapes that the network does not take, weights of other shapes, or on other workers.
+    """
+    found = reshaped(network.traced, data)
+    for name, shape in found.graph.parameters.items():
+        if shape != network.graph.parameters[name]:
+            raise InputError('for_data: with data of shapes %s %s would have shape %s, not %s'
+                             % (found.graph.data, name, shape, network.graph.parameters[name]))
+    made = split_by(found, network.plan.for_graph(network.graph, found.graph), bool(network.shares.flows),
+                   'joint' if 'BatchNorm' in network.composed else 'local', team)
+    lacking = made.parts.weights.take(network.parts.weights)
+    if lacking:
+        raise InputError('for_data: split for data of shapes %s, workers would need parts of %s that they do not hold: '
+                         'give a joint batch with more samples, as by repeating some' % (found.graph.data, lacking))
+    return made
+
+
+def _check_averages(graph: Graph, parts: Parts) -> None:
+    """InputError where calls of one BatchNorm split its channels differently: no call could update its averages."""
+    for one in graph.computing:
+        if one.op == 'BatchNorm' and not one.get('use_global_stats', False):
+            name = graph.operators[one.inputs[3][0]].name
+            held = parts.weights.boxes(name)
+            for rank in parts.places[one.number]:
+                box = parts.part(one, rank).inputs[3]
+                if box is not None and box != held[rank]:
+                    raise InputError('parallelize: worker %d computes channels %d to %d of %s, but holds channels %d '
+                                     'to %d of %s for other calls of the layer: split the channels of all its calls '
+                                     'alike'
+                                     % (rank, box[0][0], box[0][1] - 1, graph.label(one), held[rank][0][0],
+                                        held[rank][0][1] - 1, name))
+
+
+def _check_local(graph: Graph, dimensions: Dimensions, parts: Parts) -> None:
+    """InputError where statistics of samples alone would not be those of whole samples."""
+    for one in graph.computing:
+        if one.op == 'BatchNorm':
+            for name, degree in zip(dimensions.names(one), parts.splits[one.number].degrees):
+                if degree > 1 and name not in ('samples', 'channels'):
+                    raise InputError("parallelize: batch_norm='local', but %s is split over %s: take 'joint', or "
+                                     'another plan' % (graph.label(one), name))

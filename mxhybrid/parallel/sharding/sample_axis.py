@@ -1,0 +1,54 @@
+"""The dimension along which a tensor has the samples of the joint batch."""
+from typing import List, NamedTuple, Optional, Sequence
+
+from .box import Range
+
+
+class SampleAxis(NamedTuple):
+    """The dimension that has the samples: of N samples, coordinate c along it belongs to sample ``c // each % N``.
+
+    ``reshape`` of (samples, times, features) to (samples x times, features) makes `each` the number of times;
+    ``concat`` of two inputs along their samples makes `rounds` 2.
+    """
+
+    axis: int
+    #: Neighbouring coordinates that belong to one sample.
+    each: int = 1
+    #: How often all samples stand behind each other.
+    rounds: int = 1
+
+    def ranges(self, samples: int, low: int, high: int) -> List[Range]:
+        """Return the coordinates of some of N samples, a range for each round."""
+        return [((at * samples + low) * self.each, (at * samples + high) * self.each) for at in range(self.rounds)]
+
+
+def after_reshape(known: Optional[SampleAxis], before: Sequence[int], after: Sequence[int]) -> Optional[SampleAxis]:
+    """Return where samples are once the same elements, in the same order, have another shape; None where no dimension
+    has them any more.
+    """
+    if known is None:
+        return None
+    samples = before[known.axis] // (known.each * known.rounds)
+    inner = known.each * _product(before[known.axis + 1:])
+    for axis, count in enumerate(after):
+        size = _product(after[axis + 1:])
+        if size and inner % size == 0 and (size * count) % (inner * samples) == 0:
+            return SampleAxis(axis, inner // size, size * count // (inner * samples))
+    return None
+
+
+def after_slice(known: Optional[SampleAxis], axis: int, count: int, low: int, high: int) -> Optional[SampleAxis]:
+    """Return where samples are once a dimension of so many coordinates is cut to a range; None where some lack."""
+    if known is None or known.axis != axis:
+        return known
+    whole = count // known.rounds
+    if low % whole or high % whole or high <= low:
+        return None
+    return known._replace(rounds=(high - low) // whole)
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for count in shape:
+        product *= count
+    return product
