@@ -15,8 +15,8 @@ LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), 
                                      '-fopenmp'])  # with MXNet's own threads
 
 # The planner's simulator and what makes its tasks; where they cannot be compiled, Python does that.
-SIMULATE = Extension('mxhybrid.planner._simulate', sorted(glob('mxhybrid/planner/src/*.cc')),
-                     depends=glob('mxhybrid/planner/src/*.h'), language='c++', optional=True,
+SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
+                     depends=glob('mxhybrid/planner/simulator/src/*.h'), language='c++', optional=True,
                      extra_link_args=[OWN],
                      # Not contracted: the same bits as Python's.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
@@ -27,7 +27,7 @@ setup(
     description='KVStore for Apache MXNet: row_sparse parameters on servers, dense ones summed among workers',
     license='Apache-2.0',
     packages=find_packages(include=['mxhybrid*']),
-    package_data={'mxhybrid.lane': ['src/*'], 'mxhybrid.planner': ['src/*']},
+    package_data={'mxhybrid.lane': ['src/*'], 'mxhybrid.planner.simulator': ['src/*']},
     ext_modules=[LANE, SIMULATE],
     entry_points={'console_scripts': ['mxhybrid = mxhybrid.commands.main:main']},
     python_requires='>=3.8,<3.12',

@@ -31,7 +31,7 @@ if not _is_tool and _is_worker():
 
     # Imported when they are first used: a script that splits no layers and saves no checkpoint does without them.
     _LATER = {'checkpoint': '.checkpoint', 'parallel': '.parallel', 'planner': '.planner',
-              'parallelize': '.planner.automatic'}
+              'parallelize': '.planner.parallelize'}
 
     def __getattr__(name):
         """Import the module that holds a name of the package when the name is first used."""

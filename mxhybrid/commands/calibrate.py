@@ -60,7 +60,7 @@ def _measure(given: argparse.Namespace) -> Any:
     from tqdm import tqdm
 
     from ..job.join import member
-    from ..planner.calibration import Calibration
+    from ..planner.calibration.calibration import Calibration
 
     if (launcher.read().workers or 2) < 2 or launcher.read().launcher == 'none':
         raise InputError('it measures what is between workers, and there is one: start it as a training is started, '
@@ -88,7 +88,7 @@ def _measure(given: argparse.Namespace) -> Any:
 
 def run(given: argparse.Namespace) -> int:
     """Measure and write; returns the exit status."""
-    from ..planner.cluster import save
+    from ..planner.cluster.cluster_spec import save
 
     try:
         cluster, rank = _measure(given)

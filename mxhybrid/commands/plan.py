@@ -90,11 +90,11 @@ def _check_together(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     # As the command does without MXNet otherwise.
-    from ..planner.cluster import load as load_cluster
-    from ..planner.garbage import no_last_collection
-    from ..planner.models import inputs_of, network_at
-    from ..planner.plan_picture import check_picture
-    from ..planner.planning import SEARCH_SECONDS
+    from ..planner.cluster.cluster_spec import load as load_cluster
+    from ..planner.planner import SEARCH_SECONDS
+    from ..planner.reports.plan_diagram import check_picture
+    from ..planner.search.gc_control import no_last_collection
+    from .model_argument import inputs_of, network_at
 
     if given.cluster is None and not given.formula:
         raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
@@ -133,10 +133,10 @@ def _run(given: argparse.Namespace) -> int:
 
 def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
     from ..parallel.ops.tracing import traced
-    from ..planner.formula_table import draw_formula, formula_rows, formula_table, layer_formula_table
-    from ..planner.formulas import PAPER_NETWORK, network_of
-    from ..planner.layer_sizes import sizes_of
-    from ..planner.planning import frozen_of
+    from ..planner.analytic.communication_cost import PAPER_NETWORK, network_of
+    from ..planner.analytic.cost_table import draw_formula, formula_rows, formula_table, layer_formula_table
+    from ..planner.analytic.layer_sizes import sizes_of
+    from ..planner.planner import frozen_of
 
     try:
         ranks = [int(word) for word in given.formula.split(',')]
@@ -178,8 +178,8 @@ class _Planning:
     """A network, a cluster and what is asked of them."""
 
     def __init__(self, given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any):
-        from ..planner.planning import Planner
-        from ..planner.profiles import Profiles
+        from ..planner.planner import Planner
+        from ..planner.profiling.operator_profiler import Profiles
 
         self._given = given
         self._profiles = Profiles(given.profiles, keep_busy=given.keep_busy_times)
@@ -267,7 +267,7 @@ class _Planning:
 
     def _show(self, plan: Any, prediction: Any) -> None:
         from ..parallel.runtime.layout_table import note_lines
-        from ..planner.prediction_table import prediction_table, store_lines
+        from ..planner.reports.prediction_table import prediction_table, store_lines
 
         planner = self._planner
         splits = planner.splits(plan)
@@ -282,8 +282,8 @@ class _Planning:
         """The files that were asked for."""
         from ..parallel.plans.plan_json import save
         from ..parallel.runtime.rank_program import Parts
-        from ..planner.plan_picture import picture_of, write_picture
-        from ..planner.timeline_files import draw_gantt, write_timeline
+        from ..planner.reports.plan_diagram import picture_of, write_picture
+        from ..planner.reports.timeline_export import draw_gantt, write_timeline
 
         given, planner = self._given, self._planner
         splits = planner.splits(plan)
@@ -301,7 +301,7 @@ class _Planning:
             write_picture(given.taskgraph, nodes, edges, title)
 
     def _words(self, splits: Any, prediction: Any) -> None:
-        from ..planner.prediction_table import prediction_words
+        from ..planner.reports.prediction_table import prediction_words
 
         console.write('\n'.join(prediction_words(self._planner, splits, prediction)))
 

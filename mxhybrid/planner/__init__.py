@@ -1,6 +1,6 @@
 """Plans found instead of guessed: a simulated training step, and a search for the plan with the shortest one."""
-from .cluster import Cluster
-from .planning import FoundPlan, Planner, search
-from .prediction import Prediction
+from .cluster.cluster_spec import Cluster
+from .planner import FoundPlan, Planner, search
+from .task_graph.prediction import Prediction
 
 __all__ = ['Cluster', 'FoundPlan', 'Planner', 'Prediction', 'search']

@@ -4,10 +4,11 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.sharding.box import size_of
-from mxhybrid.planner.cluster import BY_HOROVOD, KINDS, Bucket, Cluster, Host, TransferCost
-from mxhybrid.planner.planning import Planner
-from mxhybrid.planner.simulator import Simulation
-from mxhybrid.planner.step_blocks import StepBlocks
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, Cluster, Host, TransferCost
+from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.simulator.simulation import Simulation
+from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.task_graph.step_tasks import StepBlocks
 
 BATCH = 8
 
@@ -114,7 +115,7 @@ class Times:
     """Seconds by the size of a part's output, in place of measured ones."""
 
     def part(self, graph, one, place, **_):
-        """As :meth:`mxhybrid.planner.profiles.Profiles.part`."""
+        """As :meth:`mxhybrid.planner.profiling.operator_profiler.Profiles.part`."""
         seconds = size_of(place.box) * {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(one.op, 1e-9) / place.addends
         return seconds, 2 * seconds
 

@@ -1,9 +1,9 @@
 """Small nets to be planned: a chain of layers with a short cut, each split by samples, by channels, or not at all."""
 import numpy as np
 
-from mxhybrid.planner.block import Block
-from mxhybrid.planner.cluster import Bucket
-from mxhybrid.planner.simulator import Simulation
+from mxhybrid.planner.simulator.simulation import Simulation
+from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.token_bucket import Bucket
 
 #: Ways to split a layer: by what, and among how many ranks.
 WAYS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))
@@ -11,7 +11,7 @@ EDGE, WEIGHT = 1000, 2000
 
 
 class SmallPlan:
-    """A :class:`mxhybrid.planner.problem.Problem`; numbers are drawn from a seed."""
+    """A :class:`mxhybrid.planner.search.search_problem.Problem`; numbers are drawn from a seed."""
 
     def __init__(self, seed, layers, ways=WAYS, ranks=4):
         random = np.random.RandomState(seed)

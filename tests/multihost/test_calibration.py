@@ -3,7 +3,7 @@ import pytest
 from lab.cluster import EmulatedCluster
 from lab.launchers import over_hosts
 
-from mxhybrid.planner.cluster import load
+from mxhybrid.planner.cluster.cluster_spec import load
 
 #: Of bytes on an emulated link, headers included, what is left for those of exchanges.
 PAYLOAD = 0.957

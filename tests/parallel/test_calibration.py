@@ -5,7 +5,7 @@ import pytest
 from lab import jobs
 from lab.launchers import job_command
 
-from mxhybrid.planner.cluster import BY_HOROVOD, KINDS, load
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, load
 
 from ..helpers.turns import slow
 

@@ -24,7 +24,7 @@ import mxhybrid
 from mxhybrid.base import settings
 from mxhybrid.commands import main as mxhybrid_main
 from mxhybrid.native import optimizers
-from mxhybrid.planner import cluster
+from mxhybrid.planner.cluster import cluster_spec
 
 from ..multihost import test_horovodrun_ssh
 from . import test_bench, test_commands, test_examples, test_planner, test_restarts
@@ -504,7 +504,7 @@ def written_cluster():
 
 def test_cluster_file():
     """docs/planner.md shows a cluster file that can be loaded, and says what each of its keys means."""
-    found = cluster.cluster_from_json(json.loads(written_cluster()))
+    found = cluster_spec.cluster_from_json(json.loads(written_cluster()))
     assert found.measured is None and found.ranks == 8 and found.hosts[1].speed == 1
     described = [key for row in table('key') for key in re.findall('`(.*?)`', row[0])]
     written = found.as_json()
@@ -513,7 +513,7 @@ def test_cluster_file():
     keys |= {'%s.%s' % (way, key) for way in ('link', 'memory') for key in written[way]} | {'costs.*',
                                                                                           'costs.*.latency_s'}
     assert sorted(described) == sorted(keys)
-    assert {row[0].strip('`'): row[1] for row in table('kind')} == cluster.KINDS
+    assert {row[0].strip('`'): row[1] for row in table('kind')} == cluster_spec.KINDS
 
 
 def test_layout():

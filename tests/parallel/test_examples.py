@@ -15,7 +15,7 @@ from lab import jobs
 from lab.launchers import REPOSITORY
 
 import mxhybrid
-from mxhybrid.planner.cluster import Host, save
+from mxhybrid.planner.cluster.cluster_spec import Host, save
 
 from ..helpers.planned_networks import cluster
 from ..helpers.turns import slow

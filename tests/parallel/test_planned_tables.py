@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 from lab.jobs import run_job
 
-from mxhybrid.planner.cluster import Host, save
+from mxhybrid.planner.cluster.cluster_spec import Host, save
 
 from ..helpers.planned_networks import cluster
 from . import BODIES

@@ -17,7 +17,8 @@ import pytest
 from lab.jobs import run_job
 
 from mxhybrid.commands.main import main
-from mxhybrid.planner.cluster import Bucket, Host, save
+from mxhybrid.planner.cluster.cluster_spec import Host, save
+from mxhybrid.planner.simulator.token_bucket import Bucket
 
 from ..helpers.planned_networks import cluster
 from ..helpers.turns import slow

@@ -159,7 +159,7 @@ def test_nothing_heavy_at_import_time(folder):
 def test_importing_the_package_imports_no_wing():
     program = ('import sys, mxhybrid\n'
                'print(*sorted(name for name in sys.modules if name.startswith("mxhybrid.")))\n'
-               'assert mxhybrid.parallelize is mxhybrid.planner.automatic.parallelize\n'
+               'assert mxhybrid.parallelize is mxhybrid.planner.parallelize.parallelize\n'
                'assert callable(mxhybrid.checkpoint.load) and callable(mxhybrid.parallel.grid)\n'
                'assert set(mxhybrid.__all__) <= set(dir(mxhybrid))\n')
     output = subprocess.run([sys.executable, '-c', program], check=True, stdout=subprocess.PIPE, timeout=60).stdout

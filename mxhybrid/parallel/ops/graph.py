@@ -203,3 +203,10 @@ class Graph:
         told = [(one.op, self.label(one), sorted(item for item in one.attrs.items() if not item[0].startswith('__')),
                  one.inputs, [self.shape(one, output) for output in range(one.outputs)]) for one in self.operators]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def geometry_of(graph: Graph, one: Operator) -> Any:
+    """What operators have in common whose parts are the same."""
+    return (one.op, tuple(sorted(item for item in one.attrs.items() if not item[0].startswith('__'))),
+            tuple((graph.shapes[entry], graph.dtypes[entry]) for entry in one.inputs),
+            tuple((graph.shape(one, output), graph.dtypes[one.number, output]) for output in range(one.outputs)))

@@ -6,9 +6,9 @@ import sys
 from typing import Any, Dict
 
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.planner.cluster import Cluster, load
-from mxhybrid.planner.formulas import ProcessGrid, layer_times, network_of, pure_batch, switch_time
-from mxhybrid.planner.layer_sizes import sizes_of
+from mxhybrid.planner.analytic.communication_cost import ProcessGrid, layer_times, network_of, pure_batch, switch_time
+from mxhybrid.planner.analytic.layer_sizes import sizes_of
+from mxhybrid.planner.cluster.cluster_spec import Cluster, load
 
 from .layers_training import network
 

@@ -9,9 +9,9 @@ from mxnet import autograd, gluon
 
 import mxhybrid
 from mxhybrid.parallel.plans.plan_json import from_json
-from mxhybrid.planner.cluster import load
-from mxhybrid.planner.planning import Planner
-from mxhybrid.planner.profiles import Profiles
+from mxhybrid.planner.cluster.cluster_spec import load
+from mxhybrid.planner.planner import Planner
+from mxhybrid.planner.profiling.operator_profiler import Profiles
 
 from .plan_cases import PLAN_CASES, shapes_of
 

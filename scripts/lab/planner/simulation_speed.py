@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from mxhybrid.planner.engine import PYTHON, compiled_engine
-from mxhybrid.planner.simulator import Simulation
+from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
+from mxhybrid.planner.simulator.simulation import Simulation
 
 from .steps import MadeUpStep
 

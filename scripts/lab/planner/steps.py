@@ -3,8 +3,8 @@ from typing import Dict, List, Optional
 
 import numpy as np
 
-from mxhybrid.planner.block import Block
-from mxhybrid.planner.cluster import Bucket
+from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.token_bucket import Bucket
 
 #: Keys of blocks: of the operator with a number, of the edge after it, of its weight.
 OPERATOR, EDGE, WEIGHT = 0, 100_000, 200_000

@@ -12,7 +12,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-from mxhybrid.planner.cluster import load
+from mxhybrid.planner.cluster.cluster_spec import load
 
 BATCH, INPUTS, STEPS = 8, 256, 3
 

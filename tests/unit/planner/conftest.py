@@ -1,13 +1,13 @@
 """Timings of tests do not depend on what else runs on the machine."""
 import pytest
 
-from mxhybrid.planner import reference, timing_batch
+from mxhybrid.planner.profiling import core_benchmark, timing_batch
 
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     """The reference is timed quickly, and no machine is busy."""
-    monkeypatch.setattr(reference, 'REPEAT_S', 0.0)
-    monkeypatch.setattr(reference.ReferenceReading, 'problem', '')
+    monkeypatch.setattr(core_benchmark, 'REPEAT_S', 0.0)
+    monkeypatch.setattr(core_benchmark.ReferenceReading, 'problem', '')
     monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 1.0)
     monkeypatch.setattr(timing_batch, '_MOVED', 1e9)

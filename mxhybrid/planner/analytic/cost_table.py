@@ -1,0 +1,134 @@
+"""Gholami's cost model as tables and as a picture: cost against the number of ranks, and layer by layer."""
+from typing import List, NamedTuple, Sequence
+
+from ...base.figures import new_figure, save_figure
+from ...base.text import aligned, seconds_text, size_text
+from .communication_cost import (
+    AlphaBeta,
+    FormulaPlan,
+    best_choices,
+    best_grid,
+    layer_times,
+    pure_batch,
+    pure_domain,
+    pure_model,
+)
+from .layer_sizes import LayerSizes
+
+#: What stands behind a time by which ranks would be without work.
+_IDLE = '*'
+_IDLE_MEANS = '* some ranks have nothing to compute in a layer, which formulas do not count'
+
+
+class FormulaRow(NamedTuple):
+    """What communication takes on so many ranks, by each kind of plan."""
+
+    ranks: int
+    batch: FormulaPlan
+    model: FormulaPlan
+    domain: FormulaPlan
+    grid: FormulaPlan
+    choices: FormulaPlan
+
+    @property
+    def gain(self) -> float:
+        """Of the best choices over pure batch parallelism; 1 where there is nothing to gain."""
+        return self.batch.seconds / self.choices.seconds if self.choices.seconds else 1.0
+
+
+def formula_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta
+                 ) -> List[FormulaRow]:
+    """TransferCost against the number of ranks.
+
+    Parameters
+    ----------
+    layers : sequence of LayerSizes
+        In the order in which they run, from :func:`mxhybrid.planner.analytic.layer_sizes.sizes_of` or by hand.
+    batch : int
+        Samples of the joint batch, the same for all numbers of ranks.
+    ranks : sequence of int
+    network : AlphaBeta
+
+    Raises
+    ------
+    InputError
+        No layers, or a number that is none.
+    """
+    return [FormulaRow(count, *(plan(layers, batch, count, network) for plan in (
+        pure_batch, pure_model, pure_domain, best_grid, best_choices))) for count in ranks]
+
+
+def formula_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
+    """The rows of :func:`formula_rows` as text; parameters and errors are those."""
+    rows = formula_rows(layers, batch, ranks, network)
+    head = ['ranks', 'batch', 'model', 'domain', '1.5D', 'Pr x Pc', 'by layer', 'Pr x Pc', 'batch / by layer']
+    lines = [[str(row.ranks)] + [_plan_text(plan) for plan in (row.batch, row.model, row.domain, row.grid)]
+             + [str(row.grid.grid), _plan_text(row.choices), str(row.choices.grid), '%.2f' % row.gain] for row in rows]
+    title = ('communication of a step by formula (Gholami et al., 2018): batch of %d, %.3g us, %s/s, %d weights'
+             % (batch, 1e6 * network.alpha_s, size_text(network.bytes_per_s), sum(one.weights for one in layers)))
+    marked = any(_IDLE in cell for line in lines for cell in line)
+    return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
+
+
+def layer_formula_table(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> str:
+    """What each layer takes by each choice, on the grid of :func:`.communication_cost.best_choices`, and which
+    one that takes; parameters and errors are those.
+    """
+    plan = best_choices(layers, batch, ranks, network)
+    lines, marked = [], False
+    for layer, choice, taken, switch in zip(layers, plan.choices, plan.times, plan.switches):
+        there = layer_times(layer, batch, plan.grid, network)
+        cells = [_marked(there[one].seconds, there[one].idle) if one in there else '-'
+                 for one in ('batch', 'model', 'domain')]
+        marked = marked or any(_IDLE in cell for cell in cells)
+        lines.append([layer.name, str(layer.weights), str(layer.outputs)] + cells + [choice] + [
+            seconds_text(one.seconds) for one in (taken.forward, taken.backward, taken.sums, switch)])
+    head = ['layer', 'weights', 'outputs', 'batch', 'model', 'domain', 'taken', 'forward', 'backward', 'sums', 'switch']
+    title = 'layers on %d ranks as %s: %s' % (ranks, plan.grid, seconds_text(plan.seconds))
+    return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
+
+
+def draw_formula(rows: Sequence[FormulaRow], picture: str) -> None:
+    """Draw cost against the number of ranks into an image file.
+
+    Parameters
+    ----------
+    rows : sequence of FormulaRow
+    picture : str
+        Its ending says which kind of image.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed, or the file cannot be written.
+    """
+    figure = new_figure(7, 5)
+    axes = figure.add_subplot()
+    ranks = [row.ranks for row in rows]
+    for label, style, plans in (('model', 's-', [row.model for row in rows]),
+                                ('domain, dense layers by model', '^-', [row.domain for row in rows]),
+                                ('batch', 'o-', [row.batch for row in rows]),
+                                ('1.5D, best Pr x Pc', 'D-', [row.grid for row in rows]),
+                                ('by layer, best Pr x Pc', '*-', [row.choices for row in rows])):
+        axes.plot(ranks, [1000 * plan.seconds for plan in plans], style, label=label, markersize=4)
+    for row in rows:
+        axes.annotate(str(row.choices.grid), (row.ranks, 1000 * row.choices.seconds), textcoords='offset points',
+                      xytext=(0, -12), ha='center', fontsize='x-small')
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(ranks, [str(count) for count in ranks])
+    axes.margins(y=0.1)
+    if all(1000 * plan.seconds > 0 for row in rows for plan in row[1:]):
+        axes.set_yscale('log')  # one rank sends nothing
+    axes.set_xlabel('ranks')
+    axes.set_ylabel('ms of communication in a step')
+    axes.legend(fontsize='small', ncol=2, loc='lower center', bbox_to_anchor=(0.5, 1))
+    axes.grid(alpha=0.3)
+    save_figure(figure, picture)
+
+
+def _plan_text(plan: FormulaPlan) -> str:
+    return _marked(plan.seconds, plan.idle)
+
+
+def _marked(seconds: float, idle: bool) -> str:
+    return seconds_text(seconds) + _IDLE * idle

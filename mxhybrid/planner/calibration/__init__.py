@@ -1,0 +1,1 @@
+"""The measurement of a cluster by the job that will train on it: ``mxhybrid calibrate``."""

@@ -1,0 +1,114 @@
+"""What the store takes: steps of a Trainer with dense weights."""
+import contextlib
+from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
+
+import mxnet as mx
+from mxnet import autograd, gluon
+
+from ...kvstore.hybrid import Hybrid
+from ...kvstore.parts import set_part
+from ...parallel.plans.strategies import data_parallel
+from ...parallel.redistribution.worker_group import Team
+from ...parallel.runtime.parallel_block import split_network
+from ...parallel.runtime.sharded_parameters import WeightBox
+from ...parallel.sharding.box import Box
+from ..task_graph.operator_tasks import BUNDLE_BYTES
+
+#: Bytes of weights from which on no cache has them, nor their gradients, when they are summed and updated, since a
+#: network has more of them and computes in between; and bytes of an array that is passed over for that.
+COLD_BYTES, PASSED_BYTES = 1 << 20, 1 << 26
+
+#: The optimizer whose updates count.
+OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
+
+
+class DenseWeights(NamedTuple):
+    """So many weights of so many values."""
+
+    number: int
+    values: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return 4 * self.number * self.values
+
+    @property
+    def sums(self) -> int:
+        """How many sums a step makes of them, see :mod:`mxhybrid.routes.dense_bundles`."""
+        return -(-self.number // max(1, BUNDLE_BYTES // (4 * self.values)))
+
+
+class TrainerSteps:
+    """Steps of a Trainer (collective); `around` is entered for each.  With a `team` each worker has weights of its own,
+    as where a network is split, and nothing is summed.
+    """
+
+    def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
+                 team: Optional[Team] = None):
+        self._around = around
+        self._params = [gluon.Parameter('calibration%d' % at, shape=(weights.values,)) for at in range(weights.number)]
+        for param in self._params:
+            param.initialize(mx.init.Zero(), ctx=mx.cpu())
+            if team is not None:
+                boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
+                                         for rank in range(team.size)}
+                set_part(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
+        self._passed: Any = mx.nd.zeros(PASSED_BYTES // 4, ctx=mx.cpu()) if weights.size >= COLD_BYTES else None
+        self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
+                                      update_on_kvstore=False)
+
+    def compute(self) -> None:
+        """Gradients, so that there is something to sum; no cache has them if they are large."""
+        with autograd.record():
+            heads = [param.data() * 1 for param in self._params]
+        autograd.backward(heads)
+        if self._passed is not None:
+            mx.nd.waitall()
+            self._passed += 1
+
+    def step(self, updates: bool) -> None:
+        """Sum, and update or not."""
+        with self._around():
+            if updates:
+                self._trainer.step(1)
+            else:
+                self._trainer.allreduce_grads()
+
+
+class _Passes(gluon.HybridBlock):
+    """The first value of each sample, behind so many passes over all of them."""
+
+    def __init__(self, passes: int):
+        super().__init__()
+        self._passes = passes
+
+    def hybrid_forward(self, F: Any, data: Any) -> Any:
+        """What comes first, once all is passed over."""
+        for _ in range(self._passes):
+            data = F.relu(data)
+        return F.slice_axis(data, axis=1, begin=0, end=1)
+
+
+class ScriptSteps:
+    """Steps of a script: a network that is split computes next to nothing, and a Trainer has two weights of its own.
+    With `passes` it reads and writes 4 MB so many times, as a network does: what the script needs is in no cache then.
+    """
+
+    def __init__(self, team: Team, weights: DenseWeights, passes: int = 0):
+        values = 1 << 20 if passes else 1
+        net = gluon.nn.HybridSequential()
+        net.add(_Passes(passes), gluon.nn.Dense(weights.values, in_units=1))
+        net.initialize(mx.init.Zero(), ctx=mx.cpu())
+        self._net = split_network(net, data_parallel(), (team.size, values), 0, 'float32', False, 'joint', tell=False)
+        self._trainer = gluon.Trainer(self._net.collect_params(), OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
+                                      update_on_kvstore=False)
+        self._given: Any = mx.nd.ones((1, values), ctx=mx.cpu())
+
+    def step(self) -> None:
+        """Forward, backward and update."""
+        with autograd.record():
+            found = self._net(self._given)
+        found.backward()
+        self._trainer.step(1)
+        found.wait_to_read()

@@ -1,0 +1,1 @@
+"""Hosts, ranks, links, and what each kind of transfer costs on them."""

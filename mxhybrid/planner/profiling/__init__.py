@@ -1,0 +1,1 @@
+"""Times of operators, measured on this machine and kept in a file."""

@@ -1,0 +1,1 @@
+"""What people see of a prediction: tables, the critical path in words, diagrams, timelines."""

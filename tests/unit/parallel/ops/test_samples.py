@@ -1,0 +1,41 @@
+"""Where samples are: rules know it of every output, or workers have it whole; equal lengths tell nothing."""
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.sharding.box import full, slices_in
+
+from ....helpers.sampled_networks import CALLS, CASES, WHOLE, expected, inputs_of, listed
+
+
+class Network(nn.HybridBlock):
+    """What a case computes."""
+
+    def __init__(self, forward):
+        super().__init__(prefix='net_')
+        self._forward = forward
+
+    def hybrid_forward(self, F, *inputs):
+        return self._forward(F, *inputs)
+
+
+@pytest.mark.parametrize('name, axes', CALLS, ids=lambda value: str(value))
+def test_each_worker_gets_its_samples_or_all(name, axes):
+    case = CASES[name]
+    values = inputs_of(case)
+    network = traced(Network(case.forward), list(case.shapes), list(axes), case.dtype)
+    whole = [one.asnumpy() for one in listed(case.forward(mx.nd, *[
+        mx.nd.array(array, dtype=case.dtype) for array in values]))]
+    for ranks in (2, 3):
+        for rank in range(ranks):
+            shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
+            wanted = expected(case, axes, values, shares.samples)
+            for entry, kind, array, mine in zip(network.graph.heads, case.outputs[axes], whole, wanted):
+                boxes = [boxes[rank] for boxes in shares.outputs[entry]]
+                assert (boxes == [full(array.shape)]) == (kind == WHOLE)
+                pieces = [array[slices_in(box, full(array.shape))] for box in boxes]
+                along = next((at for at in range(array.ndim) if len(boxes) > 1 and boxes[0][at] != boxes[1][at]), 0)
+                np.testing.assert_allclose(np.concatenate(pieces, along) if array.ndim else array, mine, rtol=1e-6)

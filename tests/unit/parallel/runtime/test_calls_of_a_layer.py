@@ -1,0 +1,83 @@
+"""Two calls of a layer are two operators of one name: what is kept for one is not the other's."""
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.strategies import grid
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.layout_table import layout_table
+from mxhybrid.parallel.runtime.rank_program import Parts
+from mxhybrid.planner.profiling.local_program import still
+from mxhybrid.planner.profiling.profile_key import PartKeys
+from mxhybrid.planner.profiling.timer import ProgramWatch
+
+
+class Shared(gluon.HybridBlock):
+    """A convolution and a BatchNorm on images of two sizes, put together at the end."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.conv, self.norm = nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4)
+
+    def hybrid_forward(self, F, one, other):
+        made = [F.Flatten(self.norm(self.conv(data))) for data in (one, other)]
+        return F.concat(*made, dim=1)
+
+
+class Added(gluon.HybridBlock):
+    """Two outputs of one layer are read by one operator."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.dense = nn.Dense(6, in_units=5)
+
+    def hybrid_forward(self, F, one, other):
+        return F.elemwise_sub(self.dense(one), self.dense(other))
+
+
+def shared(ranks=2):
+    """The network, its parts by height, and each rank's program without exchanges."""
+    net = Shared()
+    net.initialize()
+    network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
+    parts = Parts(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
+    shares = Shares(network.graph, network.axes, network.dimensions, ranks, 0, set())
+    return network, parts, still(parts, 0, shares.inputs, shares.outputs, COMPOSED[True])
+
+
+def test_what_an_operator_is_given_bears_its_number():
+    network, _, program = shared()
+    numbers = [one.number for one in network.graph.computing if one.op == 'BatchNorm']
+    constants = {name for name in program.inputs if '_of_' in name and 'next' not in name}
+    assert len(numbers) == 2 and constants
+    assert all(any(name.endswith('_of_%d' % number) for name in constants) for number in numbers)
+    assert ProgramWatch(program).call().both > 0
+
+
+def test_the_table_has_bytes_of_each_call():
+    """Which one name had for both."""
+
+    class Exchange:
+        def __init__(self, operator, sent):
+            self.operator, self.label, self.bytes = operator, 'net_conv0_fwd', (sent, 0)
+    network, parts, _ = shared()
+    numbers = [one.number for one in network.graph.computing if one.op == 'Convolution']
+    table = layout_table('a plan', network.graph, network.dimensions, parts,
+                         [Exchange(number, 1000 * at) for at, number in enumerate(numbers, 1)], 2, {})
+    lines = {line.split()[0]: line.split()[-2:] for line in table.split('\n') if 'conv0' in line}
+    assert lines == {'conv0_fwd': ['1.0', 'kB'], 'conv0_fwd#2': ['2.0', 'kB']}
+
+
+def test_an_operator_that_reads_both_is_timed_with_two_inputs():
+    net = Added()
+    net.initialize()
+    network = traced(net, [(4, 5), (4, 5)])
+    (one,) = [one for one in network.graph.computing if one.op == 'elemwise_sub']
+    parts = Parts(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
+    program = PartKeys(network.graph, COMPOSED[True]).program(one, parts.places[one.number][0])
+    assert len(program.inputs) == 2 and set(program.inputs) == set(program.symbol.list_inputs())
+    mx.nd.waitall()

@@ -1,0 +1,64 @@
+"""Networks are compared by place: names may differ, anything else is named."""
+import json
+
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.plans.plan_json import from_json
+from mxhybrid.parallel.plans.strategies import Explicit, data_parallel
+from mxhybrid.parallel.redistribution.outline import first_difference
+from mxhybrid.parallel.runtime.network_outline import outline_of
+from mxhybrid.planner.parallelize import with_own_labels
+
+
+def network(units=8, shape=(4, 6), **settings):
+    """A network whose names are by what was made before, and its parameters."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(units, in_units=shape[1], **settings), nn.Dense(2, in_units=units))
+    net.initialize()
+    return traced(net, shape), net.collect_params()
+
+
+def outline(**settings):
+    return outline_of('parallelize', *network(**settings))
+
+
+def told(outlines):
+    """As they are when they have travelled."""
+    return first_difference(json.loads(json.dumps([one.as_json() for one in outlines])))
+
+
+def test_names_may_differ():
+    first, second = outline(), outline()
+    assert [line.name for line in first.lines] != [line.name for line in second.lines]
+    assert first.digest() == second.digest() and told([first, second]) is None
+
+
+@pytest.mark.parametrize('settings, words', [
+    ({'units': 16}, 'with shape [8, 6], worker 2 has parameter 0'), ({'activation': 'tanh'}, 'operator 4'),
+    ({'shape': (8, 6)}, 'input (data) with shape [4, 6], worker 2 has input (data) with shape [8, 6]'),
+    ({'use_bias': False}, 'parameter 1'), ({'flatten': False}, "attributes {'flatten': 'False'")],
+    ids=lambda value: str(value)[:20])
+def test_the_first_difference_is_named(settings, words):
+    first, second = outline(), outline(**settings)
+    assert first.digest() != second.digest()
+    assert words in told([first, first, second]), told([first, first, second])
+
+
+def test_an_outline_that_is_longer():
+    first, _ = outline(), None
+    longer = outline()
+    longer.lines.append(longer.lines[-1])
+    assert 'worker 0 has nothing more, worker 1 has outputs' in told([first, longer])
+
+
+def test_a_plan_of_worker_0_is_for_the_same_network_with_other_names():
+    (theirs, _), (own, _) = network(), network()
+    splits = data_parallel().settle(theirs.graph, theirs.dimensions, 2).splits
+    plan = Explicit({theirs.graph.label(theirs.graph.operators[number]): split for number, split in splits.items()},
+                    theirs.graph.digest(), 2)
+    labels = [theirs.graph.label(one) for one in theirs.graph.operators]
+    found = from_json(with_own_labels(plan.as_json(), labels, own.graph))
+    assert found.settle(own.graph, own.dimensions, 2).splits == splits
+    assert with_own_labels(data_parallel().as_json(), labels, own.graph) == {'plan': 'data_parallel'}

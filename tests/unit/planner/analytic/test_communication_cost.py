@@ -1,0 +1,223 @@
+"""Gholami's cost model."""
+import dataclasses
+import itertools
+import math
+
+import mxnet as mx
+import pytest
+from hypothesis import given, settings, strategies as st
+from mxnet import gluon
+
+from mxhybrid import InputError
+from mxhybrid.parallel.ops.dimension_names import Dimensions
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.planner.analytic import communication_cost as costs
+from mxhybrid.planner.analytic.communication_cost import (
+    NOTHING,
+    PAPER_NETWORK,
+    AlphaBeta,
+    CommunicationTime,
+    ProcessGrid,
+)
+from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
+from mxhybrid.planner.cluster.cluster_spec import KINDS, Cluster, Host, TransferCost
+from mxhybrid.planner.simulator.token_bucket import Bucket
+
+#: So that a message takes 1 s and a word 1 ms.
+PLAIN = AlphaBeta(1.0, 4000.0)
+CONV = convolution_sizes('conv', (2, 12, 10), 6, 3, pad=1)
+DENSE = dense_sizes('dense', 720, 40)
+
+
+def close(one, latency, words):
+    """Whether a time is so many starts and words of `PLAIN`."""
+    return one.latency_s == latency and one.bandwidth_s == pytest.approx(words / 1000)
+
+
+def test_collectives():
+    assert PLAIN.allgather(1, 100) == PLAIN.allreduce(1, 100) == NOTHING
+    assert close(PLAIN.allgather(4, 100), 2, 75) and close(PLAIN.allreduce(4, 100), 4, 150)
+    assert close(PLAIN.allgather(5, 100), 3, 80)
+    assert close(PLAIN.message(100), 1, 100)
+    assert AlphaBeta(0, 4000.0, word_bytes=2).message(100) == CommunicationTime(0, 0.05)
+
+
+def test_batch():
+    time = costs.batch_time(DENSE, 16, 8, PLAIN)
+    assert time.forward == time.backward == NOTHING and close(time.sums, 6, 2 * 7 / 8 * 40 * 721) and not time.idle
+    assert costs.batch_time(DENSE, 4, 8, PLAIN).idle
+
+
+def test_the_product_in_one_and_a_half_dimensions():
+    time = costs.model_time(DENSE, 16, ProcessGrid(4, 2), PLAIN)
+    assert close(time.forward, 2, 3 / 4 * 16 / 2 * 40)
+    assert close(time.backward, 4, 2 * 3 / 4 * 16 / 2 * 720)
+    assert close(time.sums, 2, 2 * 1 / 2 * 40 * 721 / 4)
+    first = costs.model_time(dataclasses.replace(DENSE, first=True), 16, ProcessGrid(4, 2), PLAIN)
+    assert first.backward == NOTHING and (first.forward, first.sums) == (time.forward, time.sums)
+    assert costs.model_time(DENSE, 16, ProcessGrid(1, 8), PLAIN) == costs.batch_time(DENSE, 16, 8, PLAIN)
+    assert costs.model_time(DENSE, 16, ProcessGrid(8, 1), PLAIN).sums == NOTHING
+    assert costs.model_time(DENSE, 16, ProcessGrid(41, 1), PLAIN).idle
+
+
+def test_domain():
+    time = costs.domain_time(CONV, 16, ProcessGrid(4, 2), PLAIN)
+    assert close(time.forward, 1, 16 / 2 * 1 * 10 * 2) and close(time.backward, 1, 16 / 2 * 1 * 10 * 6)
+    assert close(time.sums, 6, 2 * 7 / 8 * CONV.weights) and not time.idle
+    assert costs.domain_time(CONV, 16, ProcessGrid(1, 8), PLAIN) == costs.batch_time(CONV, 16, 8, PLAIN)
+    one_row = convolution_sizes('conv', (2, 12, 10), 6, 1)
+    assert costs.domain_time(one_row, 16, ProcessGrid(4, 1), PLAIN).forward == NOTHING
+    assert costs.domain_time(CONV, 16, ProcessGrid(13, 1), PLAIN).idle
+    assert costs.domain_time(convolution_sizes('conv', (2, 12, 10), 6, 5, pad=2), 16, ProcessGrid(12, 1), PLAIN).idle
+
+
+def test_choices_of_kinds_of_layers():
+    grid = ProcessGrid(2, 2)
+    assert list(costs.layer_times(CONV, 4, grid, PLAIN)) == ['batch', 'model', 'domain']
+    assert list(costs.layer_times(DENSE, 4, grid, PLAIN)) == ['batch', 'model']
+    other = costs.layer_times(LayerSizes('gamma', 'other', 64), 2, grid, PLAIN)
+    assert list(other) == ['batch'] and not other['batch'].idle  # what all have is summed, whoever computes
+
+
+def test_changes_of_layout():
+    grid = ProcessGrid(4, 2)
+    for before, after in (('batch', 'model'), ('model', 'batch'), ('domain', 'model'), ('model', 'domain')):
+        assert close(costs.switch_time(before, after, DENSE, 16, grid, PLAIN), 2, 3 / 4 * 8 * 720)
+    assert close(costs.switch_time('batch', 'domain', CONV, 16, grid, PLAIN), 4, 2 * 3 / 4 * 8 * 240 / 4)
+    assert costs.switch_time('model', 'model', DENSE, 16, grid, PLAIN) == NOTHING
+    assert costs.switch_time('batch', 'model', DENSE, 16, ProcessGrid(1, 8), PLAIN) == NOTHING
+
+
+def test_a_plan_counts_changes_between_layers_but_not_at_others():
+    other = LayerSizes('gamma', 'other', 64)
+    plan = costs.formula_plan([CONV, other, DENSE], 16, ProcessGrid(4, 2), PLAIN, ('domain', 'model'))
+    assert plan.choices == ('domain', 'batch', 'model')
+    assert plan.switches == (NOTHING, NOTHING, costs.switch_time('domain', 'model', DENSE, 16, plan.grid, PLAIN))
+    assert plan.seconds == pytest.approx(sum(time.seconds for time in plan.times) + plan.switches[2].seconds)
+
+
+def test_alexnet_has_the_shape_of_the_paper():
+    """B = 2048, 2 us, 6 GB/s: neither pure batch nor pure model parallelism is cheapest, and what a grid gains over
+    pure batch parallelism grows with the ranks.
+    """
+    gains, gains_of_grid = [], []
+    for ranks in (8, 16, 32, 64, 128, 256, 512):
+        batch, model, grid, choices = [plan(ALEXNET, 2048, ranks, PAPER_NETWORK) for plan in (
+            costs.pure_batch, costs.pure_model, costs.best_grid, costs.best_choices)]
+        assert choices.seconds < grid.seconds <= batch.seconds < model.seconds
+        assert 1 < choices.grid.model < ranks and not choices.idle
+        assert choices.choices == ('batch',) * 5 + ('model',) * 3
+        gains.append(batch.seconds / choices.seconds)
+        gains_of_grid.append(batch.seconds / grid.seconds)
+    assert gains == sorted(gains) and gains[0] > 1.5 and gains[-1] > 5
+    assert gains_of_grid == sorted(gains_of_grid) and gains_of_grid[-1] > 2
+    assert 1 < costs.best_grid(ALEXNET, 2048, 512, PAPER_NETWORK).grid.model < 512
+
+
+def test_domain_goes_beyond_what_batches_have():
+    """More ranks than samples: without other choices some have nothing to compute."""
+    layers = [dataclasses.replace(CONV, first=True), convolution_sizes('second', (6, 12, 10), 6, 3, pad=1)]
+    assert costs.pure_batch(layers, 4, 8, PAPER_NETWORK).idle
+    best = costs.best_choices(layers, 4, 8, PAPER_NETWORK)
+    assert not best.idle and best.grid.batch <= 4 and 'batch' not in best.choices
+
+
+def test_a_plan_to_start_from():
+    """Of an AlexNet of MXNet's: its dense layers are split as the formulas say, the others have their samples split."""
+    net = gluon.model_zoo.vision.alexnet(classes=1000)
+    net.initialize()
+    graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, net.prefix)
+    layers, dimensions = sizes_of(graph, 64), Dimensions(graph, {'data': 0})
+    plan = costs.FormulaPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
+    settled = costs.split_plan(layers, plan).settle(graph, dimensions, 8)
+    degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
+    assert [degrees[layer.name] for layer in layers] == [(2, 1, 4, 1)] + [(8, 1, 1, 1)] * 4 + [(2, 4)] * 3
+    assert settled.notes == {} and degrees['pool0_fwd'] == (2, 1, 4, 1)
+    best = costs.best_choices(layers, 64, 8, PAPER_NETWORK)
+    assert 'model' in best.choices and costs.split_plan(layers, best).settle(graph, dimensions, 8).notes == {}
+
+
+def test_calls_of_a_layer_have_choices_of_their_own():
+    data, dense = mx.sym.var('data'), gluon.nn.Dense(8, flatten=False, in_units=8, prefix='net_dense0_')
+    graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, 'net_')
+    layers = sizes_of(graph, 16)
+    assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
+    plan = costs.FormulaPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
+    settled = costs.split_plan(layers, plan).settle(graph, Dimensions(graph, {'data': 0}), 8)
+    degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
+    assert degrees['dense0_fwd'] == (8, 1) and degrees['dense0_fwd#2'] == (2, 4)
+
+
+def test_grids():
+    assert costs.grids(12) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
+    assert str(ProcessGrid(3, 4)) == '3 x 4' and ProcessGrid(3, 4).ranks == 12
+
+
+@st.composite
+def layer(draw):
+    """Any layer, as large as one likes."""
+    size = st.integers(1, 10 ** 6)
+    kind = draw(st.sampled_from(['convolution', 'dense', 'other']))
+    if kind == 'other':
+        return LayerSizes('other', kind, draw(size))
+    return LayerSizes('layer', kind, draw(size), draw(size), draw(size), draw(st.integers(1, 64)),
+                      *draw(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layer(), min_size=1, max_size=4), st.integers(1, 64), st.integers(1, 12),
+       st.floats(0, 1e-2), st.floats(1e3, 1e10))
+def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate):
+    network = AlphaBeta(alpha, rate)
+    best = costs.best_choices(layers, batch, ranks, network)
+    least = math.inf
+    for grid in costs.grids(ranks):
+        there = [costs.layer_times(one, batch, grid, network) for one in layers]
+        may = [[choice for choice in times if not times[choice].idle] or list(times) for times in there]
+        for choices in itertools.product(*may):
+            seconds, before = 0.0, None
+            idle = any(times[choice].idle for times, choice in zip(there, choices))
+            for one, times, choice in zip(layers, there, choices):
+                seconds += times[choice].seconds
+                if one.kind != 'other':
+                    if before:
+                        seconds += costs.switch_time(before, choice, one, batch, grid, network).seconds
+                    before = choice
+            if idle <= best.idle:
+                assert idle == best.idle
+                least = min(least, seconds)
+    assert best.seconds == pytest.approx(least, rel=1e-9, abs=1e-15)
+
+
+def cluster(hosts):
+    """One of so many hosts of two ranks."""
+    costs = dict.fromkeys(KINDS, TransferCost(0.0, 0.0, 0.0))
+    costs['exchange'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
+    return Cluster((Host('a', 2, 2.0),) * hosts, Bucket(1e7), 1e-4, Bucket(1e9), 1e-6, costs)
+
+
+def test_a_cluster_as_one_network():
+    between = costs.network_of(cluster(2))
+    assert between.alpha_s == pytest.approx(1e-4 + 5e-5 + 3e-4 + 1e-4)
+    assert between.bytes_per_s == pytest.approx(1 / (1 / 5e6 + 1e-9)) and between.word_bytes == 4
+    alone = costs.network_of(cluster(1), word_bytes=2)
+    assert alone.alpha_s == pytest.approx(1e-6 + 5e-5 + 3e-4 + 1e-4)
+    assert alone.bytes_per_s == pytest.approx(5e8) and alone.word_bytes == 2
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'layers': []}, 'no layers'), ({'batch': 0}, 'batch=0'), ({'batch': 2.5}, 'batch=2.5'),
+    ({'network': AlphaBeta(-1.0, 1.0)}, 'alpha=-1.0'), ({'network': AlphaBeta(0.0, 0.0)}, '0.0 bytes'),
+    ({'network': AlphaBeta(math.nan, 1.0)}, 'alpha=nan')])
+@pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
+def test_what_is_no_number_is_refused(change, message, search):
+    values = dict({'layers': ALEXNET, 'batch': 64, 'ranks': 4, 'network': PAPER_NETWORK}, **change)
+    with pytest.raises(InputError, match=message):
+        search(**values)
+
+
+@pytest.mark.parametrize('ranks', [0, -1, True])
+@pytest.mark.parametrize('search', [costs.best_grid, costs.best_choices, costs.pure_batch])
+def test_ranks_that_are_none(ranks, search):
+    with pytest.raises(InputError, match='ranks='):
+        search(ALEXNET, 64, ranks, PAPER_NETWORK)

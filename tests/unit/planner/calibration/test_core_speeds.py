@@ -1,0 +1,36 @@
+"""Speeds by the number of busy cores, and what other programs take meanwhile."""
+import pytest
+
+from mxhybrid.planner.calibration.core_speeds import (
+    WorkedSeconds,
+    busy_counts,
+    others_share,
+    speeds_by_count,
+)
+
+
+@pytest.mark.parametrize('most, counts', [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 8]), (16, [1, 2, 8, 16]),
+                                          (96, [1, 2, 8, 96])])
+def test_one_core_all_and_some_between_are_measured(most, counts):
+    assert busy_counts(most) == counts
+
+
+def test_times_between_are_interpolated():
+    assert speeds_by_count({1: 1.0}, 1) == (1.0,)
+    assert speeds_by_count({1: 1.0, 2: 0.8}, 2) == (1.0, 0.8)
+    assert speeds_by_count({1: 1.0, 4: 0.5}, 4) == pytest.approx((1.0, 3 / 4, 3 / 5, 0.5))
+    assert speeds_by_count({1: 1.0, 2: 0.9}, 3) == pytest.approx((1.0, 0.9, 0.9))
+
+
+def test_no_core_is_faster_since_others_are_busy():
+    assert speeds_by_count({1: 0.9, 2: 1.15}, 2) == pytest.approx((0.9, 0.9))
+    assert speeds_by_count({1: 1.0, 2: 0.7, 4: 0.8}, 4) == pytest.approx((1.0, 0.7, 0.7, 0.7))
+
+
+def test_workers_and_servers_of_the_job_are_no_other_programs():
+    """Two workers share two processors for 10 s, a third one has one of its own on which others compute."""
+    processors = [('boot', (0, 1), 2), ('boot', (0, 1), 2), ('other', (0,), 1)]
+    before = [WorkedSeconds(100.0, 50.0, 7.0), WorkedSeconds(100.0, 50.0, 3.0), WorkedSeconds(5.0, 1.0, 1.0)]
+    after = [WorkedSeconds(110.0, 66.0, 13.0), WorkedSeconds(110.0, 66.0, 12.0), WorkedSeconds(15.0, 8.0, 4.0)]
+    assert others_share(processors, before, after) == pytest.approx([1 / 20, 1 / 20, 0.4])
+    assert others_share(processors[:1], before[:1], [WorkedSeconds(110.0, 52.0, 13.0)]) == [0.0]

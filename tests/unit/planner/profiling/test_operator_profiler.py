@@ -1,0 +1,619 @@
+"""Times of operators' parts: what they are kept by, in which file, what is estimated, what a lone part computes."""
+import fcntl
+import json
+import multiprocessing
+import os
+import time
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid import InputError, parallel
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.ops.graph import Graph
+from mxhybrid.parallel.ops.registry import rule_of
+from mxhybrid.parallel.ops.tracing import traced
+from mxhybrid.parallel.runtime.input_shards import Shares
+from mxhybrid.parallel.runtime.rank_program import Parts
+from mxhybrid.parallel.sharding.split import PartPlace
+from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
+from mxhybrid.planner.profiling.core_benchmark import Reference, reading_of
+from mxhybrid.planner.profiling.local_program import index_limits, still
+from mxhybrid.planner.profiling.operator_profiler import Profiles
+from mxhybrid.planner.profiling.profile_cache import merge_profiles, read_profiles
+from mxhybrid.planner.profiling.profile_key import PartKeys
+from mxhybrid.planner.profiling.roofline import Timed, TimedParts, Work, roof_seconds, work_of
+from mxhybrid.planner.profiling.scaled_shard import piece_of
+from mxhybrid.planner.profiling.timer import PartSeconds, ProgramWatch, call_seconds, part_seconds
+
+
+class Images(mx.gluon.HybridBlock):
+    """Convolutions with a shortcut, and dense layers with a loss."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(8, 3, padding=1, in_channels=4), nn.BatchNorm(in_channels=8),
+                          nn.Activation('relu'), nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Activation('relu'),
+                          nn.Conv2D(8, 3, padding=1, in_channels=8), nn.Dense(12, in_units=8 * 64))
+            self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F, images, labels):
+        return self.loss(self.body(images), labels)
+
+
+class Words(mx.gluon.HybridBlock):
+    """An embedding before a recurrent layer."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.embedding = nn.Embedding(30, 6)
+            self.recurrent = mx.gluon.rnn.LSTM(5, input_size=6)
+
+    def hybrid_forward(self, F, words):
+        return self.recurrent(self.embedding(words))
+
+
+class Positions(mx.gluon.HybridBlock):
+    """Embeddings of positions, as in BERT of GluonNLP: the ids come of an array that has gradients."""
+
+    def __init__(self):
+        super().__init__(prefix='net_')
+        with self.name_scope():
+            self.first = nn.Dense(8, flatten=False, in_units=6)
+            self.position = nn.Embedding(20, 8)
+
+    def hybrid_forward(self, F, data):
+        made = self.first(data)
+        chosen = F.pick(made, F.argmax(made, axis=-1), axis=-1, keepdims=True)
+        places = self.position(F.contrib.arange_like(made, axis=1))
+        return F.broadcast_add(F.broadcast_mul(made, chosen), F.expand_dims(places, axis=0))
+
+
+def graph_of(net, data, batch_axis=0):
+    net.initialize()
+    return traced(net, data, batch_axis)
+
+
+@pytest.fixture(scope='module')
+def images():
+    return graph_of(Images(), [(8, 4, 8, 8), (8,)])
+
+
+@pytest.fixture(scope='module')
+def words():
+    return graph_of(Words(), (7, 4), 1)
+
+
+def operators(network, op):
+    return [one for one in network.graph.computing if one.op == op]
+
+
+def place(graph, one, **cut):
+    """A place with other ranges in some dimensions, by d0=, d1= and so on."""
+    box = [(0, count) for count in graph.shape(one)]
+    for key, value in cut.items():
+        box[int(key[1:])] = value
+    return PartPlace(tuple(box))
+
+
+def still_of(network, plan, ranks, rank=0):
+    parts = Parts(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
+    shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
+    return parts, shares, still(parts, rank, shares.inputs, shares.outputs, COMPOSED[True])
+
+
+def test_parts_that_differ_in_their_position_are_one(images):
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    first, second, third = operators(images, 'Convolution')
+    low, high = place(graph, second, d2=(0, 4)), place(graph, second, d2=(4, 8))
+    assert keys.of(second, low) == keys.of(second, high)
+    assert keys.of(second, low) != keys.of(second, place(graph, second, d1=(0, 4)))
+    assert keys.of(second, low) == keys.of(third, low)
+    whole = [place(graph, one) for one in (first, second)]
+    assert keys.of(first, whole[0]) != keys.of(second, whole[1])
+    assert keys.of(second, PartPlace(whole[1].box, 0, 2)) != keys.of(second, PartPlace(whole[1].box, 1, 2))  # a bias
+    (pick,) = operators(images, 'pick')
+    assert keys.of(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.of(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
+    with_gradient = PartKeys(graph, COMPOSED[True], flows={'data0'})
+    assert keys.of(first, whole[0]) != with_gradient.of(first, whole[0])
+    assert keys.of(second, whole[1]) == with_gradient.of(second, whole[1])
+
+
+def test_joint_statistics_are_another_part(images):
+    graph, (norm,) = images.graph, operators(images, 'BatchNorm')
+    keys, local = PartKeys(graph, COMPOSED[True]), PartKeys(graph, {})
+    half, channels = place(graph, norm, d0=(0, 4)), place(graph, norm, d1=(0, 4))
+    assert keys.of(norm, half) != local.of(norm, half)
+    assert keys.of(norm, channels) == local.of(norm, channels)
+    assert keys.of(norm, half) != keys.of(norm, place(graph, norm, d0=(0, 2)))
+
+
+@pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
+def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
+    """As many values, and gradients of as many weights."""
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
+        where = place(graph, one, **cut)
+        program = keys.program(one, where)
+        shapes = {name: value.shape for name, value in program.inputs.items()}
+        _, found, _ = program.symbol.infer_shape(**shapes)
+        assert tuple(high - low for low, high in where.box) in found
+        if one.op == 'Convolution':
+            (weight,) = [value for value in program.inputs.values() if len(value.shape) == 4 and value.is_weight]
+            assert weight.learns and weight.shape[0] == where.box[1][1] - where.box[1][0]
+            data = [value for value in program.inputs.values() if not value.is_weight]
+            assert [value.learns for value in data] == [one != operators(images, 'Convolution')[0]]
+
+
+def test_gradients_of_what_several_read_are_summed():
+    """With the part that they come back to."""
+    data = mx.sym.var('data')
+    first = mx.sym.FullyConnected(data, num_hidden=5, name='first')
+    once, twice = (mx.sym.Activation(first, act_type='tanh', name=name) for name in ('once', 'twice'))
+    symbol = mx.sym.Group([mx.sym.dot(once + twice, twice, transpose_b=True), mx.sym.one_hot(first, depth=3)])
+    graph = Graph(symbol, {'data': (4, 6)}, {'data': 'float32'})
+    keys = PartKeys(graph, {})
+    counts = {one.name: [len(program.inputs) for program in keys.sums(one, place(graph, one))]
+              for one in graph.computing}
+    assert {name: count for name, count in counts.items() if count} == {'first': [2], 'twice': [2]}
+    one = next(one for one in graph.computing if one.name == 'first')
+    (program,) = keys.sums(one, place(graph, one, d0=(0, 2)))
+    assert [value.shape for value in program.inputs.values()] == [(2, 5)] * 2
+    names = {one.name: keys.of(one, place(graph, one)) for one in graph.computing}
+    assert names['once'] != names['twice']
+
+
+@pytest.mark.parametrize('op, at', [('Embedding', 0), ('pick', 1)])
+def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
+    network = graph_of(Positions(), (4, 10, 6))
+    graph, (one,) = network.graph, operators(network, op)
+    keys = PartKeys(graph, COMPOSED[True])
+    assert keys.goes_back(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
+    inputs = keys.program(one, place(graph, one)).inputs
+    ids = '%s_output0_of_%d' % (graph.operators[one.inputs[at][0]].name, one.inputs[at][0])
+    assert {name for name, value in inputs.items() if not value.learns} == {ids}
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    assert min(profiles.part(graph, one, place(graph, one))) > 0
+    assert profiles.measured == 1 and not caplog.records
+
+
+def test_ids_of_data_and_of_an_activation_are_the_same_part():
+    data, sizes = mx.sym.var('data'), {'input_dim': 20, 'output_dim': 8}
+    symbol = mx.sym.Group([mx.sym.Embedding(data, name='given', **sizes), mx.sym.Embedding(
+        mx.sym.FullyConnected(data, num_hidden=5, name='layer'), name='made', **sizes)])
+    graph = Graph(symbol, {'data': (4, 5)}, {'data': 'float32'})
+    keys = PartKeys(graph, {})
+    given, made = (one for one in graph.computing if one.op == 'Embedding')
+    assert keys.of(given, place(graph, given)) == keys.of(made, place(graph, made))
+    assert keys.alike(given) == keys.alike(made)
+
+
+def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
+    """A dense layer in float16, which MXNet has no CPU code for."""
+    data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
+    symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
+    graph, path = Graph(symbol, {'data': (8, 16)}, {'data': 'float32'}), str(tmp_path / 'profiles.json')
+    profiles = Profiles(path)
+    pairs = [(one, place(graph, one, **cut)) for one in graph.computing for cut in ({}, {'d0': (0, 4)})]
+    profiles.measure(graph, pairs)
+    for one, where in pairs:
+        found = profiles.part(graph, one, where)
+        assert found.forward > 0 and (found.backward > 0) == (one.op != 'Cast')
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert 'halves (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, and is estimated' in text
+    assert 'MXNetError: ' in text
+    assert profiles.measure(graph, pairs) == 0  # it is not tried again
+    assert not any(key.startswith('FullyConnected') for key in read_profiles(path)['parts'])
+    mx.nd.waitall()  # nothing is left of the error
+
+
+@pytest.mark.parametrize('error', [ValueError('a'), RuntimeError('a thread'), InputError('a rule'), MemoryError()])
+def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, caplog, error):
+    def fail(*_):
+        raise error
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.part_seconds', fail)
+    (norm,) = operators(images, 'BatchNorm')
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    assert min(profiles.part(images.graph, norm, place(images.graph, norm))) > 0
+    assert 'batchnorm0_fwd (BatchNorm of shape (8, 8, 8, 8), float32) cannot be timed' in caplog.text
+    assert type(error).__name__ in caplog.text
+
+
+def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer, d1=(0, 2)))
+    assert len([value for value in program.inputs.values() if value.is_weight]) >= 4
+    assert any(node['op'] == '_rnn_param_concat' for node in json.loads(program.symbol.tojson())['nodes'])
+    assert [value.shape for name, value in program.inputs.items() if 'embedding' in name] == [(7, 2, 6)]
+
+
+def test_indices_are_in_range(words, images):
+    numbers = {one.name: one.number for one in words.graph.operators}
+    assert index_limits(words.graph)[numbers['data']] == 30
+    numbers = {one.name: one.number for one in images.graph.operators}
+    assert index_limits(images.graph)[numbers['data1']] == 12
+    assert numbers['data0'] not in index_limits(images.graph)
+
+
+@pytest.mark.parametrize('plan', [parallel.data_parallel(), parallel.grid(domain=(2,)), parallel.grid(model=2),
+                                  parallel.layers({'*dense*': {'channels': 2}, '*log_softmax*': {'channels': 2},
+                                                   '*pick*': {'addends': 2}})])
+def test_a_whole_program_runs_without_others(images, plan):
+    for rank in range(2):
+        _, _, program = still_of(images, plan, 2, rank)
+        assert set(program.inputs) == set(program.symbol.list_inputs())
+        found = ProgramWatch(program).call()
+        assert found.forward > 0 and found.backward > 0
+
+
+def test_exchanges_move_nothing(images):
+    """What a rank gives is an output, what it gets an input with a gradient."""
+    _, _, program = still_of(images, parallel.grid(domain=(2,)), 2)
+    taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_still')}
+    assert taken and any(value.learns for value in taken.values())
+    assert not any(node['op'] == 'Custom' for node in json.loads(program.symbol.tojson())['nodes'])
+    averages = [value for name, value in program.inputs.items() if name.startswith('mxhybrid_next')]
+    assert len(averages) == 2 and all(value.shape == (8,) and value.learns for value in averages)
+
+
+@pytest.mark.parametrize('copies', [1, 3])
+def test_copies_have_arrays_of_their_own(words, copies):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer))
+    watch = ProgramWatch(program, copies)
+    watch.call()
+    assert len({id(array) for array in watch._arrays}) == copies * len(program.inputs)
+    assert all(np.isfinite(one.asnumpy()).all() for one in watch._outputs)
+    weights = [array for array in watch._arrays if array.grad is not None and array.ndim == 2]
+    assert weights and all(np.abs(weight.grad.asnumpy()).sum() > 0 for weight in weights)
+
+
+def test_a_part_that_computes_more_takes_longer():
+    """By far: this is no measurement."""
+    seconds = []
+    for units in (8, 1024):
+        network = graph_of(nn.Dense(units, in_units=units), (256, units))
+        (one,) = operators(network, 'FullyConnected')
+        keys = PartKeys(network.graph, COMPOSED[True], flows={'data'})
+        seconds.append(part_seconds(keys.program(one, place(network.graph, one))))
+    assert 0 <= call_seconds().forward < seconds[1].forward
+    assert seconds[0].forward < seconds[1].forward and seconds[0].backward < seconds[1].backward
+
+
+def test_the_next_time_nothing_is_measured(images, tmp_path):
+    path = str(tmp_path / 'sub' / 'profiles.json')
+    graph, profiles = images.graph, Profiles(path)
+    wanted = [(one, place(graph, one)) for one in operators(images, 'Activation') + operators(images, 'Convolution')]
+    profiles.measure(graph, wanted)
+    assert profiles.measured == len({profiles.keys(graph).of(*pair) for pair in wanted}) < len(wanted)
+    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
+    whole = profiles.program(parts, 0, shares.inputs, shares.outputs)
+    profiles.save()
+    again = Profiles(path)
+    assert [again.part(graph, *pair) for pair in wanted] == [profiles.part(graph, *pair) for pair in wanted]
+    other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
+    parts, shares, _ = still_of(other, parallel.data_parallel(), 2)
+    assert again.program(parts, 0, shares.inputs, shares.outputs) == whole
+    again.part(other.graph, operators(other, 'Convolution')[1], wanted[-1][1])
+    assert again.measured == 0
+
+
+def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
+    scale = profiles.scale(parts, 0, shares.inputs, shares.outputs)
+    total = sum(profiles.part(images.graph, one, parts.places[one.number][0]).both for one in images.graph.computing)
+    assert scale == pytest.approx(profiles.program(parts, 0, shares.inputs, shares.outputs).both / total)
+
+
+def test_what_is_not_measured_is_estimated(images, tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    graph, (first, second, _) = images.graph, operators(images, 'Convolution')
+    measured = Profiles(path)
+    known = measured.part(graph, second, place(graph, second))
+    measured.save()
+    guessing = Profiles(path, measure=False)
+    assert guessing.part(graph, second, place(graph, second)) == known
+    half = guessing.part(graph, second, place(graph, second, d0=(0, 4)))
+    assert 0 < half.forward < known.forward and 0 < half.backward < known.backward
+    (pick,) = operators(images, 'pick')
+    assert guessing.part(graph, pick, place(graph, pick)).both > 0
+    assert guessing.measured == 0
+    assert guessing.part(graph, first, place(graph, first)).forward > 0
+
+
+def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
+    """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
+    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
+             for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
+    sizes = {profiles.keys(graph).of(one, of): work_of(graph, one, rule_of(one).part(graph, one, of)).bytes
+             for one, of in pairs}
+    bound = sorted(sizes.values())[len(sizes) // 2] - 1
+    small = {key for key, size in sizes.items() if size <= bound}
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MOST_BYTES', bound)
+    assert 0 < profiles.measure(graph, pairs) == len(small) == profiles.measured < len(sizes)
+    assert '%d parts of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
+    for one, of in pairs:
+        assert min(profiles.part(graph, one, of)) > 0
+    assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
+
+
+def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
+    found = {}
+    for network in (images, words):
+        graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+        for one in graph.computing:
+            places = [place(graph, one, **cut) for cut in ({}, {'d0': (0, 2)}, {'d0': (2, 4)})]
+            found.setdefault(keys.alike(one), set()).add(tuple(keys.of(one, of) for of in places))
+    assert all(len(every) == 1 for every in found.values())
+    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    convolutions = operators(images, 'Convolution')
+    first, second, third = map(keys.alike, convolutions)
+    assert first != second == third
+    frozen = [graph.operators[convolutions[1].inputs[1][0]].name]
+    assert PartKeys(graph, COMPOSED[True], frozen=frozen).alike(convolutions[1]) != second
+
+
+def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
+    monkeypatch.setattr(timer, 'call_seconds', lambda: PartSeconds(1e9, 1e9))
+    (one,) = operators(images, 'BatchNorm')
+    keys = PartKeys(images.graph, COMPOSED[True])
+    assert 0 < min(part_seconds(keys.program(one, place(images.graph, one))))
+
+
+def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
+    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    one = operators(images, 'Convolution')[1]
+    whole = place(graph, one)
+    work = work_of(graph, one, rule_of(one).part(graph, one, whole))
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MOST_BYTES', work.bytes / 2)
+    assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
+    assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
+    assert min(profiles.part(graph, one, whole, measure=False)) > 0
+    (kept,) = read_profiles(profiles.path)['parts'].values()
+    assert kept[2:] == list(work)
+
+
+@pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
+def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
+    """Halves of a batch whose statistics are its own have no joint ones."""
+    graph, keys, (one,) = images.graph, PartKeys(images.graph, COMPOSED[True]), operators(images, 'BatchNorm')
+    whole = place(graph, one, **cut)
+    size = work_of(graph, one, rule_of(one).part(graph, one, whole)).bytes
+    for share in (1, 2, 4):
+        piece = piece_of(graph, one, whole, 1.1 * size / share)
+        samples, *rest = (high - low for low, high in piece.place.box)
+        assert (samples * share, rest) == (whole.box[0][1] - whole.box[0][0], [8, 8, 8])
+        inputs = keys.program(one, piece.place, whole).inputs
+        assert (samples, 8, 8, 8) in [value.shape for value in inputs.values()]
+        assert any('mxhybrid_still' in name for name in inputs) == is_joint
+
+
+def test_what_cannot_be_cut_has_no_piece(words):
+    graph, (layer,) = words.graph, operators(words, 'RNN')
+    whole = place(graph, layer)
+    assert piece_of(graph, layer, whole, 1e9).place == whole
+    assert piece_of(graph, layer, whole, 10.0) is None
+    convolution = graph_of(nn.Conv2D(64, 3, in_channels=64), (1, 64, 64, 64)).graph
+    (one,) = convolution.computing
+    rows = piece_of(convolution, one, place(convolution, one, d1=(0, 1)), 3e5)
+    assert [high - low for low, high in rows.place.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
+
+
+def test_what_others_exchange_is_left_out():
+    """Of 512 ranks it takes many seconds to find that out."""
+    net = nn.HybridSequential(prefix='net_')
+    net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
+    network = graph_of(net, (512, 512))
+    graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+    (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
+    begun = time.process_time()
+    program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
+    assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
+    program = keys.program(norm, place(graph, norm, d0=(0, 1)))
+    assert time.process_time() - begun < 5
+    told = [value.shape[0] for name, value in program.inputs.items() if 'mxhybrid_still' in name]
+    assert told and max(told) == 512
+
+
+def test_estimates_are_scaled_to_their_neighbours():
+    work = Work(1e9, 1e6)
+    twice = Timed('Convolution', work, 2 * roof_seconds(work), 5 * roof_seconds(work))
+    other = Timed('FullyConnected', work, 9.0, 9.0)
+    for factor in (0.5, 1, 4):
+        wanted = Work(work.flop * factor, work.bytes * factor)
+        forward, backward = TimedParts([other, twice]).estimate('Convolution', wanted)
+        assert forward == pytest.approx(2 * roof_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
+    near, far = (Timed('Pooling', Work(size, size), roof_seconds(Work(size, size)) * ratio, 0.0)
+                 for size, ratio in ((1e6, 2), (1e9, 8)))
+    assert 2 <= TimedParts([near, far]).estimate('Pooling', Work(2e6, 2e6))[0] / roof_seconds(Work(2e6, 2e6)) < 3
+    assert TimedParts().estimate('Pooling', work) == (roof_seconds(work), 2 * roof_seconds(work))
+
+
+def test_work_is_counted(images, words):
+    def work(network, op, number=0):
+        one = operators(network, op)[number]
+        return work_of(network.graph, one, rule_of(one).part(network.graph, one, place(network.graph, one)))
+    assert work(images, 'Convolution', 1) == Work(2 * 8 * 8 * 64 * 8 * 9, 4 * (2 * 8 * 8 * 64 + 8 * 8 * 9 + 8))
+    assert work(images, 'FullyConnected').flop == 2 * 8 * 12 * 512
+    assert work(words, 'RNN').flop == 2 * 7 * 4 * (4 * 5 * (6 + 5) + 8 * 5)
+    assert work(words, 'Embedding').bytes == 4 * 2 * 7 * 4 * 6
+
+
+def entry(value):
+    return {'parts': {'Convolution %s' % value: [1.0, 2.0, 3.0, 4.0]}, 'programs': {}, 'reference': {}}
+
+
+def _merge(path, value):
+    merge_profiles(path, entry(value))
+
+
+def test_what_several_processes_write_is_merged(tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    context = multiprocessing.get_context('spawn')
+    processes = [context.Process(target=_merge, args=(path, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    assert len(read_profiles(path)['parts']) == 3
+    assert len(merge_profiles(path, entry('own'))['parts']) == 4
+
+
+@pytest.mark.parametrize('change, text', [
+    ({'format': 'mxhybrid.profiles 0'}, 'no format'), ({'parts': 3}, 'no format'),
+    ({'machine': {'mxnet': '1.8.0, 3 bytes', 'cpu': 'x', 'threads': '1'}}, "was measured with mxnet '1.8.0, 3 bytes'"),
+    ({'machine': None}, 'was measured with mxnet None'),
+    ({'parts': {'Convolution 1': [1.0, -2.0, 1, 1]}}, r"has \[1.0, -2.0, 1, 1\] for 'Convolution 1'"),
+    ({'parts': {'Convolution 1': [1.0, 2.0]}}, r"has \[1.0, 2.0\] for 'Convolution 1'"),
+    ({'parts': {'Convolution 1': [10 ** 400, 1, 1, 1]}}, "for 'Convolution 1'"),
+    ({'reference': {'seconds': [1.0]}}, r"has \[1.0\] for 'seconds'")])
+def test_a_file_of_something_else_is_refused(tmp_path, change, text):
+    path = tmp_path / 'profiles.json'
+    merge_profiles(str(path), entry(1))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError, match=text):
+        Profiles(str(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / 'profiles.json'
+    path.write_text('{')
+    with pytest.raises(InputError, match='cannot read %s' % path):
+        read_profiles(str(path))
+
+
+def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setenv('OMP_NUM_THREADS', '1')
+    one = profile_cache.default_path()
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')
+    assert profile_cache.default_path() != one
+    assert os.path.dirname(one) == str(tmp_path / 'mxhybrid')
+    merge_profiles(one, entry(1))
+    with pytest.raises(InputError, match="was measured with threads '2', but here it is '1'"):
+        monkeypatch.setenv('OMP_NUM_THREADS', '1')
+        read_profiles(one)
+
+
+def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
+    (tmp_path / 'profiles.json.lock').mkdir()
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    found = []
+    for one in operators(images, 'Activation'):
+        found.append(profiles.part(images.graph, one, place(images.graph, one)))
+        profiles.save()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
+    again = [profiles.part(images.graph, one, place(images.graph, one)) for one in operators(images, 'Activation')]
+    assert again == found
+    assert profiles.measured == 1
+
+
+class Machine:
+    """Batches and parts of a machine that is as fast and as busy as is said; a part takes a second where it is new."""
+
+    def __init__(self, monkeypatch):
+        self.slower, self.problem, self.batches = 1.0, '', 0
+        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.TimingBatch', lambda: self)
+        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.part_seconds',
+                            lambda program: PartSeconds(self.slower, 2 * self.slower))
+
+    @property
+    def reference(self):
+        self.batches += 1
+        return Reference(0.001 * self.slower, 0.002 * self.slower, 0.003 * self.slower)
+
+    def end(self):
+        return self.problem
+
+
+def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(images, tmp_path, monkeypatch):
+    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
+    first, second, third = operators(images, 'Convolution')
+    profiles = Profiles(path)
+    assert profiles.part(graph, first, place(graph, first)) == (1, 2)
+    profiles.save()
+    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
+    machine.slower = 1.25
+    assert profiles.part(graph, second, place(graph, second)) == pytest.approx((1, 2))
+    # Another process finds the machine as slow, and what was kept as it was.
+    again = Profiles(path)
+    half = place(graph, third, d2=(0, 4))
+    assert again.part(graph, third, half) == pytest.approx((1, 2)) and again.reference() == (0.001, 0.002, 0.003)
+    again.save()
+    assert Profiles(path, measure=False).part(graph, third, half) == pytest.approx((1, 2))
+    assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
+
+
+def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkeypatch, caplog):
+    graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
+    first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
+        images, 'BatchNorm'))
+    machine.slower, machine.problem = 1.3, 'other programs have 50 % of the processors'
+    profiles = Profiles(path)
+    for pair in (first, second):
+        profiles.part(graph, *pair)
+        profiles.save()
+    assert not os.path.exists(path) and profiles.measured == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and 'busy: other programs have 50 % of the processors' in told[0] and path in told[0]
+    # It goes by them all the same, and what is timed on the quiet machine is kept.
+    machine.slower, machine.problem = 1.0, ''
+    profiles.part(graph, *third)
+    profiles.save()
+    assert len(read_profiles(path)['parts']) == 1 and profiles.measured == 3
+    profiles.part(graph, *first)
+    assert profiles.measured == 3
+    machine.problem = 'other programs have 50 % of the processors'
+    keeping = Profiles(path, keep_busy=True)
+    keeping.part(graph, *first)
+    keeping.save()
+    assert len(read_profiles(path)['parts']) == 2 and len(caplog.records) == 1
+
+
+def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
+    path = str(tmp_path / 'profiles.json')
+    for slower in (1.0, 2.0):
+        merge_profiles(path, {'parts': {'Convolution %g' % slower: [slower, 2 * slower, 3.0, 4.0]},
+                              'programs': {'program %g' % slower: [slower, slower]},
+                              'reference': {'seconds': [slower, slower, slower]}})
+    found = read_profiles(path)
+    assert found['reference'] == {'seconds': [1.0, 1.0, 1.0]}
+    assert found['parts'] == dict.fromkeys(['Convolution 1', 'Convolution 2'], [1.0, 2.0, 3.0, 4.0])
+    assert found['programs'] == dict.fromkeys(['program 1', 'program 2'], [1.0, 1.0])
+
+
+def test_a_batch_that_something_disturbs_says_so(monkeypatch):
+    readings = []
+    monkeypatch.setattr(timing_batch, 'read_reference', lambda *_: readings.pop(0))
+    monkeypatch.setattr(timing_batch, '_MOVED', 0.1)
+    monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 0.1)
+    quiet, slow = Reference(1, 1, 1), Reference(1.2, 1.2, 1.2)
+    share = [0.0]
+    monkeypatch.setattr(timing_batch.OtherPrograms, 'share', lambda self: share[0])
+    for first, last, others, words in [
+            (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'it became 0.83 times as fast meanwhile'),
+            (slow, quiet, 0.0, 'it became 1.20 times as fast meanwhile'),
+            (quiet, quiet, 0.3, 'other programs had 30 % of the processors')]:
+        readings[:] = [reading_of([first], 0.0), reading_of([last], 0.0)]
+        batch, share[0] = timing_batch.TimingBatch(), others
+        assert batch.reference == first and batch.end() == words
+
+
+def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_cache, '_LOCK_S', 0.1)
+    path = str(tmp_path / 'profiles.json')
+    with open(path + '.lock', 'w') as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        kept = merge_profiles(path, {section: {} for section in profile_cache.SECTIONS})
+    assert kept == read_profiles(path)
+    assert os.path.exists(path)

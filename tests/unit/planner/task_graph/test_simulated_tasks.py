@@ -1,0 +1,47 @@
+"""A simulated step as a list of tasks."""
+from hypothesis import given, settings, strategies as st
+
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS
+from mxhybrid.planner.task_graph.simulated_tasks import (
+    TASK_GROUPS,
+    TASK_KINDS,
+    SimulatedTask,
+    by_place,
+    in_lanes,
+    places_of,
+)
+
+
+def task(start, end, where=0):
+    return SimulatedTask('fc6', where, start, end, 'forward')
+
+
+def test_ranks_come_before_links():
+    tasks = [task(0, 1, 'b'), task(0, 1, 10), task(0, 1, 'a'), task(0, 1, 9), task(2, 3, 9), task(1, 2, 9)]
+    assert places_of(tasks) == [9, 10, 'a', 'b']
+    assert [one.start_s for one in by_place(tasks)[9]] == [0, 1, 2]
+
+
+def test_every_kind_of_a_cluster_can_be_shown():
+    assert set(KINDS) - set(BY_HOROVOD.values()) <= set(TASK_KINDS) and set(BY_HOROVOD) <= set(TASK_KINDS)
+    assert {kind.group for kind in TASK_KINDS.values()} == set(TASK_GROUPS)
+
+
+def test_one_lane_is_enough_where_nothing_overlaps():
+    assert [lane for lane, _ in in_lanes([task(0, 1), task(1, 2), task(2, 2), task(2, 3)])] == [0, 0, 0, 0]
+    assert [lane for lane, _ in in_lanes([task(0, 9), task(1, 2), task(1, 4), task(3, 5), task(9, 9)])] == [0, 1, 2, 1,
+                                                                                                          0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30))
+def test_no_lane_has_two_at_once(spans):
+    tasks = sorted((task(start, start + length) for start, length in spans), key=lambda one: (one.start_s, one.end_s))
+    placed = in_lanes(tasks)
+    assert [one for _, one in placed] == tasks
+    ends = {}
+    for lane, one in placed:
+        assert ends.get(lane, 0) <= one.start_s
+        ends[lane] = one.end_s
+    at_once = max([sum(other.start_s <= one.start_s < other.end_s for other in tasks) for one in tasks] + [0])
+    assert len(ends) <= max(1, at_once + sum(one.start_s == one.end_s for one in tasks))

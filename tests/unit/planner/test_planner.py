@@ -1,0 +1,203 @@
+"""What a search asks of profiles, and what it is asked."""
+import dataclasses
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.gluon import nn
+
+from mxhybrid.base.errors import InputError
+from mxhybrid.parallel.ops.collective_ops import COMPOSED
+from mxhybrid.parallel.plans.strategies import data_parallel
+from mxhybrid.planner.planner import Planner, search
+from mxhybrid.planner.profiling.core_benchmark import Reference
+from mxhybrid.planner.profiling.operator_profiler import Profiles
+from mxhybrid.planner.profiling.profile_key import PartKeys
+from mxhybrid.planner.reports.prediction_table import prediction_table, prediction_words
+from mxhybrid.planner.task_graph.operator_tasks import StepModel
+from mxhybrid.planner.task_graph.prediction import Prediction
+from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
+
+pytestmark = pytest.mark.any_python
+
+
+class Counted(Times):
+    """Knows what was measured, and counts it."""
+
+    def __init__(self):
+        self.known, self.measured = set(), 0
+
+    def part(self, graph, one, place, measure=True, **_):
+        self.measured += self._is_new(one, place) if measure else 0
+        return super().part(graph, one, place)
+
+    def measure(self, graph, wanted, **_):
+        new = sum(self._is_new(one, place) for one, place in wanted)
+        self.measured += new
+        return new
+
+    def _is_new(self, one, place):
+        new = (one.number, place) not in self.known
+        self.known.add((one.number, place))
+        return new
+
+
+def test_the_next_search_measures_nothing():
+    profiles = Counted()
+    net, on = network(), cluster(4, rate=1e6)
+    first = Planner(net, (BATCH, 3, 8, 8), on, profiles).search(seconds=None, proposals=100, seed=1)
+    timed = profiles.measured
+    assert timed > 0
+    for seed in range(2, 6):
+        again = Planner(net, (BATCH, 3, 8, 8), on, profiles)
+        found = again.search(seconds=None, proposals=100, seed=seed)
+        assert found.prediction.seconds > 0
+        # Nor does who looks at what it has found.
+        table = prediction_table(again, again.splits(found.plan), found.prediction)
+        assert table.count('\n') > len(again.graph.computing) and found.prediction.critical_path()
+        assert profiles.measured == timed
+    # A plan that is asked for by itself is timed as it is.
+    assert again.predict(first.plan).seconds == first.prediction.seconds
+
+
+@pytest.mark.parametrize('wrong, words', [
+    ({'seconds': float('inf')}, 'seconds=inf: give a number of at least 0 and at most 1.79769e+308, or None'),
+    ({'seconds': float('nan')}, 'seconds=nan'), ({'seconds': '5'}, "seconds='5'"), ({'seconds': -1}, 'seconds=-1'),
+    ({'proposals': 2.5}, 'proposals=2.5: give a whole number of at least 0, or None'), ({'stale': 0}, 'stale=0'),
+    ({'seed': None}, 'seed=None: give a whole number of at least 0 and at most'), ({'seed': -1}, 'seed=-1'),
+    ({'memory_bytes': 'x'}, "memory_bytes='x'"), ({'memory_bytes': float('nan')}, 'memory_bytes=nan'),
+    ({'seed': True}, 'seed=True: give a whole number'),
+    ({'start': 5}, 'start=5: give a plan'), ({'seconds': None}, 'never ends')], ids=str)
+def test_searches_are_refused_that_cannot_be(wrong, words):
+    with pytest.raises(InputError) as raised:
+        planner(cluster(2)).search(**dict({'seconds': 0.1}, **wrong))
+    assert words in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    planned = planner(cluster(2), data=tuple(np.array((BATCH, 3, 8, 8))))
+    given = planned.search(np.float32(60), np.int64(20), np.int64(1), np.float64(1e9), stale=np.int32(20))
+    assert given.discovery == planned.search(60, 20, 1, 1e9, stale=20).discovery._replace(
+        elapsed=given.discovery.elapsed)
+
+
+def test_no_plan_needs_more_than_a_rank_has_of_its_host():
+    def limited(most):
+        hosts = [dataclasses.replace(host, memory_bytes=None if most is None else 2 * most)
+                 for host in cluster(2, ranks=2, rate=1e6).hosts]
+        return dataclasses.replace(cluster(2, ranks=2, rate=1e6), hosts=tuple(hosts))
+
+    def searched(most, **keys):
+        return planner(limited(most)).search(None, 200, **keys)
+    free = searched(None)
+    least = min(point.bytes for point in free.front)
+    assert least < free.prediction.largest_memory()
+    assert searched(int(least)).prediction.largest_memory() <= least
+    assert searched(1, memory_bytes=1e9).prediction.seconds == free.prediction.seconds
+    with pytest.raises(InputError, match='at most 1 bytes, as was allowed, or as memory_bytes of its host'):
+        searched(1)
+    planned = planner(limited(1))
+    found = planned.predict(data_parallel())
+    assert prediction_words(planned, planned.splits(data_parallel()), found)[-1].startswith('that is more than the 1 B')
+
+
+def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_together():
+    """A normalization has vectors alone, and what is summed with a large matrix goes with that."""
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.BatchNorm(in_channels=3), nn.Dense(4, in_units=3 * 64), nn.Dense(5, in_units=4))
+    net.initialize()
+    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    layers = planned.predict(data_parallel()).layers_to_split()
+    assert layers == {'net_batchnorm0_gamma to net_dense1_bias': 'dense0_fwd'}
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.BatchNorm(in_channels=3))
+    net.initialize()
+    planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
+    found = planned.predict(data_parallel())
+    assert found.layers_to_split() == {}
+    words = prediction_words(planned, planned.splits(data_parallel()), found)
+    assert not any('split' in line for line in words if 'sums of' in line or 'updates' in line)
+
+
+def test_a_network_without_parameters_is_planned():
+    net = nn.HybridLambda(lambda F, data: F.tanh(data))
+    assert 'formula' not in planner(cluster(2), net).starts()
+    assert planner(cluster(2), net).search(None, 10).prediction.seconds > 0
+
+
+def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says():
+    class Referred(Times):
+        def reference(self):
+            return Reference(2.0, 2.0, 2.0)
+
+    there = dataclasses.replace(cluster(2), reference=(1.0, 1.0, 1.0))
+    for on, speed in ((there, 2.0), (cluster(2), 1.0)):
+        assert Planner(network(), (BATCH, 3, 8, 8), on, Referred()).model.machine.speed.tolist() == [speed] * 2
+
+
+def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
+    """Ids of its positions come of an activation."""
+    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    found = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
+    assert profiles.measured > 20 and found.prediction.seconds > 0
+    assert 'cannot be timed' not in caplog.text
+
+
+def test_what_is_drawn_behind_a_search_does_not_depend_on_what_was_timed(tmp_path):
+    drawn = []
+    for _ in range(2):  # the first times all, the second nothing
+        mx.random.seed(5)
+        net = nn.HybridSequential()
+        net.add(nn.Dense(4, in_units=3), nn.Dropout(0.5))
+        net.initialize(mx.init.One())
+        search(net, (BATCH, 3), cluster(2), None, 5, profiles=tmp_path / 'profiles.json')
+        drawn.append(mx.nd.random.uniform(shape=(3,)).asnumpy())
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_what_is_no_cluster_and_no_count_is_refused():
+    with pytest.raises(InputError, match='profiles=5: give the name of a file'):
+        search(network(), (BATCH, 3, 8, 8), cluster(2), profiles=5)
+    with pytest.raises(InputError, match='cluster=5: give the name of a file, or a Cluster'):
+        search(network(), (BATCH, 3, 8, 8), 5)
+    with pytest.raises(InputError, match='states=-1: give a whole number of at least 0'):
+        planner(cluster(2), states=-1)
+
+
+def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(*[nn.Dense(16, in_units=16) for _ in range(4)])
+    net.initialize()
+    made = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
+    asked, seconds = {}, {}
+    for name, alike in (('each', None), ('alike', PartKeys(made.graph, COMPOSED[True]).alike)):
+        asked[name] = []
+
+        def part_time(one, place, part, name=name):
+            asked[name].append((one.number, place))
+            return Times().part(made.graph, one, place)
+        model = StepModel(made.model.step_graph, made.model.machine, part_time, alike=alike)
+        seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
+    assert seconds['alike'] == seconds['each']
+    # Through the first layer no gradient goes back.
+    assert len({one for one, _ in asked['each']}) == 4 and len({one for one, _ in asked['alike']}) == 2
+
+
+def test_a_plan_is_compared_with_the_network_without_one():
+    """Whose BatchNorms tell each other nothing."""
+    made = planner(on=cluster(4, rate=1e5))
+    plain, joint = made.plain(), made.predict(data_parallel())
+    assert 0 < plain.seconds < joint.seconds
+    found = made.search(seconds=None, proposals=50, seed=1)
+    assert found.plain.seconds == plain.seconds
+    assert found.name == 'data parallel' or found.prediction.seconds < plain.seconds
+    on = cluster(4, rate=1e5)
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(64, in_units=32), nn.Dense(8, in_units=64))
+    net.initialize()
+    found = Planner(net, (BATCH, 32), on, Times()).search(seconds=None, proposals=50, seed=1)
+    assert found.plain is found.others.get('data parallel', found.prediction)
