@@ -112,7 +112,7 @@ class Job:
         return servers
 
     def _open_lane(self, servers: ParameterServers, collective: Collective) -> None:
-        lane = servers.open_lane(self.topology.places, lambda value: collective.exchange(value, 'mxhybrid.nodes'),
+        lane = servers.open_lane(self.topology.places, lambda value: collective.exchange(value, 'mxhybrid.agents'),
                                  self.settings.timeout,
                                  lambda found: is_served(self.settings, self.rank, self.topology.places, found))
         if lane is not None and self.settings.dense != 'horovod':

@@ -10,7 +10,7 @@ from mxnet.base import check_call
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import gate
 from . import library
-from .node import RULES, rule_settings
+from .agent import RULES, rule_settings
 from .sums import DTYPES, Place
 
 

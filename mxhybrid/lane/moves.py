@@ -29,7 +29,7 @@ Exchange = Callable[[Any], List[Any]]
 class Ways:
     """The ways between this worker and all others (collective).
 
-    Workers of a host share memory, for which they meet; the nodes of two hosts carry what goes from one to the other.
+    Workers of a host share memory, for which they meet; the agents of two hosts carry what goes from one to the other.
     `exchange` gives every worker the values of all; whoever does not come within `timeout` seconds has failed.
     """
 
@@ -45,8 +45,8 @@ class Ways:
             listener.close()
         for rank in self._others:
             if rank not in here:
-                self._open_by_node(rank)
-        exchange(None)  # nodes know no ways that nobody has opened
+                self._open_by_agent(rank)
+        exchange(None)  # agents know no ways that nobody has opened
 
     def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
@@ -86,14 +86,14 @@ class Ways:
             for descriptor in found:
                 os.close(descriptor)
 
-    def _open_by_node(self, rank: int) -> None:
+    def _open_by_agent(self, rank: int) -> None:
         pointer, own = self._lane.pointer, self.rank
-        node = self._library.checked(self._library.worker_ways_node(pointer, own, rank))
-        self._lane.open_way(node, True, own, rank,
+        agent = self._library.checked(self._library.worker_ways_agent(pointer, own, rank))
+        self._lane.open_way(agent, True, own, rank,
                             self._library.checked(self._library.worker_open_outbox(pointer, rank, 0)))
-        self._lane.open_way(node, False, rank, own,
+        self._lane.open_way(agent, False, rank, own,
                             self._library.checked(self._library.worker_open_inbox(pointer, rank, 0)))
-        self._library.checked(self._library.worker_link_by_nodes(pointer, rank, node))
+        self._library.checked(self._library.worker_link_by_agents(pointer, rank, agent))
 
     def passage(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
                 adds: bool) -> 'Passage':

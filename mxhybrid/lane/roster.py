@@ -1,10 +1,10 @@
-"""Who is on the lane: nodes, which hold rows, and workers, and on which host each of them is."""
+"""Who is on the lane: agents, which hold rows, and workers, and on which host each of them is."""
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Sequence
 
 
 class Entry(NamedTuple):
-    """How a node is reached."""
+    """How an agent is reached."""
 
     #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.place_of_host`.
     place: str
@@ -17,30 +17,30 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Roster:
-    """The same on all nodes and workers; `places` is by rank of the worker."""
+    """The same on all agents and workers; `places` is by rank of the worker."""
 
-    nodes: Sequence[Entry]
+    agents: Sequence[Entry]
     places: Sequence[str]
 
     @classmethod
-    def from_json(cls, nodes: List[List[Any]], places: List[str]) -> 'Roster':
+    def from_json(cls, agents: List[List[Any]], places: List[str]) -> 'Roster':
         """What travelled as :meth:`as_json`."""
-        return cls([Entry(*entry) for entry in nodes], places)
+        return cls([Entry(*entry) for entry in agents], places)
 
     def as_json(self) -> List[Any]:
-        """Nodes and places."""
-        return [list(map(list, self.nodes)), list(self.places)]
+        """Agents and places."""
+        return [list(map(list, self.agents)), list(self.places)]
 
     @property
     def hosts(self) -> List[str]:
         """The place of each host."""
-        return list(dict.fromkeys([*self.places, *(node.place for node in self.nodes)]))
+        return list(dict.fromkeys([*self.places, *(agent.place for agent in self.agents)]))
 
     @property
-    def node_hosts(self) -> List[int]:
-        """The number of each node's host."""
+    def agent_hosts(self) -> List[int]:
+        """The number of each agent's host."""
         hosts = self.hosts
-        return [hosts.index(node.place) for node in self.nodes]
+        return [hosts.index(agent.place) for agent in self.agents]
 
     @property
     def workers(self) -> List[int]:

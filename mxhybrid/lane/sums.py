@@ -1,7 +1,7 @@
 """Dense sums over all workers by the lane: operations of MXNet's engine, with no Python on their way.
 
-A worker gives its values in memory that it shares with a node of its host, and finds the result in memory of the
-node's.  The engine begins a sum when the values are in their place, and goes on with whatever needs the result when
+A worker gives its values in memory that it shares with an agent of its host, and finds the result in memory of the
+agent's.  The engine begins a sum when the values are in their place, and goes on with whatever needs the result when
 that is there; both is compiled, ``src/worker_sums.h``.
 """
 import ctypes

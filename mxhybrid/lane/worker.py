@@ -15,7 +15,7 @@ from ..native.forks import gate
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
-from .node import Shape, shape_for_library
+from .agent import Shape, shape_for_library
 from .roster import Roster
 from .row_arrays import FEW_BYTES, mxnet_functions
 
@@ -30,7 +30,7 @@ _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
 _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
 #: How many there are.
 _KINDS = 9
-#: Seconds in which a node of the host answers.
+#: Seconds in which an agent of the host answers.
 _ANSWER_S = 60.0
 
 
@@ -42,52 +42,52 @@ class Lane:
         self._trace: Any = trace
         self.roster, self.rank = roster, rank
         self._local = roster.local(rank)
-        hosts, workers = roster.node_hosts, roster.workers
+        hosts, workers = roster.agent_hosts, roster.workers
         host = roster.hosts.index(roster.places[rank])
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         #: What the compiled functions know it by.
         self.pointer = self._handle
-        self._nodes: Dict[int, Connection] = {}
-        #: Held while a node is asked and answers.
+        self._agents: Dict[int, Connection] = {}
+        #: Held while an agent is asked and answers.
         self._asking = threading.Lock()
         #: Number on the lane by index of a table, and tables to which was pushed since they were settled.
         self._numbers: Dict[int, int] = {}
         self._pushed: Set[int] = set()
-        for number, entry in enumerate(roster.nodes):
+        for number, entry in enumerate(roster.agents):
             if hosts[number] == host:
                 self._meet(number, connect(entry.listener))
 
-    def _meet(self, node: int, connection: Connection) -> None:
-        self._nodes[node] = connection
+    def _meet(self, agent: int, connection: Connection) -> None:
+        self._agents[agent] = connection
         connection.send(['worker', self._local], self._library.worker_block(self._handle))
-        bell, block = self._descriptor(node), self._descriptor(node)
+        bell, block = self._descriptor(agent), self._descriptor(agent)
         try:
-            self._library.checked(self._library.worker_add_node(self._handle, node, bell, block))
+            self._library.checked(self._library.worker_add_agent(self._handle, agent, bell, block))
         finally:
             os.close(block)
 
-    def _descriptor(self, node: int) -> int:
-        _, descriptor = self._nodes[node].receive(_ANSWER_S)
+    def _descriptor(self, agent: int) -> int:
+        _, descriptor = self._agents[agent].receive(_ANSWER_S)
         if descriptor is None:
-            raise JobError('server %d shares no memory with this worker' % node)
+            raise JobError('server %d shares no memory with this worker' % agent)
         return descriptor
 
     @property
-    def local_nodes(self) -> List[int]:
-        """Process ids of the servers whose nodes serve this host."""
-        return [connection.peer for connection in self._nodes.values()]
+    def local_agents(self) -> List[int]:
+        """Process ids of the servers whose agents serve this host."""
+        return [connection.peer for connection in self._agents.values()]
 
     def open(self, table: Any, number: int, shape: Shape) -> None:
-        """Get to know a table, which all nodes know."""
+        """Get to know a table, which all agents know."""
         self.forget(table)
         mine = self._library.checked(self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
-        for node, connection in self._nodes.items():
+        for agent, connection in self._agents.items():
             with self._asking:
                 connection.send(['table', number, self._local], mine)
-                theirs = self._descriptor(node)
+                theirs = self._descriptor(agent)
             try:
-                self._library.checked(self._library.worker_attach(self._handle, number, node, theirs))
+                self._library.checked(self._library.worker_attach(self._handle, number, agent, theirs))
             finally:
                 os.close(theirs)
         self._numbers[table.index] = number
@@ -95,10 +95,10 @@ class Lane:
     def open_sum(self, number: int, dtype: int, count: int) -> int:
         """Get to know a dense sum, see :class:`mxhybrid.lane.sums.Place`; what the compiled functions call it."""
         mine = self._library.checked(self._library.worker_open_sum(self._handle, number, dtype, count))
-        node = self._library.checked(self._library.worker_sums_node(self._handle, number))
+        agent = self._library.checked(self._library.worker_sums_agent(self._handle, number))
         with self._asking:
-            self._nodes[node].send(['sum', number, self._local, dtype, count], mine)
-            theirs = self._descriptor(node)
+            self._agents[agent].send(['sum', number, self._local, dtype, count], mine)
+            theirs = self._descriptor(agent)
         try:
             return self._library.checked(self._library.worker_attach_sum(self._handle, number, theirs))
         finally:
@@ -106,16 +106,16 @@ class Lane:
 
     def drop_sum(self, number: int) -> None:
         """Make a sum no more; nothing is under way."""
-        node = self._library.checked(self._library.worker_sums_node(self._handle, number))
-        self._nodes[node].send(['no sum', number])
+        agent = self._library.checked(self._library.worker_sums_agent(self._handle, number))
+        self._agents[agent].send(['no sum', number])
         self._library.checked(self._library.worker_drop_sum(self._handle, number))
 
-    def open_way(self, node: int, outgoing: bool, source: int, target: int, way: int) -> None:
-        """Have a node map a way to, or from, a worker of another host; `way` is its descriptor."""
+    def open_way(self, agent: int, outgoing: bool, source: int, target: int, way: int) -> None:
+        """Have an agent map a way to, or from, a worker of another host; `way` is its descriptor."""
         other = self.roster.hosts.index(self.roster.places[target if outgoing else source])
         with self._asking:
-            self._nodes[node].send(['way', self._local, int(outgoing), source, target, other], way)
-            self._nodes[node].receive(_ANSWER_S)
+            self._agents[agent].send(['way', self._local, int(outgoing), source, target, other], way)
+            self._agents[agent].receive(_ANSWER_S)
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); returns once they are copied."""
@@ -210,14 +210,14 @@ class Lane:
             pass
 
     def settle(self) -> None:
-        """Wait until all nodes show all pushes of this worker."""
+        """Wait until all agents show all pushes of this worker."""
         nothing = np.empty(0, np.int64)
         for number, ticket in [(number, self._ask(number, nothing, _FENCE)) for number in self._pushed]:
             self._take(number, ticket, nothing)
         self._pushed.clear()
 
     def network(self) -> Network:
-        """Bytes between this host and others so far, as its nodes have counted them."""
+        """Bytes between this host and others so far, as its agents have counted them."""
         counts = (ctypes.c_uint64 * (2 * _KINDS))()
         self._library.checked(self._library.worker_traffic(self._handle, counts, _KINDS))
         return {name: {'sent': sum(counts[kind] for kind in kinds),
@@ -240,5 +240,5 @@ class Lane:
 
     def close(self) -> None:
         """Make no more calls."""
-        for connection in self._nodes.values():
+        for connection in self._agents.values():
             connection.close()

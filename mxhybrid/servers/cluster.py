@@ -92,13 +92,13 @@ class ParameterServers:
         `is_served` finds too few.
         """
         self.command('listen')
-        nodes = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
-        roster = Roster.from_json(exchange(nodes)[0], list(places))
-        nodes, _ = roster.as_json()
-        if not is_served([node.place for node in roster.nodes]):
+        agents = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
+        roster = Roster.from_json(exchange(agents)[0], list(places))
+        agents, _ = roster.as_json()
+        if not is_served([agent.place for agent in roster.agents]):
             self.part()
             return None
-        self.command('connect', nodes=nodes, places=list(places), timeout=timeout)
+        self.command('connect', agents=agents, places=list(places), timeout=timeout)
         self.barrier()
         lane = self.link = Lane(roster, self.rank, self.trace)
         return lane

@@ -4,7 +4,7 @@ from typing import Callable, List, Optional, Tuple
 
 import numpy as np
 
-#: Pulls of one table that may be under way: each takes memory, here and with a node of the host.
+#: Pulls of one table that may be under way: each takes memory, here and with an agent of the host.
 MOST_UNDER_WAY = 4
 
 #: Asks for rows by ids (sorted, unique) and priority; what it returns waits for them and writes them to an array.

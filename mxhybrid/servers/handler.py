@@ -23,7 +23,7 @@ from mxnet.optimizer import Optimizer
 
 from ..base.addresses import address_towards
 from ..base.machine import remedy
-from ..lane.node import Node
+from ..lane.agent import Agent
 from ..lane.roster import Roster
 from ..native import quiet
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
@@ -54,7 +54,7 @@ class Handler(Optimizer):
         self._mailbox: Any = None
         self._lifeline = lifeline
         self._secret, self._address = secret, address
-        self._node: Optional[Node] = None
+        self._agent: Optional[Agent] = None
         #: Partitions on the lane by numbers of table and partition there.
         self._shards: Dict[Tuple[int, int], Shard] = {}
         self._courier: Optional[Courier] = None
@@ -145,43 +145,43 @@ class Handler(Optimizer):
         self._pairs.update(zip(pair_keys, parts))
 
     def do_listen(self) -> None:
-        """Have a node of the lane wait for the others, and leave in the mailbox how it is reached."""
-        self._node = Node(self._address, self._secret, self._update_shard, self._lane_failed,
+        """Have an agent of the lane wait for the others, and leave in the mailbox how it is reached."""
+        self._agent = Agent(self._address, self._secret, self._update_shard, self._lane_failed,
                           self._saw_update if self.trace.enabled else None)
-        text = json.dumps(self._node.entry).encode()
+        text = json.dumps(self._agent.entry).encode()
         data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 
-    def do_connect(self, nodes: List[List[Any]], places: List[str], timeout: float) -> None:
-        """Have the node meet all others, which are told the same."""
-        assert self._node is not None
-        self._node.connect(Roster.from_json(nodes, places), timeout)
+    def do_connect(self, agents: List[List[Any]], places: List[str], timeout: float) -> None:
+        """Have the agent meet all others, which are told the same."""
+        assert self._agent is not None
+        self._agent.connect(Roster.from_json(agents, places), timeout)
 
     def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
                   owners: List[int]) -> None:
         """Learn a table on the lane, and which of its partitions are here."""
-        assert self._node is not None
-        self._node.add_table(number, (rows, width, dtype, halves, owners))
+        assert self._agent is not None
+        self._agent.add_table(number, (rows, width, dtype, halves, owners))
         for part, (key, owner) in enumerate(zip(keys, owners)):
             count = rows_in_partition(rows, len(keys), part)
-            if owner == self._node.number:
-                self._partitions[key] = self._shards[number, part] = Shard(key, table, self._node, number, part, count,
+            if owner == self._agent.number:
+                self._partitions[key] = self._shards[number, part] = Shard(key, table, self._agent, number, part, count,
                                                                            width)
             else:
                 self._partitions[key] = Partition(key, table, count, width, CAPTURE)
 
     def do_drop(self, number: int) -> None:
         """Drop a table on the lane."""
-        assert self._node is not None
+        assert self._agent is not None
         for where in [where for where in self._shards if where[0] == number]:
             del self._partitions[self._shards.pop(where).key]
-        self._node.drop_table(number)
+        self._agent.drop_table(number)
         trim_heap()
 
     def do_part(self) -> None:
         """End the lane: all workers have ended."""
-        if self._node is not None:
-            self._node.close()
+        if self._agent is not None:
+            self._agent.close()
 
     def _update_shard(self, number: int, part: int, places: np.ndarray, rows: np.ndarray) -> None:
         try:

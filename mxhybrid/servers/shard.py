@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 from mxnet import ndarray as nd
 
-from ..lane.node import Node
+from ..lane.agent import Agent
 from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer, as_read
@@ -40,10 +40,10 @@ def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
 class Shard(Partition):
     """Partition number `part` of the table `number` on the lane, of `rows` rows and `width` elements."""
 
-    def __init__(self, key: int, table: str, node: Node, number: int, part: int, rows: int, width: int):
+    def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, rows: int, width: int):
         super().__init__(key, table, rows, width, CAPTURE)
-        self._node, self._number, self._part = node, number, part
-        self._rows = node.rows(number, part, rows)
+        self._agent, self._number, self._part = agent, number, part
+        self._rows = agent.rows(number, part, rows)
         #: Optimizer state of the compiled kernels by slot; empty where MXNet keeps it.
         self._arrays: List[np.ndarray] = []
         self._optimizer: Optional[TableOptimizer] = None
@@ -75,13 +75,13 @@ class Shard(Partition):
             assert self._optimizer is not None
             self.ensure_state(self._optimizer)
             if self._arrays:
-                self._node.set_rule(self._number, self._part, 'assign state', slot)
+                self._agent.set_rule(self._number, self._part, 'assign state', slot)
             else:
-                self._node.set_rule(self._number, self._part, 'call')
+                self._agent.set_rule(self._number, self._part, 'call')
         elif mode == OPTIMIZE:
             self._set_optimizer_rule()
         else:
-            self._node.set_rule(self._number, self._part, _RULES[mode])
+            self._agent.set_rule(self._number, self._part, _RULES[mode])
 
     def follow(self, optimizer: TableOptimizer) -> None:
         self._optimizer = optimizer
@@ -95,11 +95,11 @@ class Shard(Partition):
             rule, names = _KERNELS[self._optimizer.reference]
             if rule == 'sgd' and self._arrays:
                 rule = 'momentum'
-            self._node.set_rule(self._number, self._part, rule,
+            self._agent.set_rule(self._number, self._part, rule,
                                 settings=_settings(self._optimizer.live, names))
         else:
             self._leave_kernels(self._optimizer)
-            self._node.set_rule(self._number, self._part, 'call')
+            self._agent.set_rule(self._number, self._part, 'call')
 
     def _has_kernel(self, optimizer: TableOptimizer) -> bool:
         return (optimizer.reference in _KERNELS and self._rows.dtype != np.float16 and self.state is None
@@ -117,7 +117,7 @@ class Shard(Partition):
 
     def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
         super().expect_count(optimizer, count)
-        self._node.set_updates(self._number, self._part, count)
+        self._agent.set_updates(self._number, self._part, count)
 
     # -- rows and state --------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Shard(Partition):
         widths = state_widths(optimizer.maker, self.key, self.shape, self._rows.dtype)
         self._arrays = [np.zeros((self.shape[0], width), self._rows.dtype) for width in widths]
         for slot, rows in enumerate(self._arrays):
-            self._node.set_state(self._number, self._part, slot, rows)
+            self._agent.set_state(self._number, self._part, slot, rows)
         self.has_state = True
 
     def _make_state(self, optimizer: TableOptimizer) -> None:
@@ -143,9 +143,9 @@ class Shard(Partition):
         super().forget_state()
         if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
             # The compiled part must not look for state that is gone; a push now is an error, as by ps-lite.
-            self._node.set_rule(self._number, self._part, 'call')
+            self._agent.set_rule(self._number, self._part, 'call')
         self._arrays = []
-        self._node.set_updates(self._number, self._part, 0)
+        self._agent.set_updates(self._number, self._part, 0)
 
     def release(self) -> None:
         self.set_mode(CAPTURE)

@@ -24,7 +24,7 @@ using lane::Bundle;
 using lane::ExchangeOperator;
 using lane::Move;
 using lane::MxnetFunctions;
-using lane::Node;
+using lane::Agent;
 using lane::Roster;
 using lane::RowArray;
 using lane::Rule;
@@ -49,9 +49,9 @@ auto guarded(Function function, decltype(function()) failed) -> decltype(functio
   }
 }
 
-Roster roster_of(uint32_t nodes, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
+Roster roster_of(uint32_t agents, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
   Roster roster;
-  roster.hosts.assign(hosts, hosts + nodes);
+  roster.hosts.assign(hosts, hosts + agents);
   roster.workers.assign(workers, workers + count);
   return roster;
 }
@@ -122,15 +122,15 @@ int lane_version() { return 10; }
 
 const char* lane_error() { return error.c_str(); }
 
-// ------------------------------------------------------------------------------------------------------------ nodes
+// ------------------------------------------------------------------------------------------------------------ agents
 
 using CallFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* places, const void* rows);
 using FailedFunction = void (*)(const char* why);
 
-void* lane_node_new(uint32_t number, uint32_t nodes, const uint32_t* hosts, uint32_t num_hosts,
+void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                     const uint32_t* workers, CallFunction call, FailedFunction failed) {
   return guarded([&]() -> void* {
-    return new Node(number, roster_of(nodes, hosts, num_hosts, workers),
+    return new Agent(number, roster_of(agents, hosts, num_hosts, workers),
                     [call](uint32_t table, uint32_t part, const lane::List& list) {
                       call(table, part, list.count, list.places, list.rows);
                     },
@@ -138,107 +138,107 @@ void* lane_node_new(uint32_t number, uint32_t nodes, const uint32_t* hosts, uint
   }, nullptr);
 }
 
-int lane_node_bell(void* node) { return static_cast<Node*>(node)->bell(); }
-int lane_node_block(void* node) { return static_cast<Node*>(node)->block().descriptor(); }
+int lane_agent_bell(void* agent) { return static_cast<Agent*>(agent)->bell(); }
+int lane_agent_block(void* agent) { return static_cast<Agent*>(agent)->block().descriptor(); }
 
-int lane_node_connect(void* node, uint32_t peer, int socket) {
-  return guarded([&] { static_cast<Node*>(node)->connect(peer, socket); return 0; }, -1);
+int lane_agent_connect(void* agent, uint32_t peer, int socket) {
+  return guarded([&] { static_cast<Agent*>(agent)->connect(peer, socket); return 0; }, -1);
 }
-int lane_node_add_worker(void* node, uint32_t worker, int descriptor) {
-  return guarded([&] { static_cast<Node*>(node)->add_worker(worker, descriptor); return 0; }, -1);
+int lane_agent_add_worker(void* agent, uint32_t worker, int descriptor) {
+  return guarded([&] { static_cast<Agent*>(agent)->add_worker(worker, descriptor); return 0; }, -1);
 }
-int lane_node_add_table(void* node, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
+int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
                         uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
-    static_cast<Node*>(node)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
+    static_cast<Agent*>(agent)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
     return 0;
   }, -1);
 }
 /// Returns the descriptor of the table's memory, to be closed; once for each worker of the host.
-int lane_node_table(void* node, uint32_t number) {
-  return guarded([&] { return static_cast<Node*>(node)->share_table(number); }, -1);
+int lane_agent_table(void* agent, uint32_t number) {
+  return guarded([&] { return static_cast<Agent*>(agent)->share_table(number); }, -1);
 }
-int lane_node_attach(void* node, uint32_t number, uint32_t worker, int descriptor) {
-  return guarded([&] { static_cast<Node*>(node)->attach(number, worker, descriptor); return 0; }, -1);
+int lane_agent_attach(void* agent, uint32_t number, uint32_t worker, int descriptor) {
+  return guarded([&] { static_cast<Agent*>(agent)->attach(number, worker, descriptor); return 0; }, -1);
 }
-int lane_node_drop_table(void* node, uint32_t number) {
-  return guarded([&] { static_cast<Node*>(node)->drop_table(number); return 0; }, -1);
+int lane_agent_drop_table(void* agent, uint32_t number) {
+  return guarded([&] { static_cast<Agent*>(agent)->drop_table(number); return 0; }, -1);
 }
 /// Returns the descriptor of the result, to be closed.
-int lane_node_open_sum(void* node, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count, int descriptor) {
+int lane_agent_open_sum(void* agent, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count, int descriptor) {
   return guarded([&] {
-    return static_cast<Node*>(node)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
+    return static_cast<Agent*>(agent)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
   }, -1);
 }
-int lane_node_open_way(void* node, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
+int lane_agent_open_way(void* agent, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
                        int descriptor) {
   return guarded([&] {
-    static_cast<Node*>(node)->open_way(worker, outgoing != 0, from, to, other, descriptor);
+    static_cast<Agent*>(agent)->open_way(worker, outgoing != 0, from, to, other, descriptor);
     return 0;
   }, -1);
 }
-int lane_node_drop_sum(void* node, uint64_t number) {
-  return guarded([&] { static_cast<Node*>(node)->drop_sum(number); return 0; }, -1);
+int lane_agent_drop_sum(void* agent, uint64_t number) {
+  return guarded([&] { static_cast<Agent*>(agent)->drop_sum(number); return 0; }, -1);
 }
-void* lane_node_shard(void* node, uint32_t number, uint32_t part) {
-  return guarded([&]() -> void* { return static_cast<Node*>(node)->shard(number, part); }, nullptr);
+void* lane_agent_shard(void* agent, uint32_t number, uint32_t part) {
+  return guarded([&]() -> void* { return static_cast<Agent*>(agent)->shard(number, part); }, nullptr);
 }
-int lane_node_set_rule(void* node, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
+int lane_agent_set_rule(void* agent, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
                        const double* settings) {
   return guarded([&] {
     Rule rule = rule_of(kind, settings);
     rule.slot = slot;
-    static_cast<Node*>(node)->set_rule(number, part, rule);
+    static_cast<Agent*>(agent)->set_rule(number, part, rule);
     return 0;
   }, -1);
 }
-int lane_node_set_state(void* node, uint32_t number, uint32_t part, uint32_t slot, void* rows, uint64_t row_bytes) {
+int lane_agent_set_state(void* agent, uint32_t number, uint32_t part, uint32_t slot, void* rows, uint64_t row_bytes) {
   return guarded([&] {
-    static_cast<Node*>(node)->set_state(number, part, slot, static_cast<char*>(rows), row_bytes);
+    static_cast<Agent*>(agent)->set_state(number, part, slot, static_cast<char*>(rows), row_bytes);
     return 0;
   }, -1);
 }
-int lane_node_set_updates(void* node, uint32_t number, uint32_t part, uint64_t count) {
-  return guarded([&] { static_cast<Node*>(node)->set_updates(number, part, count); return 0; }, -1);
+int lane_agent_set_updates(void* agent, uint32_t number, uint32_t part, uint64_t count) {
+  return guarded([&] { static_cast<Agent*>(agent)->set_updates(number, part, count); return 0; }, -1);
 }
 using ObserverFunction = void (*)(uint32_t table, uint32_t part, int64_t begin, int64_t end, uint32_t rows);
-int lane_node_observe(void* node, ObserverFunction observer) {
-  return guarded([&] { static_cast<Node*>(node)->observe(observer); return 0; }, -1);
+int lane_agent_observe(void* agent, ObserverFunction observer) {
+  return guarded([&] { static_cast<Agent*>(agent)->observe(observer); return 0; }, -1);
 }
-int lane_node_start(void* node) {
-  return guarded([&] { static_cast<Node*>(node)->start(); return 0; }, -1);
+int lane_agent_start(void* agent) {
+  return guarded([&] { static_cast<Agent*>(agent)->start(); return 0; }, -1);
 }
-/// 0 when the node has ended, 1 when the time is out: lane_error then has what it waits for.
-int lane_node_close(void* node, int milliseconds) {
+/// 0 when the agent has ended, 1 when the time is out: lane_error then has what it waits for.
+int lane_agent_close(void* agent, int milliseconds) {
   return guarded([&] {
-    Node& found = *static_cast<Node*>(node);
+    Agent& found = *static_cast<Agent*>(agent);
     if (found.close(milliseconds)) return 0;
     error = found.hindrance();
     return 1;
   }, -1);
 }
-/// Of a node that has ended.
-void lane_node_free(void* node) { delete static_cast<Node*>(node); }
+/// Of an agent that has ended.
+void lane_agent_free(void* agent) { delete static_cast<Agent*>(agent); }
 
 // ---------------------------------------------------------------------------------------------------------- workers
 
-void* lane_worker_new(uint32_t host, uint32_t nodes, const uint32_t* hosts, uint32_t num_hosts,
+void* lane_worker_new(uint32_t host, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                       const uint32_t* workers) {
-  return guarded([&]() -> void* { return new Worker(roster_of(nodes, hosts, num_hosts, workers), host); }, nullptr);
+  return guarded([&]() -> void* { return new Worker(roster_of(agents, hosts, num_hosts, workers), host); }, nullptr);
 }
 int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
-int lane_worker_add_node(void* worker, uint32_t node, int bell, int descriptor) {
-  return guarded([&] { static_cast<Worker*>(worker)->add_node(node, bell, descriptor); return 0; }, -1);
+int lane_worker_add_agent(void* worker, uint32_t agent, int bell, int descriptor) {
+  return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, bell, descriptor); return 0; }, -1);
 }
-/// Returns the descriptor of the table's memory, which is open until all nodes of the host are attached.
+/// Returns the descriptor of the table's memory, which is open until all agents of the host are attached.
 int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
                           uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->add_table(number, shape_of(rows, width, dtype, halves, parts, owners));
   }, -1);
 }
-int lane_worker_attach(void* worker, uint32_t number, uint32_t node, int descriptor) {
-  return guarded([&] { static_cast<Worker*>(worker)->attach(number, node, descriptor); return 0; }, -1);
+int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descriptor) {
+  return guarded([&] { static_cast<Worker*>(worker)->attach(number, agent, descriptor); return 0; }, -1);
 }
 int lane_worker_drop_table(void* worker, uint32_t number) {
   return guarded([&] { static_cast<Worker*>(worker)->drop_table(number); return 0; }, -1);
@@ -324,15 +324,15 @@ int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
     return 0;
   }, -1);
 }
-/// The node of the worker's host that takes care of a sum.
-int lane_worker_sums_node(void* worker, uint64_t number) {
-  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->sums_node(number)); }, -1);
+/// The agent of the worker's host that takes care of a sum.
+int lane_worker_sums_agent(void* worker, uint64_t number) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->sums_agent(number)); }, -1);
 }
 /// Returns the descriptor of the values.
 int lane_worker_open_sum(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);
-    return found.sums().open(number, found.position(found.sums_node(number)), static_cast<lane::Dtype>(dtype), count);
+    return found.sums().open(number, found.position(found.sums_agent(number)), static_cast<lane::Dtype>(dtype), count);
   }, -1);
 }
 /// Returns the sum, for the functions below.
@@ -367,15 +367,15 @@ int lane_worker_open_outbox(void* worker, uint32_t rank, uint64_t room) {
 int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
   return guarded([&] { static_cast<Worker*>(worker)->moves()->link(rank, inbox, block); return 0; }, -1);
 }
-/// The node of the worker's host that takes care of ways between two ranks.
-int lane_worker_ways_node(void* worker, uint32_t from, uint32_t to) {
-  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->ways_node(from, to)); }, -1);
+/// The agent of the worker's host that takes care of ways between two ranks.
+int lane_worker_ways_agent(void* worker, uint32_t from, uint32_t to) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->ways_agent(from, to)); }, -1);
 }
-/// Both ways to and from a worker of another host, which nodes have mapped.
-int lane_worker_link_by_nodes(void* worker, uint32_t rank, uint32_t node) {
+/// Both ways to and from a worker of another host, which agents have mapped.
+int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);
-    found.moves()->link_by_node(rank, found.position(node));
+    found.moves()->link_by_agent(rank, found.position(agent));
     return 0;
   }, -1);
 }

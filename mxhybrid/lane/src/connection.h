@@ -3,7 +3,7 @@
 // Each priority is a stream of messages of its own.  Streams are cut into fragments, so that a message of megabytes
 // does not stand in the way of a more urgent one, and the kernel is given little more than it can send at once.
 //
-// This is all that nodes know of a network: whatever else is to carry messages, RDMA say, has to offer `send`, `write`
+// This is all that agents know of a network: whatever else is to carry messages, RDMA say, has to offer `send`, `write`
 // and `read`, and to place what comes where its inbox says.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class Message : uint8_t {
   kPull = 2,
   /// The answer.
   kRows = 3,
-  /// The other node ends in order.
+  /// The other agent ends in order.
   kBye = 4,
   /// What a host gives of a piece of a dense sum, and the result.
   kPart = 5,

@@ -13,7 +13,7 @@ uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz
 
 }  // namespace
 
-/// What a node itself knows of a ring, so that it never reads a length twice.
+/// What an agent itself knows of a ring, so that it never reads a length twice.
 struct Moves::Ring {
   uint32_t capacity = 0;  // 0 if it is not known
   uint64_t tag = 0;
@@ -30,7 +30,7 @@ struct Moves::End {
   const uint32_t from, to;  // ranks
   const uint32_t worker;    // of this host, by its number there
   const bool outgoing;
-  const uint32_t peer;  // node
+  const uint32_t peer;  // agent
   Way way;
   uint32_t changed = kFirst;
   std::vector<Ring> rings;
@@ -41,18 +41,18 @@ struct Moves::End {
   }
 };
 
-Moves::Moves(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
-    : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
+Moves::Moves(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer)
+    : agent_(agent), host_(roster.hosts.at(agent)), roster_(roster), peer_(std::move(peer)),
       seen_(roster.workers.at(host_), kFirst) {}
 
 Moves::~Moves() = default;
 
 void Moves::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   if (worker >= seen_.size() || other >= roster_.workers.size() || other == host_ ||
-      node_of(roster_, host_, from, to) != node_) {
-    throw std::runtime_error("a way that is not this node's");
+      agent_of(roster_, host_, from, to) != agent_) {
+    throw std::runtime_error("a way that is not this agent's");
   }
-  const uint32_t peer = node_of(roster_, other, from, to);
+  const uint32_t peer = agent_of(roster_, other, from, to);
   if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Way::of(descriptor)).second) {
     throw std::runtime_error("a way is opened twice");
   }
@@ -113,7 +113,7 @@ void Moves::send(End& end, uint32_t number) {
     auto message = std::make_unique<Outgoing>();
     const size_t size = std::min<size_t>(written - known.sent, kLargestMessage);
     const size_t at = known.sent % known.capacity, first = std::min(size, known.capacity - at);
-    // The bytes stay where they are until the other node says that they were taken.
+    // The bytes stay where they are until the other agent says that they were taken.
     message->pieces[0] = {known.data + at, first};
     message->pieces[1] = {known.data, size - first};
     Header& header = message->header;
@@ -144,9 +144,9 @@ void Moves::tell(End& end, uint32_t number) {
   known.taken = taken;
 }
 
-Moves::End& Moves::end_of(const Header& header, uint32_t node) {
+Moves::End& Moves::end_of(const Header& header, uint32_t agent) {
   const auto found = ends_.find({header.table, header.part});
-  if (found == ends_.end() || found->second.peer != node ||
+  if (found == ends_.end() || found->second.peer != agent ||
       found->second.outgoing != (header.kind == Message::kTaken)) {
     throw std::runtime_error("a move between workers that have no such way");
   }

@@ -1,8 +1,8 @@
-// A node's part in moves between hosts: it keeps two copies of a way alike, see rings.h.
+// An agent's part in moves between hosts: it keeps two copies of a way alike, see rings.h.
 //
 // What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
 // (Message::kMove); how much the reader has taken comes back (kTaken), and makes room.  So the ring bounds what is under
-// way, and both nodes read and write nothing but the two rings.
+// way, and both agents read and write nothing but the two rings.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace lane {
 
 class Moves {
  public:
-  /// `peer` gives the connection with a node.
-  Moves(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer);
+  /// `peer` gives the connection with an agent.
+  Moves(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer);
   ~Moves();
 
-  /// The node on `host` that takes care of ways between two workers, one of which is there.
-  static uint32_t node_of(const Roster& roster, uint32_t host, uint32_t from, uint32_t to) {
-    return roster.sums_node(host, uint64_t(from) + to);
+  /// The agent on `host` that takes care of ways between two workers, one of which is there.
+  static uint32_t agent_of(const Roster& roster, uint32_t host, uint32_t from, uint32_t to) {
+    return roster.sums_agent(host, uint64_t(from) + to);
   }
   /// Map a way, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
   /// host `other`.
@@ -36,7 +36,7 @@ class Moves {
   /// Whether they have changed anything that `progress` has not seen.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kMove and kTaken of a node, see Inbox.
+  /// Messages kMove and kTaken of an agent, see Inbox.
   void begin(const Header& header, uint32_t from, Piece pieces[2]);
   /// With the workers of this host, for one of which there is news.
   void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
@@ -51,11 +51,11 @@ class Moves {
     uint32_t number;
   };
 
-  End& end_of(const Header& header, uint32_t node);
+  End& end_of(const Header& header, uint32_t agent);
   void send(End& end, uint32_t number);
   void tell(End& end, uint32_t number);
 
-  const uint32_t node_, host_;
+  const uint32_t agent_, host_;
   const Roster& roster_;
   const std::function<Connection&(uint32_t)> peer_;
   std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks

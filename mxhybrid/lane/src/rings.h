@@ -2,7 +2,7 @@
 // both map; it has a ring of bytes for each tag, so that what waits under one tag stands in the way of no other.
 //
 // Of a way between workers of one host there is one copy.  Between hosts there are two, one that the writer shares with a
-// node of its host, and one that such a node shares with the reader: nodes keep them alike, see moves.h.  So the rules
+// agent of its host, and one that such an agent shares with the reader: agents keep them alike, see moves.h.  So the rules
 // are the same for the worker at either end.
 //
 // A ring is full when `capacity` bytes were written and not taken: its writer goes on once the reader has taken some,
@@ -33,8 +33,8 @@ struct WayHead {
   alignas(64) Flag hungry;
   /// 1 while the writer waits for room: who takes then puts 0 here and has to wake it.
   alignas(64) Flag crowded;
-  /// Of ways to and from other hosts: changes that the worker made and its node has to look at, and in which rings.
-  /// The worker sets the ring's bit and then adds 1; the node takes bits away and then looks.
+  /// Of ways to and from other hosts: changes that the worker made and its agent has to look at, and in which rings.
+  /// The worker sets the ring's bit and then adds 1; the agent takes bits away and then looks.
   alignas(64) Counter changed;
   alignas(64) std::atomic<uint64_t> dirty[kMostRings / 64];
 };
@@ -79,7 +79,7 @@ class Way {
   void define(uint32_t number, uint64_t tag, uint32_t capacity);
   /// For the reader: the ring of a tag, or kMostRings as long as there is none.
   uint32_t find(uint64_t tag) const;
-  /// Have the node look at a ring, after a worker's changes before that `turn`.
+  /// Have the agent look at a ring, after a worker's changes before that `turn`.
   void mark(uint32_t number, uint32_t turn);
 
  private:

@@ -5,25 +5,25 @@
 namespace lane {
 namespace {
 
-uint32_t one_of(const std::vector<uint32_t>& nodes, uint64_t number) {
-  if (nodes.empty()) throw std::runtime_error("a host has no server");
-  return nodes[number % nodes.size()];
+uint32_t one_of(const std::vector<uint32_t>& agents, uint64_t number) {
+  if (agents.empty()) throw std::runtime_error("a host has no server");
+  return agents[number % agents.size()];
 }
 
 }  // namespace
 
-std::vector<uint32_t> Roster::nodes_of(uint32_t host) const {
+std::vector<uint32_t> Roster::agents_of(uint32_t host) const {
   std::vector<uint32_t> found;
-  for (uint32_t node = 0; node < hosts.size(); ++node) {
-    if (hosts[node] == host) found.push_back(node);
+  for (uint32_t agent = 0; agent < hosts.size(); ++agent) {
+    if (hosts[agent] == host) found.push_back(agent);
   }
   return found;
 }
 
 uint32_t Roster::handler(uint32_t host, uint32_t owner) const {
-  return hosts.at(owner) == host ? owner : one_of(nodes_of(host), owner);
+  return hosts.at(owner) == host ? owner : one_of(agents_of(host), owner);
 }
 
-uint32_t Roster::sums_node(uint32_t host, uint64_t number) const { return one_of(nodes_of(host), number); }
+uint32_t Roster::sums_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }
 
 }  // namespace lane

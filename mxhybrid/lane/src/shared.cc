@@ -9,12 +9,12 @@
 
 namespace lane {
 
-NodeTableLayout::NodeTableLayout(const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled) {
+AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled) {
   Layout layout;
-  layout.take(sizeof(NodeTable));
+  layout.take(sizeof(AgentTable));
   uint64_t elsewhere = 0;
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    if (handled[part] && shape.owners[part] != node) elsewhere += shape.rows_of(part);
+    if (handled[part] && shape.owners[part] != agent) elsewhere += shape.rows_of(part);
   }
   layout.page();
   cache = layout.take(elsewhere * shape.row_bytes());
@@ -22,7 +22,7 @@ NodeTableLayout::NodeTableLayout(const TableShape& shape, uint32_t node, const s
   aside = layout.take(elsewhere * shape.row_bytes());
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     layout.page();
-    shards.push_back(layout.take(shape.owners[part] == node ? shape.rows_of(part) * shape.row_bytes() : 0));
+    shards.push_back(layout.take(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));
   }
   size = layout.size();
 }

@@ -1,8 +1,8 @@
-// What workers and nodes of one host share, and the rules by which they do.
+// What workers and agents of one host share, and the rules by which they do.
 //
-// Two kinds of processes meet here.  A *node* holds partitions of tables; it lives in a parameter server, or in a
+// Two kinds of processes meet here.  A *agent* holds partitions of tables; it lives in a parameter server, or in a
 // worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
-// its nodes, and nodes map that of the workers in whose tables, sums and moves they have a part.
+// its agents, and agents map that of the workers in whose tables, sums and moves they have a part.
 //
 // Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
 // written by one side, with release order after whatever it announces, and read by the other with acquire order.
@@ -65,8 +65,8 @@ inline bool completes_round(Arrivals& arrived, uint32_t workers) { return (arriv
 
 inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>(now - wanted) >= 0; }
 
-/// Nodes that one host may have; pulls of one table that one worker may have under way.
-constexpr int kMaxLocalNodes = 16;
+/// Agents that one host may have; pulls of one table that one worker may have under way.
+constexpr int kMaxLocalAgents = 16;
 constexpr int kTickets = 8;
 
 /// Tables have floats only.
@@ -78,11 +78,11 @@ inline size_t size_of(Dtype dtype) {
 
 /// The shape of a table, and who holds and who handles its partitions.
 ///
-/// Row r is row r / P of partition r % P.  Of a host's nodes, exactly one *handles* each partition: its owner, if that
+/// Row r is row r / P of partition r % P.  Of a host's agents, exactly one *handles* each partition: its owner, if that
 /// is on this host, else the one that sends what this host's workers push on to the owner.
 ///
-/// Workers wait for the nodes that have a part in what they do, and for no others.  So a node that handles no partition
-/// of a table maps no worker's memory for it, and takes no rounds; a node that handles no partition of another host
+/// Workers wait for the agents that have a part in what they do, and for no others.  So an agent that handles no partition
+/// of a table maps no worker's memory for it, and takes no rounds; an agent that handles no partition of another host
 /// reads no tickets.
 struct TableShape {
   uint64_t rows = 0;
@@ -90,7 +90,7 @@ struct TableShape {
   Dtype dtype = Dtype::kFloat32;
   /// Whether rows, of float32, travel between hosts as float16.
   bool halves = false;
-  /// By partition: the number of the node that owns it.
+  /// By partition: the number of the agent that owns it.
   std::vector<uint32_t> owners;
 
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
@@ -100,13 +100,13 @@ struct TableShape {
   size_t travelling_bytes(bool exact) const { return halves && !exact ? width * sizeof(uint16_t) : row_bytes(); }
 };
 
-// ------------------------------------------------------------------------------------------------ a node's memory
+// ------------------------------------------------------------------------------------------------ an agent's memory
 
 /// Kinds of messages between hosts, by which their bytes are counted, and one more: enum Message, see connection.h.
 constexpr int kMessages = 9;
 
 /// Bytes that went to other hosts and came from them so far, by kind of message, as the connections carried them: with
-/// all headers but those of TCP.  The node writes, anybody reads.
+/// all headers but those of TCP.  The agent writes, anybody reads.
 struct Traffic {
   using Bytes = std::atomic<uint64_t>;
   static_assert(Bytes::is_always_lock_free, "counters in shared memory must be lock-free");
@@ -118,19 +118,19 @@ struct Traffic {
   }
 };
 
-/// One of each node.
-struct NodeBlock {
-  /// 1 while the node sleeps, or is about to: who has work for it has to ring its bell then.
+/// One of each agent.
+struct AgentBlock {
+  /// 1 while the agent sleeps, or is about to: who has work for it has to ring its bell then.
   alignas(64) Flag asleep;
   alignas(64) Traffic traffic;
 };
 
-/// One of each node and table.
-struct NodeTable {
-  /// Pushes that all partitions which this node owns show.  Rows in `shards` change only between a worker's push and
+/// One of each agent and table.
+struct AgentTable {
+  /// Pushes that all partitions which this agent owns show.  Rows in `shards` change only between a worker's push and
   /// the moment at which this has reached its number of pushes: whoever waits for that can read them.
   alignas(64) Counter version;
-  /// Pushes of this host's workers that this node does not need to see again: they may write the next one.
+  /// Pushes of this host's workers that this agent does not need to see again: they may write the next one.
   alignas(64) Counter consumed;
   /// Workers count themselves with each push: the one that makes a round complete rings.
   alignas(64) Arrivals arrived;
@@ -138,41 +138,41 @@ struct NodeTable {
   alignas(64) Flag crowded;
 };
 
-/// Where things are in the memory of a node for a table.
-struct NodeTableLayout {
+/// Where things are in the memory of an agent for a table.
+struct AgentTableLayout {
   /// Rows of partitions that other hosts own, in slots, as of the pushes that all workers of this host have made.
   size_t cache = 0;
   /// The same, for rows that nobody else will ask for.
   size_t aside = 0;
-  /// By partition: its rows, if this node owns it.
+  /// By partition: its rows, if this agent owns it.
   std::vector<size_t> shards;
   size_t size = 0;
 
-  NodeTableLayout(const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled);
+  AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled);
 };
 
 // ---------------------------------------------------------------------------------------------- a worker's memory
 
 /// One of each worker.
 struct WorkerBlock {
-  /// Nodes, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
+  /// Agents, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
   alignas(64) Counter bell;
   /// Threads of the worker that sleep on `bell`, or are about to.
   alignas(64) Flag sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
   alignas(64) Counter given;
-  /// The worker adds 1 whenever nodes have to look at its ways to and from other hosts, see rings.h.
+  /// The worker adds 1 whenever agents have to look at its ways to and from other hosts, see rings.h.
   alignas(64) Counter moved;
 };
 
 enum TicketFlags : uint32_t {
-  /// No rows: answered once all nodes show the pushes that were asked for.
+  /// No rows: answered once all agents show the pushes that were asked for.
   kFence = 1,
   /// Rows are not rounded on their way, and nobody keeps them.
   kExact = 2,
 };
 
-/// A pull of a worker.  It writes `want`, `flags`, bounds and places, then adds 1 to `asked`.  Nodes write slots, then
+/// A pull of a worker.  It writes `want`, `flags`, bounds and places, then adds 1 to `asked`.  Agents write slots, then
 /// the rows, then set `answered` to `asked`; from then on until the worker adds 1 to `released`, the rows in those
 /// slots stay.
 struct Ticket {
@@ -180,15 +180,15 @@ struct Ticket {
   Counter released;
   uint32_t want;
   uint32_t flags;
-  /// By node of this host, in order.
-  alignas(64) Counter answered[kMaxLocalNodes];
+  /// By agent of this host, in order.
+  alignas(64) Counter answered[kMaxLocalAgents];
 };
 
 /// One of each worker and table.
 struct WorkerTable {
-  /// Pushes and pulls so far: nodes look further where this has changed.
+  /// Pushes and pulls so far: agents look further where this has changed.
   alignas(64) Counter activity;
-  /// Pushes so far.  What is pushed stays until all nodes of the host have `consumed` it.
+  /// Pushes so far.  What is pushed stays until all agents of the host have `consumed` it.
   alignas(64) Counter pushed;
   Ticket tickets[kTickets];
 };

@@ -67,8 +67,8 @@ struct Sums::Sum {
   uint64_t size(uint32_t which) const { return std::min(piece, count - which * piece); }
 };
 
-Sums::Sums(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer)
-    : node_(node), host_(roster.hosts.at(node)), roster_(roster), peer_(std::move(peer)),
+Sums::Sums(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer)
+    : agent_(agent), host_(roster.hosts.at(agent)), roster_(roster), peer_(std::move(peer)),
       seen_(roster.workers.at(host_), kFirst) {
   for (uint32_t host = 0; host < roster.workers.size(); ++host) {
     if (roster.workers[host] > 0) hosts_.push_back(host);
@@ -230,14 +230,14 @@ void Sums::send(Sum& sum, uint32_t piece, Message kind, const char* data, std::s
   message->sent = [this, kind, owner, unsent = sum.unsent] {  // until then the memory has to stay, and to stay as it is
     if (kind == Message::kTotal && --*unsent == 0) again_ = true;
   };
-  peer_(roster_.sums_node(host, sum.number)).send(std::move(message));
+  peer_(roster_.sums_agent(host, sum.number)).send(std::move(message));
 }
 
 Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
   const uint32_t host = roster_.hosts[from];
-  if (roster_.workers[host] == 0 || roster_.sums_node(host, header.number) != from ||
-      roster_.sums_node(host_, header.number) != node_) {
-    throw std::runtime_error("a sum that is not this node's");
+  if (roster_.workers[host] == 0 || roster_.sums_agent(host, header.number) != from ||
+      roster_.sums_agent(host_, header.number) != agent_) {
+    throw std::runtime_error("a sum that is not this agent's");
   }
   if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
   if (header.count == 0) throw std::runtime_error("nothing of a sum");

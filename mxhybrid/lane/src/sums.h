@@ -1,7 +1,7 @@
-// A node's part in dense sums over all workers: it adds up what its host's workers give, exchanges that with the nodes
+// An agent's part in dense sums over all workers: it adds up what its host's workers give, exchanges that with the agents
 // of other hosts, and shows its host's workers the result.
 //
-// Each sum is cut into pieces; each piece belongs to one host.  A node sends the sum of its host to the owner of the
+// Each sum is cut into pieces; each piece belongs to one host.  An agent sends the sum of its host to the owner of the
 // piece (Message::kPart), which adds all of them up in the order of hosts and sends the result to all (kTotal).  So an
 // array crosses a host's link as often as in a ring, 2(H-1)/H times each way, in two hops; nobody has to agree with
 // others on an order of sums, and each begins and ends by itself.
@@ -22,8 +22,8 @@ namespace lane {
 
 class Sums {
  public:
-  /// `peer` gives the connection with a node.
-  Sums(uint32_t node, const Roster& roster, std::function<Connection&(uint32_t)> peer);
+  /// `peer` gives the connection with an agent.
+  Sums(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer);
   ~Sums();
 
   /// Learn where a worker of this host, by its number there, will give its values of a sum: memory that begins with a
@@ -37,7 +37,7 @@ class Sums {
   /// Whether workers have given anything that `progress` has not seen.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kPart and kTotal of a node, see Inbox.
+  /// Messages kPart and kTotal of an agent, see Inbox.
   void begin(const Header& header, uint32_t from, Piece pieces[2]);
   void end(const Header& header, uint32_t from);
 
@@ -52,13 +52,13 @@ class Sums {
   void send(Sum& sum, uint32_t piece, Message kind, const char* data, std::shared_ptr<Memory> owner, uint32_t host);
   Sum& from_other(const Header& header, uint32_t from);
 
-  const uint32_t node_, host_;
+  const uint32_t agent_, host_;
   const Roster& roster_;
   const std::function<Connection&(uint32_t)> peer_;
   /// Hosts that take part: those with workers.
   std::vector<uint32_t> hosts_;
   std::map<uint64_t, std::unique_ptr<Sum>> sums_;
-  std::map<uint32_t, Buffer> arriving_;  // by node: of the part that it sends
+  std::map<uint32_t, Buffer> arriving_;  // by agent: of the part that it sends
   std::vector<uint32_t> seen_;  // by worker: SumGiven counts
   size_t early_ = 0;            // bytes that came for sums which nobody here has opened yet
   bool news_ = false;

@@ -21,7 +21,7 @@ struct OnComplete {
 
 class Waiter {
  public:
-  /// What nodes do becomes visible with `bell`, and `sleepers` are woken.
+  /// What agents do becomes visible with `bell`, and `sleepers` are woken.
   explicit Waiter(WorkerBlock& block) : block_(block) {}
   ~Waiter() { close(); }
   Waiter(const Waiter&) = delete;

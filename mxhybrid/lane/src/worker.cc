@@ -28,10 +28,10 @@ struct Worker::Pull {
   std::vector<uint32_t> order;
 };
 
-/// What a node of this host shares for a table.
+/// What an agent of this host shares for a table.
 struct Worker::Side {
   Memory memory;
-  NodeTable* shared = nullptr;
+  AgentTable* shared = nullptr;
 };
 
 struct Worker::Table {
@@ -42,13 +42,13 @@ struct Worker::Table {
   const WorkerTableLayout layout;
   Memory memory;
   WorkerTable* const shared;
-  /// By partition: which node of this host handles it, by position; where its rows are there, if that owns it.
+  /// By partition: which agent of this host handles it, by position; where its rows are there, if that owns it.
   std::vector<uint32_t> handlers;
   std::vector<uint8_t> owned;
   std::vector<size_t> shards;
-  size_t cache[kMaxLocalNodes] = {}, aside[kMaxLocalNodes] = {};
+  size_t cache[kMaxLocalAgents] = {}, aside[kMaxLocalAgents] = {};
   std::vector<Side> sides;
-  /// Positions of the nodes that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
+  /// Positions of the agents that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
   /// and waits for these.
   std::vector<uint32_t> takers, answerers;
   uint32_t pushes = kFirst;
@@ -59,12 +59,12 @@ struct Worker::Table {
 };
 
 Worker::Worker(Roster roster, uint32_t host)
-    : roster_(std::move(roster)), host_(host), nodes_(roster_.nodes_of(host)), block_(sizeof(WorkerBlock)),
-      blocks_(nodes_.size()), bells_(nodes_.size(), -1),
+    : roster_(std::move(roster)), host_(host), agents_(roster_.agents_of(host)), block_(sizeof(WorkerBlock)),
+      blocks_(agents_.size()), bells_(agents_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t node) { ring(node); }),
+      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t agent) { ring(agent); }),
       moves_(std::make_shared<WorkerMoves>(*block_.at<WorkerBlock>(0), waiter_,
-                                           [this](uint32_t node) { ring(node); })) {}
+                                           [this](uint32_t agent) { ring(agent); })) {}
 
 Worker::~Worker() {
   waiter_.close();
@@ -74,28 +74,28 @@ Worker::~Worker() {
   }
 }
 
-void Worker::add_node(uint32_t node, int bell, int descriptor) {
-  const uint32_t at = position(node);
-  blocks_.at(at) = Memory(descriptor, sizeof(NodeBlock));
+void Worker::add_agent(uint32_t agent, int bell, int descriptor) {
+  const uint32_t at = position(agent);
+  blocks_.at(at) = Memory(descriptor, sizeof(AgentBlock));
   bells_.at(at) = bell;
 }
 
-uint32_t Worker::position(uint32_t node) const {
-  return static_cast<uint32_t>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+uint32_t Worker::position(uint32_t agent) const {
+  return static_cast<uint32_t>(std::find(agents_.begin(), agents_.end(), agent) - agents_.begin());
 }
 
 int Worker::add_table(uint32_t number, const TableShape& shape) {
   auto made = std::make_shared<Table>(shape);
-  made->sides.resize(nodes_.size());
+  made->sides.resize(agents_.size());
   made->shards.resize(shape.partitions());
   std::set<uint32_t> takers, answerers;
   for (uint32_t owner : shape.owners) {
-    const uint32_t node = roster_.handler(host_, owner);
-    const uint32_t at = position(node);
+    const uint32_t agent = roster_.handler(host_, owner);
+    const uint32_t at = position(agent);
     made->handlers.push_back(at);
-    made->owned.push_back(node == owner);
+    made->owned.push_back(agent == owner);
     takers.insert(at);
-    if (node != owner) answerers.insert(at);
+    if (agent != owner) answerers.insert(at);
   }
   made->takers.assign(takers.begin(), takers.end());
   made->answerers.assign(answerers.begin(), answerers.end());
@@ -104,15 +104,15 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
   return made->memory.descriptor();
 }
 
-void Worker::attach(uint32_t number, uint32_t node, int descriptor) {
+void Worker::attach(uint32_t number, uint32_t agent, int descriptor) {
   const std::shared_ptr<Table> found = table(number);
-  const uint32_t at = position(node);
+  const uint32_t at = position(agent);
   std::vector<uint8_t> handled;
   for (uint32_t handler : found->handlers) handled.push_back(handler == at);
-  const NodeTableLayout layout(found->shape, node, handled);
+  const AgentTableLayout layout(found->shape, agent, handled);
   Side& side = found->sides.at(at);
   side.memory = Memory(descriptor, layout.size);
-  side.shared = side.memory.at<NodeTable>(0);
+  side.shared = side.memory.at<AgentTable>(0);
   found->cache[at] = layout.cache;
   found->aside[at] = layout.aside;
   for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
@@ -137,11 +137,11 @@ std::shared_ptr<Worker::Table> Worker::table(uint32_t number) {
   return found->second;
 }
 
-void Worker::ring(uint32_t node) {
-  if (!blocks_[node].at<NodeBlock>(0)->asleep.load()) return;
+void Worker::ring(uint32_t agent) {
+  if (!blocks_[agent].at<AgentBlock>(0)->asleep.load()) return;
   const uint64_t ring = 1;
-  if (::write(bells_[node], &ring, sizeof ring) < 0) {
-    // It rings already; or the node is gone, which the job monitor notices.
+  if (::write(bells_[agent], &ring, sizeof ring) < 0) {
+    // It rings already; or the agent is gone, which the job monitor notices.
   }
 }
 
@@ -166,8 +166,8 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   Table& table = *found;
   check_ids(table.shape, ids, count);
   const bool free = wait([&table] {
-    return std::all_of(table.takers.begin(), table.takers.end(), [&table](uint32_t node) {
-      return reached(table.sides[node].shared->consumed.load(std::memory_order_acquire), table.pushes);
+    return std::all_of(table.takers.begin(), table.takers.end(), [&table](uint32_t agent) {
+      return reached(table.sides[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
     });
   }, milliseconds);
   if (!free) return false;
@@ -197,9 +197,9 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   table.shared->pushed.store(table.pushes, std::memory_order_release);
   table.shared->activity.add();
   const uint32_t workers = roster_.workers[host_];
-  for (uint32_t node : table.takers) {
+  for (uint32_t agent : table.takers) {
     // The one that completes a round rings.
-    if (completes_round(table.sides[node].shared->arrived, workers)) ring(node);
+    if (completes_round(table.sides[agent].shared->arrived, workers)) ring(agent);
   }
   return true;
 }
@@ -229,18 +229,18 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
     pull.asked = shared.asked.load() + 1;
     shared.asked.store(pull.asked, std::memory_order_release);
     table.shared->activity.add();
-    for (uint32_t node : table.answerers) ring(node);
+    for (uint32_t agent : table.answerers) ring(agent);
   }
   return ticket;
 }
 
 bool Worker::is_answered(const Table& table, int ticket) {
   const Pull& pull = table.pulls[ticket];
-  const auto shows = [&](uint32_t node) {
-    return reached(table.sides[node].shared->version.load(std::memory_order_acquire), pull.want);
+  const auto shows = [&](uint32_t agent) {
+    return reached(table.sides[agent].shared->version.load(std::memory_order_acquire), pull.want);
   };
-  const auto has_answered = [&](uint32_t node) {
-    return reached(table.shared->tickets[ticket].answered[node].load(std::memory_order_acquire), pull.asked);
+  const auto has_answered = [&](uint32_t agent) {
+    return reached(table.shared->tickets[ticket].answered[agent].load(std::memory_order_acquire), pull.asked);
   };
   return std::all_of(table.takers.begin(), table.takers.end(), shows) &&
          std::all_of(table.answerers.begin(), table.answerers.end(), has_answered);
@@ -265,7 +265,7 @@ void Worker::deliver(uint32_t number, int ticket, char* out, const OnComplete& c
 void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
   for (const Memory& block : blocks_) {
     if (!block.mapped()) continue;
-    const Traffic& traffic = block.at<NodeBlock>(0)->traffic;
+    const Traffic& traffic = block.at<AgentBlock>(0)->traffic;
     for (int kind = 0; kind < kMessages; ++kind) {
       sent[kind] += traffic.sent[kind].load(std::memory_order_relaxed);
       received[kind] += traffic.received[kind].load(std::memory_order_relaxed);
@@ -292,11 +292,11 @@ void Worker::write(Table& table, int ticket, char* out) {
   const bool rounded = table.shape.halves && !(pull.flags & kExact);
   bool overflow = false;
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
-    const uint32_t node = table.handlers[part], first = bounds[part], last = bounds[part + 1];
-    const Side& side = table.sides[node];
+    const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
+    const Side& side = table.sides[agent];
     const bool here = table.owned[part];
     const char* from = side.memory.at<char>(here ? table.shards[part]
-                                                 : pull.flags & kExact ? table.aside[node] : table.cache[node]);
+                                                 : pull.flags & kExact ? table.aside[agent] : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
       if (i + kAhead < last) {
         const size_t ahead = here ? static_cast<uint32_t>(places[i + kAhead]) : slots[i + kAhead];
@@ -316,10 +316,10 @@ void Worker::write(Table& table, int ticket, char* out) {
   }
   if (overflow) table.overflows |= kPulledOverflow;
   table.shared->tickets[ticket].released.store(pull.asked);
-  for (uint32_t node : table.answerers) {
-    if (!(pull.flags & kExact) || !table.sides[node].shared->crowded.load()) continue;
+  for (uint32_t agent : table.answerers) {
+    if (!(pull.flags & kExact) || !table.sides[agent].shared->crowded.load()) continue;
     table.shared->activity.add();
-    ring(node);
+    ring(agent);
   }
   bool was_delivered;
   {

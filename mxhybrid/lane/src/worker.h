@@ -1,4 +1,4 @@
-// A worker's side: pushes and pulls of rows through memory that it shares with the nodes of its host.
+// A worker's side: pushes and pulls of rows through memory that it shares with the agents of its host.
 //
 // Waits are cut into pieces: a function that may wait takes a number of milliseconds and says whether it is done, so
 // that callers can look for signals in between.
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "node.h"
+#include "agent.h"
 #include "rows.h"
 #include "worker_moves.h"
 #include "worker_sums.h"
@@ -29,14 +29,14 @@ class Worker {
   Worker(Roster roster, uint32_t host);
   ~Worker();
 
-  /// The memory of the WorkerBlock, for nodes.
+  /// The memory of the WorkerBlock, for agents.
   const Memory& block() const { return block_; }
-  /// Get to know a node of this host: its bell, which is taken over, and the memory of its NodeBlock.
-  void add_node(uint32_t node, int bell, int descriptor);
-  /// Learn a table; its memory, for nodes, has the layout WorkerTableLayout.
+  /// Get to know an agent of this host: its bell, which is taken over, and the memory of its AgentBlock.
+  void add_agent(uint32_t agent, int bell, int descriptor);
+  /// Learn a table; its memory, for agents, has the layout WorkerTableLayout.
   int add_table(uint32_t number, const TableShape& shape);
-  /// Map the memory of a node of this host for a table, of which the layout is NodeTableLayout.
-  void attach(uint32_t number, uint32_t node, int descriptor);
+  /// Map the memory of an agent of this host for a table, of which the layout is AgentTableLayout.
+  void attach(uint32_t number, uint32_t agent, int descriptor);
   /// What the rows of a table are.
   Dtype dtype(uint32_t number);
   /// Drop a table; nothing is under way.
@@ -62,13 +62,13 @@ class Worker {
 
   /// Dense sums.
   WorkerSums& sums() { return sums_; }
-  /// The node of this host that takes care of one, and its position among those of this host.
-  uint32_t sums_node(uint64_t number) const { return roster_.sums_node(host_, number); }
-  uint32_t position(uint32_t node) const;
+  /// The agent of this host that takes care of one, and its position among those of this host.
+  uint32_t sums_agent(uint64_t number) const { return roster_.sums_agent(host_, number); }
+  uint32_t position(uint32_t agent) const;
   /// Moves between workers.
   const std::shared_ptr<WorkerMoves>& moves() { return moves_; }
-  /// The node of this host that takes care of ways to and from other hosts.
-  uint32_t ways_node(uint32_t from, uint32_t to) const { return Moves::node_of(roster_, host_, from, to); }
+  /// The agent of this host that takes care of ways to and from other hosts.
+  uint32_t ways_agent(uint32_t from, uint32_t to) const { return Moves::agent_of(roster_, host_, from, to); }
 
  private:
   struct Pull;
@@ -76,7 +76,7 @@ class Worker {
   struct Table;
 
   std::shared_ptr<Table> table(uint32_t number);
-  void ring(uint32_t node);
+  void ring(uint32_t agent);
   /// Whether `done` becomes true within so many milliseconds.
   template <typename Done>
   bool wait(Done done, int milliseconds);
@@ -85,10 +85,10 @@ class Worker {
 
   const Roster roster_;
   const uint32_t host_;
-  const std::vector<uint32_t> nodes_;  // of this host
+  const std::vector<uint32_t> agents_;  // of this host
   Memory block_;
   std::mutex mutex_;
-  std::vector<Memory> blocks_;  // of the nodes of this host, in order
+  std::vector<Memory> blocks_;  // of the agents of this host, in order
   std::vector<int> bells_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Waiter waiter_;

@@ -43,11 +43,11 @@ void WorkerMoves::link(uint32_t rank, int inbox, int block) {
   made.linked = true;
 }
 
-void WorkerMoves::link_by_node(uint32_t rank, uint32_t node) {
+void WorkerMoves::link_by_agent(uint32_t rank, uint32_t agent) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
   if (made.linked || !made.in || !made.out) throw std::runtime_error("workers are linked twice, or not at all");
-  made.node = node;
+  made.agent = agent;
   made.in->memory().close_descriptor();
   made.out->memory().close_descriptor();
   made.linked = true;
@@ -74,7 +74,7 @@ void WorkerMoves::written(Link& link, uint32_t ring) {
   }
   link.out->mark(ring, block_.moved.load());
   block_.moved.add();
-  ring_(link.node);
+  ring_(link.agent);
 }
 
 void WorkerMoves::taken(Link& link, uint32_t ring) {
@@ -84,7 +84,7 @@ void WorkerMoves::taken(Link& link, uint32_t ring) {
   }
   link.in->mark(ring, block_.moved.load());
   block_.moved.add();
-  ring_(link.node);
+  ring_(link.agent);
 }
 
 // ------------------------------------------------------------------------------------------------------ description

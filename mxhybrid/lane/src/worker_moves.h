@@ -23,7 +23,7 @@ class Move;
 /// Ways between this worker and others.
 class WorkerMoves {
  public:
-  /// With the worker's block, and what rings a node of its host, by its position.
+  /// With the worker's block, and what rings an agent of its host, by its position.
   WorkerMoves(WorkerBlock& block, Waiter& waiter, std::function<void(uint32_t)> ring)
       : block_(block), waiter_(waiter), ring_(std::move(ring)) {}
 
@@ -33,8 +33,8 @@ class WorkerMoves {
   int open_outbox(uint32_t rank, size_t room);
   /// Link with a worker of this host: the memory of its inbox for this worker, and of its WorkerBlock.
   void link(uint32_t rank, int inbox, int block);
-  /// Link with a worker of another host, both ways to and from which the node at that position has mapped.
-  void link_by_node(uint32_t rank, uint32_t node);
+  /// Link with a worker of another host, both ways to and from which the agent at that position has mapped.
+  void link_by_agent(uint32_t rank, uint32_t agent);
   /// The worker ends, before its moves may.
   void close();
 
@@ -44,7 +44,7 @@ class WorkerMoves {
   struct Link {
     std::unique_ptr<Way> in, out;
     Memory block;       // of a worker of this host
-    uint32_t node = 0;  // that leads to another host
+    uint32_t agent = 0;  // that leads to another host
     bool linked = false;
   };
 
@@ -99,7 +99,7 @@ class Move : public std::enable_shared_from_this<Move> {
     char* data = nullptr;
     // Of the use at hand: bytes that were copied; the box at which that is, and where that begins.
     size_t done = 0, box = 0, start = 0;
-    uint32_t told = kFirst;  // to the node: what was taken
+    uint32_t told = kFirst;  // to the agent: what was taken
 
     void add(const Box& box) {
       boxes.push_back(box);

@@ -5,10 +5,10 @@
 
 namespace lane {
 
-int WorkerSums::open(uint64_t number, uint32_t node, Dtype dtype, uint64_t count) {
+int WorkerSums::open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t count) {
   auto made = std::make_unique<Sum>();
   made->all_ = this;
-  made->node_ = node;
+  made->agent_ = agent;
   made->size_ = kSumData + count * size_of(dtype);
   made->given_ = Memory(made->size_);
   const int descriptor = made->given_.descriptor();
@@ -43,7 +43,7 @@ void WorkerSums::Sum::begin(const OnComplete& complete) {
   all_->waiter_.add([total, round] { return reached(total->done.load(std::memory_order_acquire), round); }, complete);
   given_.at<SumGiven>(0)->count.store(round, std::memory_order_release);
   all_->block_.given.add();
-  if (completes_round(total->arrived, all_->workers_)) all_->ring_(node_);
+  if (completes_round(total->arrived, all_->workers_)) all_->ring_(agent_);
 }
 
 }  // namespace lane

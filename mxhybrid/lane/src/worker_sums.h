@@ -15,15 +15,15 @@ namespace lane {
 
 class WorkerSums {
  public:
-  /// With the worker's block, how many workers its host has, and what rings a node of the host, by its position.
+  /// With the worker's block, how many workers its host has, and what rings an agent of the host, by its position.
   WorkerSums(WorkerBlock& block, Waiter& waiter, uint32_t workers, std::function<void(uint32_t)> ring)
       : block_(block), waiter_(waiter), workers_(workers), ring_(std::move(ring)) {}
 
   class Sum;
 
-  /// Make a sum of which the node at position `node` takes care; the descriptor of the values, which the sum keeps until
+  /// Make a sum of which the agent at position `agent` takes care; the descriptor of the values, which the sum keeps until
   /// it is attached.
-  int open(uint64_t number, uint32_t node, Dtype dtype, uint64_t count);
+  int open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t count);
   /// Map the result.
   void attach(uint64_t number, int descriptor);
   /// It is used no more; nothing is under way.
@@ -54,7 +54,7 @@ class WorkerSums::Sum {
   friend class WorkerSums;
 
   WorkerSums* all_ = nullptr;
-  uint32_t node_ = 0;
+  uint32_t agent_ = 0;
   Memory given_, total_;
   size_t size_ = 0;
   uint32_t round_ = kFirst;

@@ -52,7 +52,7 @@ class CoreWatch:
         self._collective: Any = job.collective
         self._budget = budget
         lane = None if job.servers is None else job.servers.lane
-        self._servers = [] if lane is None else lane.local_nodes
+        self._servers = [] if lane is None else lane.local_agents
         #: Whether the servers' seconds can be seen.
         self.sees_servers = all(process_seconds(pid) > 0 for pid in self._servers) and bool(self._servers)
         places = job.topology.places

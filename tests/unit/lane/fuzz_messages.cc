@@ -1,7 +1,7 @@
-// What a node makes of messages that come from other hosts: whatever they say, also those of a node that knows the
-// job's secret and lies, the node ends at most, with a sentence that says why.
+// What an agent makes of messages that come from other hosts: whatever they say, also those of an agent that knows the
+// job's secret and lies, the agent ends at most, with a sentence that says why.
 //
-// An input is a program for two other hosts, and for the one worker of the node's own, which is honest: see `Step`.
+// An input is a program for two other hosts, and for the one worker of the agent's own, which is honest: see `Step`.
 // By itself this is a test with inputs from a seeded generator, see test_sanitizers.py; for libFuzzer, see
 // docs/development.md.
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ constexpr size_t kFragment = 1 << 16;
 constexpr size_t kLarge = 1 << 14;
 /// Bytes of all rings of a way: a few fit.
 constexpr size_t kRoomOfWays = 1 << 14;
-/// Turns after which a node has done all that it can.
+/// Turns after which an agent has done all that it can.
 constexpr int kTurns = 8;
 
 void check(bool fine, const char* what) {
@@ -126,7 +126,7 @@ class Other : public Inbox {
     for (int i = 0; i < kTurns && !deaf; ++i) hearing_.read();
   }
   void send(const std::string& data) {
-    // What the node has no room for is lost, so that what follows is noise.
+    // What the agent has no room for is lost, so that what follows is noise.
     if (socket_ >= 0 && ::send(socket_, data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
   }
   void gone() {
@@ -163,21 +163,21 @@ class Other : public Inbox {
   Buffer body_;
 };
 
-/// Three hosts of one worker and one node each, of which the first is real.
+/// Three hosts of one worker and one agent each, of which the first is real.
 class Hosts {
  public:
   Hosts()
-      : node_(0, roster(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(roster(), 0) {
-    node_.add_worker(0, worker_.block().descriptor());
-    worker_.add_node(0, dup(node_.bell()), node_.block().descriptor());
+      : agent_(0, roster(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(roster(), 0) {
+    agent_.add_worker(0, worker_.block().descriptor());
+    worker_.add_agent(0, dup(agent_.bell()), agent_.block().descriptor());
     for (uint32_t host = 1; host < kHosts; ++host) {
       int pair[2];
       check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
-      node_.connect(host, pair[0]);
+      agent_.connect(host, pair[0]);
       others_.push_back(std::make_unique<Other>(pair[1]));
       links_.emplace_back(new Link);
-      node_.open_way(0, false, host, 0, host, links_.back()->in.memory().descriptor());
-      node_.open_way(0, true, 0, host, host, links_.back()->out.memory().descriptor());
+      agent_.open_way(0, false, host, 0, host, links_.back()->in.memory().descriptor());
+      agent_.open_way(0, true, 0, host, host, links_.back()->out.memory().descriptor());
     }
     tables_.resize(3);
     tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
@@ -199,14 +199,14 @@ class Hosts {
     }
   }
 
-  /// Why the node has ended, if it has.
+  /// Why the agent has ended, if it has.
   std::string run(const Input& input) {
     Reader reader(input.data(), input.size());
     try {
       while (!reader.empty()) {
         const uint8_t what = reader.byte();
         step(static_cast<Step>((what >> 1) % kSteps), what & 1, reader);
-        for (int i = 0; i < kTurns; ++i) node_.turn(0);
+        for (int i = 0; i < kTurns; ++i) agent_.turn(0);
         for (auto& other : others_) other->hear();
       }
     } catch (const std::exception& error) {
@@ -249,13 +249,13 @@ class Hosts {
   }
 
   void open_table(OpenTable& table) {
-    node_.add_table(table.number, table.shape);
-    node_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
-    worker_.attach(table.number, 0, node_.table_descriptor(table.number));
+    agent_.add_table(table.number, table.shape);
+    agent_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
+    worker_.attach(table.number, 0, agent_.table_descriptor(table.number));
     Rule rule;
     rule.kind = Kind::kSgd;
     for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
-      if (table.shape.owners[part] == 0) node_.set_rule(table.number, part, rule);
+      if (table.shape.owners[part] == 0) agent_.set_rule(table.number, part, rule);
     }
     table.settled = true;
   }
@@ -263,7 +263,7 @@ class Hosts {
   void open_sum(OpenSum& sum) {
     const size_t size = kSumData + sum.count * sizeof(float);
     sum.given = Memory(size);
-    const int result = node_.open_sum(sum.number, 0, Dtype::kFloat32, sum.count, sum.given.descriptor());
+    const int result = agent_.open_sum(sum.number, 0, Dtype::kFloat32, sum.count, sum.given.descriptor());
     sum.total = Memory(result, size);
     close(result);
     sum.rounds = 0;
@@ -387,13 +387,13 @@ class Hosts {
       data += other.held[stream].substr(0, part);
       other.held[stream].erase(0, part);
       size -= part;
-      // As large ones come: the node has begun before the rest is there.
+      // As large ones come: the agent has begun before the rest is there.
       const size_t first = data.size() > kLarge ? kLarge / 2 : data.size();
       other.send(data.substr(0, first));
       if (first == data.size()) continue;
-      node_.turn(0);
+      agent_.turn(0);
       other.send(data.substr(first));
-      node_.turn(0);
+      agent_.turn(0);
     }
   }
 
@@ -470,19 +470,19 @@ class Hosts {
   void reopen(OpenSum& sum) {
     if (!sum.given.mapped() || sum.under_way()) return;
     if (sum.rounds > 0) ++results;
-    node_.drop_sum(sum.number);
+    agent_.drop_sum(sum.number);
     sum.given = Memory();
     sum.total = Memory();
   }
   void reopen(OpenTable& table) {
     if (!table.settled || !table.tickets.empty()) return;  // something is under way
-    node_.drop_table(table.number);
+    agent_.drop_table(table.number);
     worker_.drop_table(table.number);
     table.number += static_cast<uint32_t>(tables_.size());
     open_table(table);
   }
 
-  Node node_;
+  Agent agent_;
   Worker worker_;
   std::vector<std::unique_ptr<Other>> others_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -512,7 +512,7 @@ Input say(Template kind, uint8_t host, const How& how = {}) {
 
 struct Case {
   const char* name;
-  /// What the node says when it ends, or part of it; empty if it does not.
+  /// What the agent says when it ends, or part of it; empty if it does not.
   const char* why;
   /// What its worker gets.
   uint32_t results;
@@ -689,7 +689,7 @@ int main(int argc, char** argv) {
     Hosts hosts;
     const std::string why = hosts.run(each.program);
     if ((*each.why ? why.find(each.why) == std::string::npos : !why.empty()) || hosts.results != each.results) {
-      std::fprintf(stderr, "%s: the node says '%s', %u results\n", each.name, why.c_str(), hosts.results);
+      std::fprintf(stderr, "%s: the agent says '%s', %u results\n", each.name, why.c_str(), hosts.results);
       return 1;
     }
   }

@@ -1,4 +1,4 @@
-"""Nodes and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
+"""Agents and workers of several hosts in one process: the compiled part as jobs put it together, without a job."""
 import ctypes
 import itertools
 import os
@@ -80,76 +80,77 @@ class Given:
 
 
 class Hosts:
-    """`workers` of each host, `nodes` of each host; errors of nodes are in `failures`."""
+    """`workers` of each host, `agents` of each host; errors of agents are in `failures`."""
 
-    def __init__(self, workers, nodes, call=None):
+    def __init__(self, workers, agents, call=None):
         self.failures = []
-        self.node_hosts = [host for host, count in enumerate(nodes) for _ in range(count)]
+        self.agent_hosts = [host for host, count in enumerate(agents) for _ in range(count)]
         self.workers_on = workers
-        roster = (len(self.node_hosts), library.numbers(self.node_hosts), len(workers), library.numbers(workers))
+        roster = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
         self._call = library.Call(call or (lambda *_: None))
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
-        self.nodes = [lib.checked(lib.node_new(number, *roster, self._call, self._failed))
-                      for number in range(len(self.node_hosts))]
+        self.agents = [lib.checked(lib.agent_new(number, *roster, self._call, self._failed))
+                      for number in range(len(self.agent_hosts))]
         self.workers = [(host, local, lib.checked(lib.worker_new(host, *roster)))
                         for host, count in enumerate(workers) for local in range(count)]
-        for number, node in enumerate(self.nodes):
+        for number, agent in enumerate(self.agents):
             for other in range(number):
-                if self.node_hosts[other] != self.node_hosts[number]:
+                if self.agent_hosts[other] != self.agent_hosts[number]:
                     self.join(number, other)
             for host, local, worker in self.workers:
-                if host == self.node_hosts[number]:
-                    lib.checked(lib.node_add_worker(node, local, lib.worker_block(worker)))
-                    lib.checked(lib.worker_add_node(worker, number, os.dup(lib.node_bell(node)), lib.node_block(node)))
+                if host == self.agent_hosts[number]:
+                    lib.checked(lib.agent_add_worker(agent, local, lib.worker_block(worker)))
+                    bell = os.dup(lib.agent_bell(agent))
+                    lib.checked(lib.worker_add_agent(worker, number, bell, lib.agent_block(agent)))
         self.start()
         self.tables = {}
         #: By table: descriptors of the memory that workers share for it.
         self.memories = {}
-        #: By table and node: a descriptor of the memory that the node shares for the table.
-        self.node_memories = {}
+        #: By table and agent: a descriptor of the memory that the agent shares for the table.
+        self.agent_memories = {}
         self._inboxes = {}
 
     def start(self):
-        """Have nodes work."""
-        for number in range(len(self.nodes)):
-            self.start_node(number)
+        """Have agents work."""
+        for number in range(len(self.agents)):
+            self.start_agent(number)
 
-    def start_node(self, number):
-        lib.checked(lib.node_start(self.nodes[number]))
+    def start_agent(self, number):
+        lib.checked(lib.agent_start(self.agents[number]))
 
     def join(self, one, other):
-        for node, peer, sock in zip((one, other), (other, one), socket.socketpair()):
-            self.give(node, peer, sock)
+        for agent, peer, sock in zip((one, other), (other, one), socket.socketpair()):
+            self.give(agent, peer, sock)
 
-    def give(self, node, peer, sock):
-        """Give a node its connection with another one."""
-        lib.checked(lib.node_connect(self.nodes[node], peer, sock.detach()))
+    def give(self, agent, peer, sock):
+        """Give an agent its connection with another one."""
+        lib.checked(lib.agent_connect(self.agents[agent], peer, sock.detach()))
 
     def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
         """A new table, of zeros."""
         shape = (number, rows, width, DTYPES.index(np.dtype(dtype)), halves, len(owners), library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
-        for node in self.nodes:
-            lib.checked(lib.node_add_table(node, *shape))
+        for agent in self.agents:
+            lib.checked(lib.agent_add_table(agent, *shape))
         self.memories[number] = []
         for host, local, worker in self.workers:
             mine = lib.checked(lib.worker_add_table(worker, *shape))
             self.memories[number].append(os.dup(mine))
-            for node, pointer_of_node in enumerate(self.nodes):
-                if self.node_hosts[node] == host:
-                    lib.checked(lib.node_attach(pointer_of_node, number, local, mine))
-                    theirs = lib.checked(lib.node_table(pointer_of_node, number))
-                    lib.checked(lib.worker_attach(worker, number, node, theirs))
-                    if (number, node) in self.node_memories:
+            for agent, pointer_of_agent in enumerate(self.agents):
+                if self.agent_hosts[agent] == host:
+                    lib.checked(lib.agent_attach(pointer_of_agent, number, local, mine))
+                    theirs = lib.checked(lib.agent_table(pointer_of_agent, number))
+                    lib.checked(lib.worker_attach(worker, number, agent, theirs))
+                    if (number, agent) in self.agent_memories:
                         os.close(theirs)
                     else:
-                        self.node_memories[number, node] = theirs
+                        self.agent_memories[number, agent] = theirs
 
     def rule(self, number, kind, slot=0, **settings):
         values = {**dict.fromkeys(SETTINGS, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
         array = (library.ctypes.c_double * len(SETTINGS))(*[values[name] for name in SETTINGS])
         for part, owner in enumerate(self.tables[number][3]):
-            lib.checked(lib.node_set_rule(self.nodes[owner], number, part, kind, slot, array))
+            lib.checked(lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array))
 
     def states(self, number, width, count=1):
         """Give the table optimizer state, zeros; arrays by slot and partition."""
@@ -158,7 +159,7 @@ class Hosts:
                  for _ in range(count)]
         for slot, parts in enumerate(found):
             for part, array in enumerate(parts):
-                lib.checked(lib.node_set_state(self.nodes[owners[part]], number, part, slot, pointer(array),
+                lib.checked(lib.agent_set_state(self.agents[owners[part]], number, part, slot, pointer(array),
                                                width * dtype.itemsize))
         return found
 
@@ -201,16 +202,17 @@ class Hosts:
         """A new dense sum; what each worker knows it by."""
         opened = []
         for _, local, worker in self.workers:
-            mine = lib.checked(lib.worker_open_sum(worker, number, SUM_DTYPES.index(np.dtype(dtype)), count))
-            node = self.nodes[lib.checked(lib.worker_sums_node(worker, number))]
-            theirs = lib.checked(lib.node_open_sum(node, number, local, SUM_DTYPES.index(np.dtype(dtype)), count, mine))
+            shape = SUM_DTYPES.index(np.dtype(dtype)), count
+            mine = lib.checked(lib.worker_open_sum(worker, number, *shape))
+            agent = self.agents[lib.checked(lib.worker_sums_agent(worker, number))]
+            theirs = lib.checked(lib.agent_open_sum(agent, number, local, *shape, mine))
             opened.append(lib.checked(lib.worker_attach_sum(worker, number, theirs)))
             os.close(theirs)
         return [Given(pointer, np.dtype(dtype), count) for pointer in opened]
 
     def drop_sum(self, number):
         for _, _, worker in self.workers:
-            lib.checked(lib.node_drop_sum(self.nodes[lib.checked(lib.worker_sums_node(worker, number))], number))
+            lib.checked(lib.agent_drop_sum(self.agents[lib.checked(lib.worker_sums_agent(worker, number))], number))
             lib.checked(lib.worker_drop_sum(worker, number))
 
     def traffic(self, worker):
@@ -229,16 +231,16 @@ class Hosts:
                 if their_host == host:
                     self._inboxes[other, rank] = os.dup(inbox)
                     continue
-                node = self.nodes[lib.checked(lib.worker_ways_node(worker, rank, other))]
-                lib.checked(lib.node_open_way(node, local, 0, other, rank, their_host, inbox))
+                agent = self.agents[lib.checked(lib.worker_ways_agent(worker, rank, other))]
+                lib.checked(lib.agent_open_way(agent, local, 0, other, rank, their_host, inbox))
                 outbox = lib.checked(lib.worker_open_outbox(worker, other, room))
-                lib.checked(lib.node_open_way(node, local, 1, rank, other, their_host, outbox))
+                lib.checked(lib.agent_open_way(agent, local, 1, rank, other, their_host, outbox))
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (their_host, _, their_worker) in enumerate(self.workers):
                 if other == rank:
                     continue
                 if their_host != host:
-                    lib.checked(lib.worker_link_by_nodes(worker, other, lib.worker_ways_node(worker, rank, other)))
+                    lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_ways_agent(worker, rank, other)))
                     continue
                 inbox = self._inboxes.pop((rank, other))
                 lib.checked(lib.worker_link(worker, other, inbox, lib.worker_block(their_worker)))
@@ -260,17 +262,17 @@ class Hosts:
     def close(self):
         for _, _, worker in self.workers:
             lib.worker_close(worker)
-        for node in self.nodes:
-            assert lib.node_close(node, LIMIT_MS) == 0, lib.error()
-            lib.node_free(node)
-        for descriptor in itertools.chain(self.node_memories.values(), *self.memories.values()):
+        for agent in self.agents:
+            assert lib.agent_close(agent, LIMIT_MS) == 0, lib.error()
+            lib.agent_free(agent)
+        for descriptor in itertools.chain(self.agent_memories.values(), *self.memories.values()):
             os.close(descriptor)
 
 
 @contextmanager
-def hosts(workers, nodes, call=None):
+def hosts(workers, agents, call=None):
     """Several hosts, none of which may have failed in the end."""
-    made = Hosts(workers, nodes, call)
+    made = Hosts(workers, agents, call)
     try:
         yield made
         assert made.failures == []

@@ -27,13 +27,13 @@ inline void check(bool fine, const char* what) {
   if (!fine) fail(what);
 }
 
-/// Nodes have yet to be started.
+/// Agents have yet to be started.
 struct Job {
-  Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& nodes_on) {
-    for (uint32_t host = 0; host < nodes_on.size(); ++host) roster.hosts.insert(roster.hosts.end(), nodes_on[host], host);
+  Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& agents_on) {
+    for (uint32_t host = 0; host < agents_on.size(); ++host) roster.hosts.insert(roster.hosts.end(), agents_on[host], host);
     roster.workers = workers_on;
     for (uint32_t number = 0; number < roster.hosts.size(); ++number) {
-      nodes.push_back(std::make_unique<Node>(number, roster, [](uint32_t, uint32_t, const List&) {},
+      agents.push_back(std::make_unique<Agent>(number, roster, [](uint32_t, uint32_t, const List&) {},
                                              [](const std::string& why) { check(false, why.c_str()); }));
       for (uint32_t other = 0; other < number; ++other) {
         if (roster.hosts[other] == roster.hosts[number]) continue;
@@ -42,8 +42,8 @@ struct Job {
         // What is sent stays with its sender for a while, as on a slow link.
         const int little = 4096;
         for (int end : pair) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-        nodes[number]->connect(other, pair[0]);
-        nodes[other]->connect(number, pair[1]);
+        agents[number]->connect(other, pair[0]);
+        agents[other]->connect(number, pair[1]);
       }
     }
     for (uint32_t host = 0; host < workers_on.size(); ++host) {
@@ -51,9 +51,9 @@ struct Job {
         workers.push_back(std::make_unique<Worker>(roster, host));
         hosts.push_back(host);
         locals.push_back(local);
-        for (uint32_t node : roster.nodes_of(host)) {
-          nodes[node]->add_worker(local, workers.back()->block().descriptor());
-          workers.back()->add_node(node, dup(nodes[node]->bell()), nodes[node]->block().descriptor());
+        for (uint32_t agent : roster.agents_of(host)) {
+          agents[agent]->add_worker(local, workers.back()->block().descriptor());
+          workers.back()->add_agent(agent, dup(agents[agent]->bell()), agents[agent]->block().descriptor());
         }
       }
     }
@@ -61,9 +61,9 @@ struct Job {
 
   void add_sum(uint32_t number, uint32_t size) {
     for (size_t i = 0; i < workers.size(); ++i) {
-      const uint32_t node = workers[i]->sums_node(number);
-      const int mine = workers[i]->sums().open(number, workers[i]->position(node), Dtype::kFloat32, size);
-      const int theirs = nodes[node]->open_sum(number, locals[i], Dtype::kFloat32, size, mine);
+      const uint32_t agent = workers[i]->sums_agent(number);
+      const int mine = workers[i]->sums().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
+      const int theirs = agents[agent]->open_sum(number, locals[i], Dtype::kFloat32, size, mine);
       workers[i]->sums().attach(number, theirs);
       close(theirs);
     }
@@ -81,16 +81,16 @@ struct Job {
           inboxes[me][other] = dup(inbox);
           continue;
         }
-        Node& node = *nodes[workers[me]->ways_node(me, other)];
-        node.open_way(locals[me], false, other, me, hosts[other], inbox);
-        node.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRoomOfTests));
+        Agent& agent = *agents[workers[me]->ways_agent(me, other)];
+        agent.open_way(locals[me], false, other, me, hosts[other], inbox);
+        agent.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRoomOfTests));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
         if (hosts[other] != hosts[me]) {
-          workers[me]->moves()->link_by_node(other, workers[me]->position(workers[me]->ways_node(me, other)));
+          workers[me]->moves()->link_by_agent(other, workers[me]->position(workers[me]->ways_agent(me, other)));
           continue;
         }
         workers[me]->moves()->link(other, inboxes[other][me], workers[other]->block().descriptor());
@@ -100,12 +100,12 @@ struct Job {
   }
 
   void add_table(uint32_t number, const TableShape& shape) {
-    for (auto& node : nodes) node->add_table(number, shape);
+    for (auto& agent : agents) agent->add_table(number, shape);
     for (size_t i = 0; i < workers.size(); ++i) {
       const int mine = workers[i]->add_table(number, shape);
-      for (uint32_t node : roster.nodes_of(hosts[i])) {
-        nodes[node]->attach(number, locals[i], mine);
-        workers[i]->attach(number, node, nodes[node]->table_descriptor(number));
+      for (uint32_t agent : roster.agents_of(hosts[i])) {
+        agents[agent]->attach(number, locals[i], mine);
+        workers[i]->attach(number, agent, agents[agent]->table_descriptor(number));
       }
     }
     Rule rule;
@@ -113,12 +113,12 @@ struct Job {
     rule.lr = 1;
     rule.rescale = -1;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {
-      nodes[shape.owners[part]]->set_rule(number, part, rule);
+      agents[shape.owners[part]]->set_rule(number, part, rule);
     }
   }
 
   Roster roster;
-  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::unique_ptr<Agent>> agents;
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<uint32_t> hosts, locals;
 };

@@ -1,5 +1,5 @@
 // In place of src/mapping.cc: maps each piece of memory once a process.  ThreadSanitizer finds races by addresses, and
-// nodes and workers that are threads of one process would map the same memory at several.
+// agents and workers that are threads of one process would map the same memory at several.
 #include <sys/mman.h>
 #include <sys/stat.h>
 

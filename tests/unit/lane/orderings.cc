@@ -15,9 +15,9 @@ using explorer::Orders;
 namespace {
 
 void serve(Job& job) {
-  for (auto& node : job.nodes) {
-    add_thread([&node = *node] {
-      while (node.turn(kFallbackMs)) {
+  for (auto& agent : job.agents) {
+    add_thread([&agent = *agent] {
+      while (agent.turn(kFallbackMs)) {
       }
     }, true);
   }
@@ -38,7 +38,7 @@ std::vector<float> pull(Worker& worker, const std::vector<int64_t>& ids, uint32_
   return rows;
 }
 
-/// Two workers push rows of a table, of which one node of their host owns all partitions, and the other one none.
+/// Two workers push rows of a table, of which one agent of their host owns all partitions, and the other one none.
 void rounds() {
   Job job({2}, {2});
   add_table(job, 4, {1, 1});

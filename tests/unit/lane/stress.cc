@@ -1,4 +1,4 @@
-// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Nodes and
+// Jobs of several hosts: workers push and pull at random and compare with what they know must come out.  Agents and
 // workers are threads of one process, in which sanitizers see all of them, or processes, as in a real job.
 // For sanitizers, see test_sanitizers.py.  Ends with 1 where something else comes out.
 #include <signal.h>
@@ -173,15 +173,15 @@ uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
 const std::vector<uint32_t> kSums = {1, 100, 40000, 150000}, kMoved = {2, 3, 1000, 5000, 100000, 300000};
 
 void set_up(Job& job, bool halves) {
-  const uint32_t nodes = static_cast<uint32_t>(job.nodes.size());
+  const uint32_t agents = static_cast<uint32_t>(job.agents.size());
   for (uint32_t table = 0; table < kTables; ++table) {
     TableShape shape;
     shape.rows = rows_of(table);
     shape.width = kWidth;
     shape.halves = halves;  // small whole numbers come through unchanged
     for (uint32_t part = 0; part < 1 + 3 * table; ++part) {
-      // All of the last table lies on one node: others of its host handle nothing of it.
-      shape.owners.push_back(table == kTables - 1 ? nodes - 1 : part % nodes);
+      // All of the last table lies on one agent: others of its host handle nothing of it.
+      shape.owners.push_back(table == kTables - 1 ? agents - 1 : part % agents);
     }
     job.add_table(table, shape);
   }
@@ -192,7 +192,7 @@ void set_up(Job& job, bool halves) {
 /// All that one worker does.
 void work(Job& job, uint32_t me, uint32_t steps) {
   std::thread trains([&job, me, steps] {
-    // The last table comes behind the first one, which nodes that handle nothing of the last one wake up for.
+    // The last table comes behind the first one, which agents that handle nothing of the last one wake up for.
     std::vector<Trained> tables;
     for (uint32_t table : {1, 0, 2}) tables.emplace_back(job, me, table, rows_of(table));
     for (uint32_t step = 0; step < steps; ++step) {
@@ -206,13 +206,13 @@ void work(Job& job, uint32_t me, uint32_t steps) {
 }
 
 void run_in_threads(Job& job, uint32_t steps) {
-  for (auto& node : job.nodes) node->start();
+  for (auto& agent : job.agents) agent->start();
   std::vector<std::thread> threads;
   for (uint32_t me = 0; me < job.workers.size(); ++me) threads.emplace_back(work, std::ref(job), me, steps);
   for (auto& thread : threads) thread.join();
   for (auto& worker : job.workers) worker->drop_table(0);
-  for (auto& node : job.nodes) node->drop_table(0);
-  for (auto& node : job.nodes) check(node->close(kLimitMs), "a node that does not end");
+  for (auto& agent : job.agents) agent->drop_table(0);
+  for (auto& agent : job.agents) check(agent->close(kLimitMs), "an agent that does not end");
 }
 
 /// A process that does something and ends well.
@@ -228,14 +228,14 @@ pid_t fork_off(Function function) {
 void run_in_processes(Job& job, uint32_t steps) {
   int end[2];
   check(pipe(end) == 0, "pipe");
-  std::vector<pid_t> nodes, workers;
-  for (auto& node : job.nodes) {
-    nodes.push_back(fork_off([&] {
+  std::vector<pid_t> agents, workers;
+  for (auto& agent : job.agents) {
+    agents.push_back(fork_off([&] {
       close(end[1]);
-      node->start();
+      agent->start();
       char nothing;
       check(read(end[0], &nothing, 1) == 0, "read");  // until workers have ended
-      check(node->close(kLimitMs), "a node that does not end");
+      check(agent->close(kLimitMs), "an agent that does not end");
     }));
   }
   for (uint32_t me = 0; me < job.workers.size(); ++me) {
@@ -251,11 +251,11 @@ void run_in_processes(Job& job, uint32_t steps) {
   };
   bool fine = true;
   for (pid_t worker : workers) fine = ends_well(worker) && fine;
-  for (pid_t node : nodes) {
-    if (!fine) kill(node, SIGKILL);
+  for (pid_t agent : agents) {
+    if (!fine) kill(agent, SIGKILL);
   }
   close(end[1]);
-  for (pid_t node : nodes) fine = ends_well(node) && fine;
+  for (pid_t agent : agents) fine = ends_well(agent) && fine;
   check(fine, "a process failed");
 }
 
@@ -266,9 +266,9 @@ int main(int argc, char** argv) {
   const bool in_processes = argc > 2 && std::string(argv[2]) == "processes";
   const std::vector<std::pair<std::vector<uint32_t>, std::vector<uint32_t>>> shapes = {
       {{1}, {1}}, {{3}, {2}}, {{1, 1}, {1, 1}}, {{2, 3}, {1, 2}}, {{2, 1, 2}, {1, 1, 1}}, {{2, 0}, {1, 1}}};
-  for (const auto& [workers, nodes] : shapes) {
+  for (const auto& [workers, agents] : shapes) {
     for (const bool halves : {false, true}) {
-      Job job(workers, nodes);
+      Job job(workers, agents);
       set_up(job, halves);
       in_processes ? run_in_processes(job, steps) : run_in_threads(job, steps);
     }

@@ -1,4 +1,4 @@
-"""A node ends, or says what it waits for and is left: whoever closes it goes on."""
+"""An agent ends, or says what it waits for and is left: whoever closes it goes on."""
 import os
 import socket
 import threading
@@ -10,8 +10,8 @@ import pytest
 
 from mxhybrid.base.local_sockets import connect, place_of_host
 from mxhybrid.base.peers import connect_peers
-from mxhybrid.lane import node as lane_node
-from mxhybrid.lane.node import Node
+from mxhybrid.lane import agent as lane_agent
+from mxhybrid.lane.agent import Agent
 from mxhybrid.lane.roster import Entry, Roster
 from mxhybrid.lane.worker import Lane
 
@@ -25,26 +25,26 @@ class Table:
 
 
 class One:
-    """A node, a worker of its host, and a node of another host, whose end of the connection is `other`."""
+    """An agent, a worker of its host, and an agent of another host, whose end of the connection is `other`."""
 
     def __init__(self, update=lambda *_: None):
         self.failures = []
-        self.node = Node('127.0.0.1', SECRET, update, self.failures.append)
+        self.agent = Agent('127.0.0.1', SECRET, update, self.failures.append)
         with socket.create_server(('127.0.0.1', 0)) as door:
             other = Entry('elsewhere', *door.getsockname()[:2], '')
-            self.roster = Roster([self.node.entry, other], [place_of_host()])
+            self.roster = Roster([self.agent.entry, other], [place_of_host()])
             meeting = threading.Thread(target=self._meet, args=(door,))
             meeting.start()
-            self.node.connect(self.roster, 10)
+            self.agent.connect(self.roster, 10)
             meeting.join()
         self.lane = Lane(self.roster, 0)
 
     def _meet(self, door):
-        addresses = [(entry.address, entry.port) for entry in self.roster.nodes]
-        self.other = connect_peers(1, addresses, [0], door, SECRET, 10, lane_node.PURPOSE)[0]
+        addresses = [(entry.address, entry.port) for entry in self.roster.agents]
+        self.other = connect_peers(1, addresses, [0], door, SECRET, 10, lane_agent.PURPOSE)[0]
 
     def table(self, rows, width, owner):
-        self.node.add_table(0, (rows, width, 'float32', False, [owner]))
+        self.agent.add_table(0, (rows, width, 'float32', False, [owner]))
         self.lane.open(Table, 0, (rows, width, 'float32', False, [owner]))
 
 
@@ -58,19 +58,19 @@ def one(**arguments):
 
 
 def closed(made, caplog):
-    """What is said when the node is closed, which takes no longer than it may."""
+    """What is said when the agent is closed, which takes no longer than it may."""
     began = time.monotonic()
-    made.node.close(timeout=TIMEOUT_S)
+    made.agent.close(timeout=TIMEOUT_S)
     assert time.monotonic() - began < SOON_S
-    return ' '.join(record.getMessage() for record in caplog.records if record.name == 'mxhybrid.lane.node')
+    return ' '.join(record.getMessage() for record in caplog.records if record.name == 'mxhybrid.lane.agent')
 
 
-def test_a_node_that_ends_says_nothing(caplog):
+def test_an_agent_that_ends_says_nothing(caplog):
     with one() as made:
         assert closed(made, caplog) == ''
         made.other.settimeout(10)
         assert made.other.recv(1 << 16)[4] == 4  # a message that says that it ends
-        made.node.close()  # has no effect
+        made.agent.close()  # has no effect
 
 
 @pytest.mark.timeout(60)
@@ -82,7 +82,7 @@ def test_an_optimizer_that_does_not_end_is_named(caplog):
         go_on.wait()
     with one(update=update) as made:
         made.table(10, 2, 0)
-        made.node.set_rule(0, 0, 'call')
+        made.agent.set_rule(0, 0, 'call')
         made.lane.push(Table, np.arange(10), np.ones((10, 2)), 0)
         assert begun.wait(10)
         said = closed(made, caplog)
@@ -97,13 +97,13 @@ def test_a_host_that_takes_nothing_is_named(caplog):
         made.table(rows, width, 1)
         made.lane.push(Table, np.arange(rows), np.ones((rows, width)), 0)
         said = closed(made, caplog)
-    assert 'waits for node 1 to take the last' in said
+    assert 'waits for agent 1 to take the last' in said
 
 
 @pytest.mark.timeout(60)
 def test_a_worker_that_takes_no_answer_is_named(caplog):
     with one() as made:
-        worker, memory = connect(made.roster.nodes[0].listener), os.memfd_create('values')
+        worker, memory = connect(made.roster.agents[0].listener), os.memfd_create('values')
         os.ftruncate(memory, 1 << 16)
         worker._sock.settimeout(1)
         with pytest.raises(OSError):  # nobody reads: neither side has room any more

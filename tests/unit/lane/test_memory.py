@@ -55,8 +55,8 @@ def test_a_sum_for_which_there_is_no_memory_is_not_begun():
         worker, count = job.workers[0][2], 1 << 28
         mine = lib.checked(lib.worker_open_sum(worker, 1, 1, count))
         with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
-            lib.checked(lib.node_open_sum(job.nodes[0], 1, 0, 1, count, mine))
-        assert given.add_up(2).sum() == 20  # the node looks at all sums
+            lib.checked(lib.agent_open_sum(job.agents[0], 1, 0, 1, count, mine))
+        assert given.add_up(2).sum() == 20  # the agent looks at all sums
 
 
 def test_a_limit_of_open_files_is_named():
@@ -66,7 +66,7 @@ def test_a_limit_of_open_files_is_named():
             add_table(job)
 
 
-def test_a_node_that_gets_no_memory_for_rows_says_how_much():
+def test_an_agent_that_gets_no_memory_for_rows_says_how_much():
     rows, width = 10000, 500  # 80 MB of four workers: for 64 MB there may be room in what malloc keeps
     ids, values = np.arange(rows), np.ones((rows, width), np.float32)
     job = None

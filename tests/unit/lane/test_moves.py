@@ -20,8 +20,8 @@ from .hosts import LIMIT_MS, begin, hosts, lib
 
 pytestmark = pytest.mark.any_python
 
-#: Workers and nodes of each host; three workers, so that sums have an order.
-SHAPES = {'host': ([3], [1]), 'two': ([2, 1], [1, 1]), 'three': ([1, 1, 1], [1, 1, 1]), 'nodes': ([1, 2], [2, 3])}
+#: Workers and agents of each host; three workers, so that sums have an order.
+SHAPES = {'host': ([3], [1]), 'two': ([2, 1], [1, 1]), 'three': ([1, 1, 1], [1, 1, 1]), 'agents': ([1, 2], [2, 3])}
 FLOATS = ['float16', 'float32', 'float64']
 DTYPES = FLOATS + ['int8', 'uint8', 'int32', 'int64', 'bool']
 RANKS = 3

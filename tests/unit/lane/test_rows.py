@@ -1,4 +1,4 @@
-"""Rows through nodes and workers of several hosts: sums, versions, pulls, in every shape of a job."""
+"""Rows through agents and workers of several hosts: sums, versions, pulls, in every shape of a job."""
 import mmap
 
 import numpy as np
@@ -8,17 +8,18 @@ from mxhybrid.base.errors import JobError
 
 from .hosts import ADAM, ASSIGN, EXACT, FENCE, LIMIT_MS, SGD, Hosts, hosts, lib, pointer
 
-#: Workers and nodes by host: one host, several servers on it, several hosts, a host without server, one without worker.
+#: Workers and agents by host: one host, several servers on it, several hosts, a host without server, one without
+#: worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64', 'float16'])
 @pytest.mark.parametrize('parts', [1, 5])
-@pytest.mark.parametrize('workers, nodes', JOBS)
-def test_pushes_are_summed_and_pulls_see_them(workers, nodes, parts, dtype):
+@pytest.mark.parametrize('workers, agents', JOBS)
+def test_pushes_are_summed_and_pulls_see_them(workers, agents, parts, dtype):
     rows, width, steps = 97, 3, 6
-    with hosts(workers, nodes) as job:
-        job.table(7, rows, width, [part % len(job.nodes) for part in range(parts)], dtype)
+    with hosts(workers, agents) as job:
+        job.table(7, rows, width, [part % len(job.agents) for part in range(parts)], dtype)
         job.rule(7, SGD if dtype != 'float16' else ASSIGN, lr=1.0, rescale=-1.0)
 
         def train(worker):
@@ -63,10 +64,10 @@ def test_ids_that_do_not_fit_into_the_memory_of_a_table_are_refused_before_a_byt
         np.testing.assert_array_equal(job.pull(0, 0, np.arange(9)), values)
 
 
-@pytest.mark.parametrize('workers, nodes', [([1], [1]), ([1, 1], [1, 1])])
-def test_what_does_not_fit_into_float16_is_noticed(workers, nodes):
-    with hosts(workers, nodes) as job:
-        job.table(0, 9, 3, [part % len(job.nodes) for part in range(2)], halves=True)
+@pytest.mark.parametrize('workers, agents', [([1], [1]), ([1, 1], [1, 1])])
+def test_what_does_not_fit_into_float16_is_noticed(workers, agents):
+    with hosts(workers, agents) as job:
+        job.table(0, 9, 3, [part % len(job.agents) for part in range(2)], halves=True)
         job.rule(0, ASSIGN)
         last = len(job.workers) - 1
 
@@ -89,11 +90,11 @@ def test_what_does_not_fit_into_float16_is_noticed(workers, nodes):
         assert noticed(1e30, EXACT) == (1, 0)
 
 
-@pytest.mark.parametrize('workers, nodes', [([2], [1]), ([2, 1], [1, 1])])
-def test_rows_are_delivered_while_nobody_waits(workers, nodes):
+@pytest.mark.parametrize('workers, agents', [([2], [1]), ([2, 1], [1, 1])])
+def test_rows_are_delivered_while_nobody_waits(workers, agents):
     rows = 40
-    with hosts(workers, nodes) as job:
-        job.table(0, rows, 2, [part % len(job.nodes) for part in range(3)])
+    with hosts(workers, agents) as job:
+        job.table(0, rows, 2, [part % len(job.agents) for part in range(3)])
         job.rule(0, ASSIGN)
 
         def train(worker):
@@ -123,10 +124,10 @@ def test_settling_waits_for_what_others_have_yet_to_push():
         assert (out == 1).all()
 
 
-@pytest.mark.parametrize('workers, nodes', JOBS)
-def test_exact_pulls_and_fences(workers, nodes):
-    with hosts(workers, nodes) as job:
-        job.table(1, 50, 4, [part % len(job.nodes) for part in range(3)], halves=True)
+@pytest.mark.parametrize('workers, agents', JOBS)
+def test_exact_pulls_and_fences(workers, agents):
+    with hosts(workers, agents) as job:
+        job.table(1, 50, 4, [part % len(job.agents) for part in range(3)], halves=True)
         job.rule(1, ASSIGN)
         values = np.random.RandomState(0).rand(50, 4).astype(np.float32)
 
@@ -144,20 +145,20 @@ def test_exact_pulls_and_fences(workers, nodes):
 
 
 class LateStart(Hosts):
-    """Its nodes are started by the test."""
+    """Its agents are started by the test."""
 
     def start(self):
         pass
 
 
-def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
+def test_an_agent_without_partitions_of_a_table_has_no_part_in_its_rounds():
     """Workers do not wait for it, so what it would read of their memory may change at any time."""
     job = LateStart([2], [2])
     try:
         for table, owner in enumerate((0, 1)):
             job.table(table, 40, 2, [owner] * 4)
             job.rule(table, ASSIGN)
-        job.start_node(1)
+        job.start_agent(1)
 
         def train(worker, table):
             for step in range(3):
@@ -171,19 +172,19 @@ def test_a_node_without_partitions_of_a_table_has_no_part_in_its_rounds():
                 at = mapped.find(bounds)
                 assert at > 0
                 mapped[at:at + len(bounds)] = np.array([0, 40, 3, 0, 7], np.uint32).tobytes()
-        job.start_node(0)
+        job.start_agent(0)
         assert all(job.everywhere(lambda worker: train(worker, 0)))
     finally:
         job.close()
     assert job.failures == []
 
 
-#: Where ``NodeTable`` has `crowded`, see ``shared.h``.
+#: Where ``AgentTable`` has `crowded`, see ``shared.h``.
 CROWDED_OFFSET = 3 * 64
 
 
 def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
-    """A worker that gives room back rings the node only while the node says that a pull waits for room."""
+    """A worker that gives room back rings the agent only while the agent says that a pull waits for room."""
     rows, own = 2 * np.arange(600), 2 * np.arange(100) + 1
     with hosts([3, 1], [1, 1]) as job:
         job.table(0, 2000, 3, [1, 0])
@@ -193,7 +194,7 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
         tickets = [job.ask(0, 0, rows, EXACT)]
         assert (job.pull(0, 0, rows[:1]) == 1).all()  # whose answer comes behind the first one
         tickets += [job.ask(1, 0, rows, EXACT), job.ask(2, 0, own, EXACT)]
-        with mmap.mmap(job.node_memories[0, 0], 0) as shared:
+        with mmap.mmap(job.agent_memories[0, 0], 0) as shared:
             assert (job.take(2, 0, tickets[2], len(own)) == 1).all()
             assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 1
             for worker in (0, 1):
@@ -208,7 +209,7 @@ def test_adam_counts_more_updates_than_32_bits_hold():
         job.table(0, 4, 3, [0], 'float64')
         states = job.states(0, 3, 2)
         job.rule(0, ADAM, lr=rate, beta1=0.9, beta2=0.999, epsilon=1e-8)
-        lib.checked(lib.node_set_updates(job.nodes[0], 0, 0, (1 << 32) - 2))
+        lib.checked(lib.agent_set_updates(job.agents[0], 0, 0, (1 << 32) - 2))
         mean, square, weight = (np.zeros((4, 3)) for _ in range(3))
         for _ in range(4):
             assert job.push(0, 0, np.arange(4), gradient)

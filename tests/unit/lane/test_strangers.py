@@ -1,4 +1,4 @@
-"""What comes over a connection that is none of a node: no crash, no answer, a sentence that says why."""
+"""What comes over a connection that is none of an agent: no crash, no answer, a sentence that says why."""
 import re
 import socket
 import struct
@@ -20,12 +20,12 @@ SUM, PIECE = 6, 25008
 
 
 class Alone(Hosts):
-    """Two hosts of one worker and one node each, in which the connection between the nodes leads here instead."""
+    """Two hosts of one worker and one agent each, in which the connection between the agents leads here instead."""
 
     def join(self, one, other):
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(10)
-        lib.checked(lib.node_connect(self.nodes[other], one, theirs.detach()))
+        lib.checked(lib.agent_connect(self.agents[other], one, theirs.detach()))
 
 
 def fragment(data, stream=None):
@@ -39,7 +39,7 @@ def message(kind, flags=0, table=0, part=0, count=0, want=0, number=0, body=b'')
 
 @pytest.fixture
 def job():
-    """With a table of two partitions, one of them on each node."""
+    """With a table of two partitions, one of them on each agent."""
     made = Alone([1, 1], [1, 1])
     made.table(0, 20, 2, [0, 1])
     made.rule(0, ASSIGN)
@@ -51,7 +51,7 @@ def job():
 
 
 def refused(job, data):
-    """Why node 0 gave up."""
+    """Why agent 0 gave up."""
     job.socket.sendall(data)
     job.socket.shutdown(socket.SHUT_WR)
     deadline = time.monotonic() + 10
@@ -70,7 +70,7 @@ def refused(job, data):
     (fragment(message(PUSH, count=11)), 'too many rows'),
     (fragment(message(PULL, count=1 << 31)), 'too many rows'),
     (fragment(message(PULL, part=1)), 'not here'),
-    # More than a worker's tickets and its node ask of both partitions; and more than wait for other hosts' pushes.
+    # More than a worker's tickets and its agent ask of both partitions; and more than wait for other hosts' pushes.
     (fragment(message(PULL, want=1)) * 18, 'too many questions'),
     (fragment(message(PUSH)) * 5, 'too many pushes'),
     (fragment(message(ROWS, part=1, count=3, number=5)), 'no question'),
@@ -115,14 +115,14 @@ def refused(job, data):
     (fragment(message(TAKEN, table=0, part=1, count=1)), 'more of a move taken'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')
-def test_what_is_malformed_ends_the_node_and_is_named(job, data, why):
+def test_what_is_malformed_ends_the_agent_and_is_named(job, data, why):
     assert why in refused(job, data)
-    assert 'node 1' in job.failures[0]
+    assert 'agent 1' in job.failures[0]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.binary(min_size=1, max_size=200)), max_size=8))
-def test_noise_ends_the_node_at_most(noise):
+def test_noise_ends_the_agent_at_most(noise):
     made = Alone([1, 1], [1, 1])
     try:
         made.table(0, 20, 2, [0, 1])
@@ -187,7 +187,7 @@ def test_questions_are_answered(job):
 
 
 class Late(Alone):
-    """Whose nodes work only when they are told to."""
+    """Whose agents work only when they are told to."""
 
     def start(self):
         pass

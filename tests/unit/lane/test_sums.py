@@ -7,7 +7,7 @@ from mxhybrid.base.errors import JobError
 
 from .hosts import SUM_DTYPES, Given, hosts, lib
 
-#: Workers and nodes of each host.
+#: Workers and agents of each host.
 SHAPES = {'one': ([1], [1]), 'host': ([3], [2]), 'two': ([1, 1], [1, 1]), 'uneven': ([3, 1, 2], [1, 2, 1]),
           'idle': ([2, 0, 1], [1, 1, 1])}
 
@@ -37,8 +37,8 @@ def test_sums_of_all_types_and_sizes(shape, dtype):
 
 @pytest.mark.parametrize('shape', ['host', 'uneven'])
 def test_all_workers_get_the_same_bits_in_the_order_of_hosts_and_ranks(shape):
-    workers, nodes = SHAPES[shape]
-    with hosts(workers, nodes) as made:
+    workers, agents = SHAPES[shape]
+    with hosts(workers, agents) as made:
         sums = made.sum(5, 'float32', 100000)
         values = [np.random.RandomState(worker).normal(size=100000).astype('f4') for worker in range(sum(workers))]
         found = made.everywhere(lambda worker: sums[worker].add_up(values[worker]))
@@ -86,7 +86,7 @@ def test_parts_that_come_before_a_sum_is_opened_here_wait():
         descriptors = []
         for _, local, worker in made.workers[:1]:
             mine = lib.checked(lib.worker_open_sum(worker, 3, 1, 50000))
-            theirs = lib.checked(lib.node_open_sum(made.nodes[0], 3, local, 1, 50000, mine))
+            theirs = lib.checked(lib.agent_open_sum(made.agents[0], 3, local, 1, 50000, mine))
             descriptors.append(lib.checked(lib.worker_attach_sum(worker, 3, theirs)))
         early = Given(descriptors[0], np.dtype('f4'), 50000)
         early.given[:] = 2
@@ -94,7 +94,7 @@ def test_parts_that_come_before_a_sum_is_opened_here_wait():
         assert not early.there.wait(0.2)
         _, local, worker = made.workers[1]
         mine = lib.checked(lib.worker_open_sum(worker, 3, 1, 50000))
-        theirs = lib.checked(lib.node_open_sum(made.nodes[1], 3, local, 1, 50000, mine))
+        theirs = lib.checked(lib.agent_open_sum(made.agents[1], 3, local, 1, 50000, mine))
         late = Given(lib.checked(lib.worker_attach_sum(worker, 3, theirs)), np.dtype('f4'), 50000)
         np.testing.assert_array_equal(late.add_up(5), np.full(50000, 7, 'f4'))
         assert early.there.wait(20)
@@ -112,10 +112,10 @@ def test_a_sum_that_was_dropped_can_be_opened_anew():
 def test_workers_of_a_host_with_other_sizes_are_refused():
     with hosts([2], [1]) as made:
         mine = lib.checked(lib.worker_open_sum(made.workers[0][2], 1, 1, 10))
-        lib.checked(lib.node_open_sum(made.nodes[0], 1, 0, 1, 10, mine))
+        lib.checked(lib.agent_open_sum(made.agents[0], 1, 0, 1, 10, mine))
         other = lib.checked(lib.worker_open_sum(made.workers[1][2], 1, 1, 11))
         with pytest.raises(JobError, match='sums of different sizes of one name'):
-            lib.checked(lib.node_open_sum(made.nodes[0], 1, 1, 1, 11, other))
+            lib.checked(lib.agent_open_sum(made.agents[0], 1, 1, 1, 11, other))
 
 
 def test_hosts_with_other_sizes_end_the_job():
@@ -123,9 +123,9 @@ def test_hosts_with_other_sizes_end_the_job():
     with pytest.raises(AssertionError):
         with hosts([1, 1], [1, 1]) as made:
             opened = []
-            for (_, local, worker), node, count in zip(made.workers, made.nodes, (50000, 60000)):
+            for (_, local, worker), agent, count in zip(made.workers, made.agents, (50000, 60000)):
                 mine = lib.checked(lib.worker_open_sum(worker, 2, 1, count))
-                theirs = lib.checked(lib.node_open_sum(node, 2, local, 1, count, mine))
+                theirs = lib.checked(lib.agent_open_sum(agent, 2, local, 1, count, mine))
                 opened.append(Given(lib.checked(lib.worker_attach_sum(worker, 2, theirs)), np.dtype('f4'), count))
             for one in opened:
                 one.begin()

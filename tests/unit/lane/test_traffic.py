@@ -25,26 +25,26 @@ class Watched(Hosts):
 
     def join(self, one, other):
         ends = {}
-        for node, peer in ((one, other), (other, one)):
-            ends[node], theirs = socket.socketpair()
-            self.carried[node, peer] = 0
-            self.give(node, peer, theirs)
-        for node, peer in ((one, other), (other, one)):
-            threading.Thread(target=self.carry, args=(node, peer, ends[node], ends[peer]), daemon=True).start()
+        for agent, peer in ((one, other), (other, one)):
+            ends[agent], theirs = socket.socketpair()
+            self.carried[agent, peer] = 0
+            self.give(agent, peer, theirs)
+        for agent, peer in ((one, other), (other, one)):
+            threading.Thread(target=self.carry, args=(agent, peer, ends[agent], ends[peer]), daemon=True).start()
 
-    def carry(self, node, peer, source, target):
-        with source, contextlib.suppress(OSError):  # a node may close first
+    def carry(self, agent, peer, source, target):
+        with source, contextlib.suppress(OSError):  # an agent may close first
             while True:
                 data = source.recv(1 << 16)
                 if not data:
                     break
-                self.carried[node, peer] += len(data)
+                self.carried[agent, peer] += len(data)
                 target.sendall(data)
 
 
 @pytest.fixture
 def job():
-    """Two hosts of two workers, the first with two nodes; no connection of theirs stands between."""
+    """Two hosts of two workers, the first with two agents; no connection of theirs stands between."""
     made = Watched([2, 2], [2, 1])
     yield made
     made.close()

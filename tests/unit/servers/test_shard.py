@@ -11,7 +11,7 @@ import pytest
 
 from mxhybrid.base import local_sockets
 from mxhybrid.lane import worker
-from mxhybrid.lane.node import Node
+from mxhybrid.lane.agent import Agent
 from mxhybrid.lane.roster import Roster
 from mxhybrid.lane.worker import Lane
 from mxhybrid.native.arrays import make_row_sparse
@@ -45,19 +45,19 @@ class Table:
 
 
 class OneShard:
-    """A job of one worker and one node, and a table of one partition; what fails is in `failures`."""
+    """A job of one worker and one agent, and a table of one partition; what fails is in `failures`."""
 
     def __init__(self, dtype):
         self.failures = []
-        self.node = Node('127.0.0.1', 'secret', self.update, self.failures.append)
-        self.roster = Roster([self.node.entry], [local_sockets.place_of_host()])
-        self.node.connect(self.roster, 10)
+        self.agent = Agent('127.0.0.1', 'secret', self.update, self.failures.append)
+        self.roster = Roster([self.agent.entry], [local_sockets.place_of_host()])
+        self.agent.connect(self.roster, 10)
         self.lane = Lane(self.roster, 0)
         self.shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
-        self.node.add_table(0, self.shape)
+        self.agent.add_table(0, self.shape)
         self.table = Table(dtype)
         self.lane.open(self.table, 0, self.shape)
-        self.shard = Shard(17, 'table', self.node, 0, 0, ROWS, WIDTH)
+        self.shard = Shard(17, 'table', self.agent, 0, 0, ROWS, WIDTH)
         self.optimizer = None
 
     def update(self, number, part, places, rows):
@@ -83,7 +83,7 @@ class OneShard:
 
     def close(self):
         self.lane.close()
-        self.node.close()
+        self.agent.close()
 
 
 @pytest.fixture
@@ -170,12 +170,12 @@ def test_a_push_after_the_state_is_gone_is_an_error_and_touches_nothing(one):
     np.testing.assert_array_equal(here.pull(), before)
 
 
-def test_who_is_of_another_user_does_not_end_the_node(one, monkeypatch):
+def test_who_is_of_another_user_does_not_end_the_agent(one, monkeypatch):
     here = one()
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-        stranger.connect(b'\0' + here.roster.nodes[0].listener.encode())
+        stranger.connect(b'\0' + here.roster.agents[0].listener.encode())
         assert turned_away.wait(10)
     monkeypatch.undo()
     Lane(here.roster, 0).close()  # somebody who comes later is let in
@@ -203,13 +203,13 @@ def test_workers_are_answered_while_another_user_connects_without_end(one, monke
     here = one()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
     monkeypatch.setattr(worker, '_ANSWER_S', 30.0)
-    with subprocess.Popen([sys.executable, '-c', CALLER, here.roster.nodes[0].listener],
+    with subprocess.Popen([sys.executable, '-c', CALLER, here.roster.agents[0].listener],
                           stdout=subprocess.PIPE) as caller:
         try:
             assert caller.stdout.readline() == b'calling\n'
-            late = Lane(here.roster, 0)  # which meets the node
+            late = Lane(here.roster, 0)  # which meets the agent
             for number in range(1, 20):
-                here.node.add_table(number, here.shape)
+                here.agent.add_table(number, here.shape)
                 here.table.index = number
                 late.open(here.table, number, here.shape)
             late.close()
@@ -222,11 +222,11 @@ def test_descriptors_of_tables_are_closed_once_all_have_mapped_them(one):
     here = one()
     before = len(os.listdir('/proc/self/fd'))
     for number in range(1, 20):
-        here.node.add_table(number, here.shape)
+        here.agent.add_table(number, here.shape)
         here.table.index = number
         here.lane.open(here.table, number, here.shape)
     assert len(os.listdir('/proc/self/fd')) == before
-    here.node.set_rule(19, 0, 'assign')
+    here.agent.set_rule(19, 0, 'assign')
     here.push(np.arange(ROWS), np.ones((ROWS, WIDTH)))  # to the last one
     assert (here.pull() == 1).all()
 

@@ -1,4 +1,4 @@
-// What a node has of a table, of its workers and of other nodes, for the files that make up Node.
+// What an agent has of a table, of its workers and of other agents, for the files that make up Agent.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "node.h"
+#include "agent.h"
 
 namespace lane {
 
@@ -20,26 +20,26 @@ inline int64_t now() {
 /// Pushes of a host to a partition that wait at its owner until other hosts have made theirs.  The host makes no more
 /// before it knows that the owner shows some of them: so the slowest host sets the pace, and queues stay short.
 constexpr uint32_t kMostAhead = 4;
-/// Marks the number of a question by which a node learns how far an owner is.  No worker waits for the answer, so it
+/// Marks the number of a question by which an agent learns how far an owner is.  No worker waits for the answer, so it
 /// comes behind all others of a table.
 constexpr uint64_t kOwnQuestion = uint64_t(1) << 63;
 
-struct Node::Pushed {
+struct Agent::Pushed {
   uint32_t count;
   Buffer places, rows;
 };
 
-struct Node::Owner {
+struct Agent::Owner {
   uint32_t part;            // one of its partitions
   uint32_t shown = kFirst;  // pushes that all its partitions are known to show
   bool is_asked = false;    // for more
 };
 
-struct Node::Part {
+struct Agent::Part {
   uint32_t owner;
   bool mine = false, handled = false;
 
-  // Of a partition that this node owns.
+  // Of a partition that this agent owns.
   char* shard = nullptr;
   Rule rule;
   char* state[2] = {nullptr, nullptr};
@@ -49,59 +49,59 @@ struct Node::Part {
   /// By host: what came from there and was not taken into account yet.  This host's entry stays empty.
   std::vector<std::deque<Pushed>> arrived;
 
-  // Of one that this node handles for another.
+  // Of one that this agent handles for another.
   uint64_t first_slot = 0;  // of its places in `slots`
 
   bool elsewhere() const { return handled && !mine; }
 };
 
-struct Node::Side {
+struct Agent::Side {
   Memory memory;
   WorkerTable* shared = nullptr;
   uint32_t activity = kFirst;
-  /// By ticket; empty if this node answers no pulls, see TableShape.
+  /// By ticket; empty if this agent answers no pulls, see TableShape.
   std::vector<uint32_t> asked;
 };
 
-struct Node::Asked {
+struct Agent::Asked {
   uint32_t peer, part, want, count;
   uint8_t flags;
   char* to;
   Buffer halves;  // where rows arrive that have to be widened
 };
 
-struct Node::Question {
+struct Agent::Question {
   uint32_t peer, part, want, count;
   uint8_t flags;
   uint64_t number;
   Buffer places;
 };
 
-struct Node::Pull {
+struct Agent::Pull {
   uint32_t worker, ticket;
   uint32_t asked;        // to be answered
   uint64_t last = 0;     // question that has to be answered before
 };
 
-struct Node::Table {
-  Table(uint32_t number, const TableShape& shape, uint32_t node, const std::vector<uint8_t>& handled)
+struct Agent::Table {
+  Table(uint32_t number, const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled)
       : number(number),
         shape(shape),
-        layout(shape, node, handled),
+        layout(shape, agent, handled),
         sides_layout(shape),
         memory(layout.size),
-        shared(memory.at<NodeTable>(0)),
+        shared(memory.at<AgentTable>(0)),
         merger(shape.dtype, shape.width) {}
 
   const uint32_t number;
   const TableShape shape;
-  const NodeTableLayout layout;
+  const AgentTableLayout layout;
   const WorkerTableLayout sides_layout;
   Memory memory;
-  NodeTable* const shared;
+  AgentTable* const shared;
   Merger merger;
   std::vector<Part> parts;
-  /// By worker of this host; empty if this node handles no partition, see TableShape.
+  /// By worker of this host; empty if this agent handles no partition, see TableShape.
   std::vector<Side> sides;
   /// Workers that were given its memory.
   uint32_t shares = 0;
@@ -110,7 +110,7 @@ struct Node::Table {
   /// Pushes to other hosts that were not sent yet, and those among them that still read the memory of workers.
   uint32_t unsent = 0, reading = 0;
   uint32_t version = kFirst;
-  /// By node of another host whose partitions this node handles.
+  /// By agent of another host whose partitions this agent handles.
   std::map<uint32_t, Owner> owners;
 
   /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
@@ -125,7 +125,7 @@ struct Node::Table {
   std::vector<Pull> under_way;  // to be answered
   std::map<uint64_t, Asked> asked;
   std::deque<Question> questions;
-  /// By node: questions whose answers were not sent yet.
+  /// By agent: questions whose answers were not sent yet.
   std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
   uint32_t* bounds_of(uint32_t worker) const { return sides[worker].memory.at<uint32_t>(sides_layout.push_bounds); }
@@ -138,14 +138,14 @@ struct Node::Table {
   }
 };
 
-struct Node::Peer : public Inbox {
-  Peer(Node& node, uint32_t number, int socket)
-      : node(node), number(number), connection(socket, *this, node.block_.at<NodeBlock>(0)->traffic) {}
+struct Agent::Peer : public Inbox {
+  Peer(Agent& agent, uint32_t number, int socket)
+      : agent(agent), number(number), connection(socket, *this, agent.block_.at<AgentBlock>(0)->traffic) {}
 
   void begin(const Header& header, Piece pieces[2]) override;
   void end(const Header& header) override;
 
-  Node& node;
+  Agent& agent;
   const uint32_t number;
   Connection connection;
   bool writing = false, left = false;

@@ -1,16 +1,16 @@
-// What a node does with rows that are pushed: merges, sends on, updates.
+// What an agent does with rows that are pushed: merges, sends on, updates.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "half.h"
-#include "node_tables.h"
+#include "agent_tables.h"
 
 namespace lane {
 
-bool Node::round_is_complete(const Table& table) const {
+bool Agent::round_is_complete(const Table& table) const {
   if (table.sides.empty() || table.unsent > 0) return false;
-  for (const auto& [node, owner] : table.owners) {
+  for (const auto& [agent, owner] : table.owners) {
     if (!reached(owner.shown + kMostAhead, table.taken + 1)) return false;
   }
   for (const Side& side : table.sides) {
@@ -21,7 +21,7 @@ bool Node::round_is_complete(const Table& table) const {
   return true;
 }
 
-void Node::take_round(Table& table) {
+void Agent::take_round(Table& table) {
   const uint32_t parts = table.shape.partitions();
   for (uint32_t worker = 0; worker < table.sides.size(); ++worker) {
     const uint32_t* bounds = table.bounds_of(worker);
@@ -39,14 +39,14 @@ void Node::take_round(Table& table) {
   for (uint32_t part = 0; part < parts; ++part) {
     if (table.parts[part].elsewhere()) send_on(table, part);
   }
-  for (auto& [node, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
+  for (auto& [agent, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
     if (owner.is_asked || reached(owner.shown + kMostAhead - 2, table.taken)) continue;
     owner.is_asked = true;
     ask(table, owner.part, table.taken, kFence, {}, nullptr, kOwnQuestion);
   }
 }
 
-void Node::note_shown(Table& table, uint64_t question, const Asked& asked) {
+void Agent::note_shown(Table& table, uint64_t question, const Asked& asked) {
   Owner& owner = table.owners.at(asked.peer);
   if (question & kOwnQuestion) owner.is_asked = false;
   // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one before
@@ -55,7 +55,7 @@ void Node::note_shown(Table& table, uint64_t question, const Asked& asked) {
   if (reached(shown, owner.shown)) owner.shown = shown;
 }
 
-void Node::send_on(Table& table, uint32_t part) {
+void Agent::send_on(Table& table, uint32_t part) {
   const TableShape& shape = table.shape;
   auto message = std::make_unique<Outgoing>();
   std::vector<List> lists;
@@ -105,11 +105,11 @@ void Node::send_on(Table& table, uint32_t part) {
   peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
-void Node::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
+void Agent::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
   table.parts[part].arrived[host].push_back(std::move(pushed));
 }
 
-void Node::update(Table& table, uint32_t number) {
+void Agent::update(Table& table, uint32_t number) {
   Part& part = table.parts[number];
   std::vector<List> mine, lists;
   for (uint32_t worker = 0; worker < table.sides.size(); ++worker) mine.push_back(table.pushed(worker, number));
@@ -145,7 +145,7 @@ void Node::update(Table& table, uint32_t number) {
   ++part.version;
 }
 
-uint32_t Node::apply(Table& table, uint32_t number, const std::vector<List>& lists) {
+uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& lists) {
   Part& part = table.parts[number];
   const Rule& rule = part.rule;
   const size_t row_bytes = table.shape.row_bytes();

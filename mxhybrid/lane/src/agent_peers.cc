@@ -1,25 +1,25 @@
-// What a node does with messages of other nodes: none is believed before it is checked.
+// What an agent does with messages of other agents: none is believed before it is checked.
 #include <stdexcept>
 
 #include "half.h"
-#include "node_tables.h"
+#include "agent_tables.h"
 
 namespace lane {
 
-void Node::Peer::begin(const Header& header, Piece pieces[2]) {
+void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
-  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.begin(header, number, pieces);
-  if (header.kind == Message::kMove || header.kind == Message::kTaken) return node.moves_.begin(header, number, pieces);
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.begin(header, number, pieces);
+  if (header.kind == Message::kMove || header.kind == Message::kTaken) return agent.moves_.begin(header, number, pieces);
   auto& stays = about[priority_of(header.kind)];
-  stays = node.shared_table(header.table);
+  stays = agent.shared_table(header.table);
   Table& table = *stays;
   if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
   Part& part = table.parts[header.part];
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush: {
-      const uint32_t host = node.roster_.hosts[number];
-      if (!part.mine || node.roster_.handler(host, node.number_) != number || node.roster_.workers[host] == 0) {
+      const uint32_t host = agent.roster_.hosts[number];
+      if (!part.mine || agent.roster_.handler(host, agent.number_) != number || agent.roster_.workers[host] == 0) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
@@ -36,7 +36,7 @@ void Node::Peer::begin(const Header& header, Piece pieces[2]) {
     case Message::kPull:
       if (!part.mine) throw std::runtime_error("a question for rows that are not here");
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
-      if (node.too_many_questions(table, number)) throw std::runtime_error("too many questions at a time");
+      if (agent.too_many_questions(table, number)) throw std::runtime_error("too many questions at a time");
       asking.peer = number;
       asking.part = header.part;
       asking.want = header.want;
@@ -67,14 +67,14 @@ void Node::Peer::begin(const Header& header, Piece pieces[2]) {
   }
 }
 
-void Node::Peer::end(const Header& header) {
+void Agent::Peer::end(const Header& header) {
   if (header.kind == Message::kBye) {
     left = true;
     return;
   }
-  if (header.kind == Message::kPart || header.kind == Message::kTotal) return node.sums_.end(header, number);
+  if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.end(header, number);
   if (header.kind == Message::kMove || header.kind == Message::kTaken) {
-    return node.moves_.end(header, number, node.workers_);
+    return agent.moves_.end(header, number, agent.workers_);
   }
   const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
   Table& table = *stayed;
@@ -89,7 +89,7 @@ void Node::Peer::end(const Header& header) {
         widen(arriving.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(arriving.count) * shape.width);
         arriving.rows = std::move(rows);
       }
-      node.take_push(table, header.part, node.roster_.hosts[number], std::move(arriving));
+      agent.take_push(table, header.part, agent.roster_.hosts[number], std::move(arriving));
       return;
     case Message::kPull:
       if (!well_formed(asking.places.as<int32_t>(), asking.count, shape.rows_of(header.part))) {
@@ -105,7 +105,7 @@ void Node::Peer::end(const Header& header) {
         widen(asked.halves.as<uint16_t>(), reinterpret_cast<float*>(asked.to),
               static_cast<size_t>(asked.count) * shape.width);
       }
-      node.note_shown(table, header.number, asked);
+      agent.note_shown(table, header.number, asked);
       table.asked.erase(found);
     }
   }

@@ -1,4 +1,4 @@
-#include "node.h"
+#include "agent.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -11,33 +11,33 @@
 #include <new>
 #include <stdexcept>
 
-#include "node_tables.h"
+#include "agent_tables.h"
 
 namespace lane {
 namespace {
 
-/// How long a node that ends waits at a time.
+/// How long an agent that ends waits at a time.
 constexpr int kCloseMs = 1000;
 
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------- set up
 
-Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
+Agent::Agent(uint32_t number, Roster roster, Call call, Failed failed)
     : number_(number),
       host_(roster.hosts.at(number)),
       roster_(std::move(roster)),
       local_([this] {
-        const std::vector<uint32_t> nodes = roster_.nodes_of(host_);
-        return static_cast<uint32_t>(std::find(nodes.begin(), nodes.end(), number_) - nodes.begin());
+        const std::vector<uint32_t> agents = roster_.agents_of(host_);
+        return static_cast<uint32_t>(std::find(agents.begin(), agents.end(), number_) - agents.begin());
       }()),
       call_(std::move(call)),
       failed_(std::move(failed)),
-      block_(sizeof(NodeBlock)),
+      block_(sizeof(AgentBlock)),
       workers_(roster_.workers.at(host_)),
       sums_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
       moves_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
-  if (local_ >= kMaxLocalNodes) throw std::runtime_error("too many servers on one host, at most 16");
+  if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (bell_ < 0 || epoll_ < 0) fail_with_errno("eventfd");
@@ -47,7 +47,7 @@ Node::Node(uint32_t number, Roster roster, Call call, Failed failed)
   epoll_ctl(epoll_, EPOLL_CTL_ADD, bell_, &event);
 }
 
-Node::~Node() {
+Agent::~Agent() {
   while (!close(kCloseMs)) {
   }
   peers_.clear();
@@ -55,7 +55,7 @@ Node::~Node() {
   ::close(bell_);
 }
 
-void Node::connect(uint32_t number, int socket) {
+void Agent::connect(uint32_t number, int socket) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto peer = std::make_unique<Peer>(*this, number, socket);
   struct epoll_event event = {};
@@ -65,12 +65,12 @@ void Node::connect(uint32_t number, int socket) {
   peers_[number] = std::move(peer);
 }
 
-void Node::add_worker(uint32_t worker, int descriptor) {
+void Agent::add_worker(uint32_t worker, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   workers_.at(worker) = Memory(descriptor, sizeof(WorkerBlock));
 }
 
-void Node::add_table(uint32_t number, const TableShape& shape) {
+void Agent::add_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(roster_.handler(host_, owner) == number_);
   auto made = std::make_shared<Table>(number, shape, number_, handled);
@@ -98,12 +98,12 @@ void Node::add_table(uint32_t number, const TableShape& shape) {
   tables_[number] = std::move(made);
 }
 
-int Node::table_descriptor(uint32_t number) {
+int Agent::table_descriptor(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   return table(number).memory.descriptor();
 }
 
-int Node::share_table(uint32_t number) {
+int Agent::share_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& found = table(number);
   const int descriptor = fcntl(found.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
@@ -112,70 +112,70 @@ int Node::share_table(uint32_t number) {
   return descriptor;
 }
 
-void Node::attach(uint32_t number, uint32_t worker, int descriptor) {
+void Agent::attach(uint32_t number, uint32_t worker, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& found = table(number);
   if (worker >= workers_.size()) {
     throw std::runtime_error("worker " + std::to_string(worker) + " is not on this host, which has " +
                              std::to_string(workers_.size()));
   }
-  if (found.sides.empty()) return;  // this node has no part in the table
+  if (found.sides.empty()) return;  // this agent has no part in the table
   Side& side = found.sides[worker];
   side.memory = Memory(descriptor, found.sides_layout.size);
   side.shared = side.memory.at<WorkerTable>(0);
 }
 
-void Node::drop_table(uint32_t number) {
+void Agent::drop_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   tables_.erase(number);
 }
 
-int Node::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+int Agent::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   return sums_.open(number, worker, dtype, count, descriptor);
 }
 
-void Node::drop_sum(uint64_t number) {
+void Agent::drop_sum(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   sums_.drop(number);
 }
 
-void Node::open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
+void Agent::open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
   moves_.open(worker, outgoing, from, to, other, descriptor);
 }
 
-const std::shared_ptr<Node::Table>& Node::shared_table(uint32_t number) {
+const std::shared_ptr<Agent::Table>& Agent::shared_table(uint32_t number) {
   auto found = tables_.find(number);
   if (found == tables_.end()) throw std::runtime_error("no table has number " + std::to_string(number));
   return found->second;
 }
 
-Node::Table& Node::table(uint32_t number) { return *shared_table(number); }
+Agent::Table& Agent::table(uint32_t number) { return *shared_table(number); }
 
-Node::Part& Node::own_part(uint32_t number, uint32_t part) {
+Agent::Part& Agent::own_part(uint32_t number, uint32_t part) {
   Part& found = table(number).parts.at(part);
-  if (!found.mine) throw std::runtime_error("partition " + std::to_string(part) + " is on another node");
+  if (!found.mine) throw std::runtime_error("partition " + std::to_string(part) + " is on another agent");
   return found;
 }
 
-Node::Peer& Node::peer(uint32_t number) {
+Agent::Peer& Agent::peer(uint32_t number) {
   auto found = peers_.find(number);
-  if (found == peers_.end()) throw std::runtime_error("no connection with node " + std::to_string(number));
+  if (found == peers_.end()) throw std::runtime_error("no connection with agent " + std::to_string(number));
   return *found->second;
 }
 
-char* Node::shard(uint32_t number, uint32_t part) {
+char* Agent::shard(uint32_t number, uint32_t part) {
   std::lock_guard<std::mutex> lock(mutex_);
   return own_part(number, part).shard;
 }
 
-void Node::set_rule(uint32_t number, uint32_t part, const Rule& rule) {
+void Agent::set_rule(uint32_t number, uint32_t part, const Rule& rule) {
   std::lock_guard<std::mutex> lock(mutex_);
   own_part(number, part).rule = rule;
 }
 
-void Node::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes) {
+void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Part& found = own_part(number, part);
   if (slot >= 2) throw std::runtime_error("optimizer state number " + std::to_string(slot));
@@ -183,16 +183,16 @@ void Node::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, 
   found.state_bytes[slot] = row_bytes;
 }
 
-void Node::set_updates(uint32_t number, uint32_t part, uint64_t count) {
+void Agent::set_updates(uint32_t number, uint32_t part, uint64_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
   own_part(number, part).updates = count;
 }
 
 // --------------------------------------------------------------------------------------------------------- service
 
-void Node::start() { thread_ = std::thread(&Node::serve, this); }
+void Agent::start() { thread_ = std::thread(&Agent::serve, this); }
 
-bool Node::close(int milliseconds) {
+bool Agent::close(int milliseconds) {
   if (!thread_.joinable()) return true;
   // Without the mutex, which the thread holds while it works: it may work for long.
   closing_ = true;
@@ -210,20 +210,20 @@ bool Node::close(int milliseconds) {
   return true;
 }
 
-std::string Node::hindrance() {
+std::string Agent::hindrance() {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "a table or sum that is at work";
   std::string found;
   for (auto& each : peers_) {
     const size_t unsent = each.second->connection.unsent();
     if (unsent == 0) continue;
-    found += (found.empty() ? "" : ", ") + ("node " + std::to_string(each.first)) + " to take the last " +
+    found += (found.empty() ? "" : ", ") + ("agent " + std::to_string(each.first)) + " to take the last " +
              std::to_string(unsent) + " bytes for it";
   }
   return found.empty() ? "its thread to end" : found;
 }
 
-void Node::say_bye() {
+void Agent::say_bye() {
   said_bye_ = true;
   for (auto& each : peers_) {
     auto bye = std::make_unique<Outgoing>();
@@ -232,7 +232,7 @@ void Node::say_bye() {
   }
 }
 
-void Node::serve() {
+void Agent::serve() {
   try {
     throw std::bad_alloc();  // which takes memory when a thread does it for the first time: not when there is none
   } catch (const std::bad_alloc&) {
@@ -249,14 +249,14 @@ void Node::serve() {
   }
   if (!ends_well) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& each : peers_) shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this node
+    for (auto& each : peers_) shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this agent
   }
   ended_ = 1;
   wake(ended_);
 }
 
-bool Node::turn(int milliseconds) {
-  NodeBlock& block = *block_.at<NodeBlock>(0);
+bool Agent::turn(int milliseconds) {
+  AgentBlock& block = *block_.at<AgentBlock>(0);
   struct epoll_event events[64];
   bool writing = false;
   {
@@ -297,24 +297,24 @@ bool Node::turn(int milliseconds) {
   return true;
 }
 
-void Node::hear(Peer& peer) {
+void Agent::hear(Peer& peer) {
   bool there;
   try {
     there = peer.connection.read();
   } catch (const Refused&) {
     throw;
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("node " + std::to_string(peer.number) + " sent " + error.what());
+    throw std::runtime_error("agent " + std::to_string(peer.number) + " sent " + error.what());
   }
   if (there) return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, peer.connection.descriptor(), nullptr);
   if (!closing_ && !peer.left) {
-    throw std::runtime_error("the connection with node " + std::to_string(peer.number) + " is lost (" +
+    throw std::runtime_error("the connection with agent " + std::to_string(peer.number) + " is lost (" +
                              peer.connection.cause() + ")");
   }
 }
 
-bool Node::has_work() {
+bool Agent::has_work() {
   if (sums_.has_work(workers_) || moves_.has_work(workers_)) return true;
   for (auto& each : tables_) {
     for (Side& side : each.second->sides) {
@@ -324,21 +324,21 @@ bool Node::has_work() {
   return false;
 }
 
-void Node::notify() {
+void Agent::notify() {
   for (Memory& memory : workers_) {
     if (!memory.mapped()) continue;
     ring_bell(*memory.at<WorkerBlock>(0));
   }
 }
 
-bool Node::progress() {
+bool Agent::progress() {
   moves_.progress(workers_);
   bool news = sums_.progress(workers_);
   for (auto& each : tables_) news = progress(*each.second) || news;
   return news;
 }
 
-bool Node::progress(Table& table) {
+bool Agent::progress(Table& table) {
   look(table);
   bool news = take_pulls(table);
   if (round_is_complete(table)) {
@@ -362,7 +362,7 @@ bool Node::progress(Table& table) {
   return finish_pulls(table) || news;
 }
 
-bool Node::publish(Table& table) {
+bool Agent::publish(Table& table) {
   uint32_t version = table.taken, consumed = table.taken - (table.reading > 0 ? 1 : 0);
   bool first = true;
   for (const Part& part : table.parts) {

@@ -1,10 +1,10 @@
-// What a node does with rows that are pulled: its own, and those it asks other nodes for; answers to theirs.
+// What an agent does with rows that are pulled: its own, and those it asks other agents for; answers to theirs.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "half.h"
-#include "node_tables.h"
+#include "agent_tables.h"
 
 namespace lane {
 namespace {
@@ -16,7 +16,7 @@ constexpr uint32_t kAhead = 4;
 
 }  // namespace
 
-void Node::look(Table& table) {
+void Agent::look(Table& table) {
   for (uint32_t worker = 0; worker < table.sides.size(); ++worker) {
     Side& side = table.sides[worker];
     if (side.shared == nullptr) continue;
@@ -32,7 +32,7 @@ void Node::look(Table& table) {
   }
 }
 
-bool Node::take_pulls(Table& table) {
+bool Agent::take_pulls(Table& table) {
   bool any_waits = false;
   for (size_t i = 0; i < table.pulls.size();) {
     const Pull pull = table.pulls[i];
@@ -51,7 +51,7 @@ bool Node::take_pulls(Table& table) {
   return finish_pulls(table);
 }
 
-bool Node::take_pull(Table& table, const Pull& taken) {
+bool Agent::take_pull(Table& table, const Pull& taken) {
   Pull pull = taken;
   const Side& side = table.sides[pull.worker];
   const Ticket& ticket = side.shared->tickets[pull.ticket];
@@ -124,7 +124,7 @@ bool Node::take_pull(Table& table, const Pull& taken) {
   return true;
 }
 
-void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places,
+void Agent::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places,
                char* to, uint64_t own) {
   const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(places.size());
   auto message = std::make_unique<Outgoing>();
@@ -149,7 +149,7 @@ void Node::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const 
   peer(owner).connection.send(std::move(message));
 }
 
-bool Node::finish_pulls(Table& table) {
+bool Agent::finish_pulls(Table& table) {
   bool news = false;
   for (size_t i = 0; i < table.under_way.size();) {
     const Pull& pull = table.under_way[i];
@@ -164,7 +164,7 @@ bool Node::finish_pulls(Table& table) {
   return news;
 }
 
-void Node::forget_rows(Table& table) {
+void Agent::forget_rows(Table& table) {
   if (!table.under_way.empty()) throw std::runtime_error("a worker pushed before the rows that it asked for were there");
   uint32_t* slots = table.slots.at<uint32_t>(0);
   for (uint64_t at : table.held) slots[at] = 0;
@@ -177,14 +177,14 @@ void Node::forget_rows(Table& table) {
   table.used = 0;
 }
 
-bool Node::too_many_questions(Table& table, uint32_t peer) {
+bool Agent::too_many_questions(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
-  // Each ticket of a worker asks for each partition once at a time, and the node asks for itself.
+  // Each ticket of a worker asks for each partition once at a time, and the agent asks for itself.
   return *unanswered > uint64_t(kTickets) * roster_.workers[roster_.hosts[peer]] * table.shape.partitions();
 }
 
-void Node::answer(Table& table) {
+void Agent::answer(Table& table) {
   const TableShape& shape = table.shape;
   for (size_t i = 0; i < table.questions.size();) {
     Question& question = table.questions[i];

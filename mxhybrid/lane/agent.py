@@ -1,11 +1,11 @@
-"""A node of the lane in this process, which is a parameter server: the compiled part, and whom it lets in.
+"""An agent of the lane in this process, which is a parameter server: the compiled part, and whom it lets in.
 
-Rows, updates and what goes to other hosts are the compiled part's business, ``src/node.h``.  Here are its beginning,
+Rows, updates and what goes to other hosts are the compiled part's business, ``src/agent.h``.  Here are its beginning,
 the workers that come to share memory, and what Python has to know of the rows.
 
 Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``sum``
 (number, type and elements), each along with its memory for that, ``way`` (number of the worker, whether it leads away,
-ranks of both ends, number of the other host), and ``no sum`` (number).  The node answers ``bell`` and ``block``,
+ranks of both ends, number of the other host), and ``no sum`` (number).  The agent answers ``bell`` and ``block``,
 ``table``, ``sum``, each with a descriptor, and ``way``.
 """
 import ctypes
@@ -37,18 +37,18 @@ RULES = {name: number for number, name in enumerate((
 #: Settings of a rule, in the order of ``struct Rule`` there.
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 
-#: Seconds in which a node ends: less than workers wait for their servers at exit.
+#: Seconds in which an agent ends: less than workers wait for their servers at exit.
 CLOSE_S = 10.0
-#: What connections of nodes are for.
+#: What connections of agents are for.
 PURPOSE = 'the lane'
 #: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
 Observer = Callable[[int, int, int, int, int], None]
-#: What a table is, for nodes and workers: rows, width, dtype, whether float16 travels, node of each partition.
+#: What a table is, for agents and workers: rows, width, dtype, whether float16 travels, agent of each partition.
 Shape = Tuple[int, int, str, bool, Sequence[int]]
-#: Nodes that did not end in time: their threads may still use them.
-_LEFT: List['Node'] = []
+#: Agents that did not end in time: their threads may still use them.
+_LEFT: List['Agent'] = []
 
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
@@ -63,11 +63,11 @@ def rule_settings(settings: Mapping[str, float]) -> Any:
                                                for name in SETTINGS])
 
 
-class Node:
-    """The node; other hosts reach it at `address`.
+class Agent:
+    """The agent; other hosts reach it at `address`.
 
     `update` is called, by the thread that serves, for partitions with the rule ``call``; `on_failure` with a sentence
-    when the node can serve no more; `observer`, if there is one, after every update.
+    when the agent can serve no more; `observer`, if there is one, after every update.
     """
 
     def __init__(self, address: str, secret: str, update: Update, on_failure: Callable[[str], None],
@@ -81,13 +81,13 @@ class Node:
         self._shapes: Dict[int, Shape] = {}
         self._handle: Any = None
         self.number = -1
-        # Kept as long as the node may call.
+        # Kept as long as the agent may call.
         self._call = library.Call(self._called)
         self._failed = library.Failed(lambda why: on_failure(why.decode()))
         self._observed = library.Observer(observer) if observer is not None else None
         self._closing, self._closer = socket.socketpair()
         self._thread: Optional[threading.Thread] = None
-        #: What a worker has asked for that is being answered, and what the node has called.
+        #: What a worker has asked for that is being answered, and what the agent has called.
         self._asked, self._updating = 'nothing', ''
 
     @property
@@ -97,55 +97,55 @@ class Node:
         return Entry(place_of_host(), address, port, self._listener.name)
 
     def connect(self, roster: Roster, timeout: float) -> None:
-        """Take part: meet the nodes of other hosts, which do the same, and let workers in from then on."""
-        self.number = list(roster.nodes).index(self.entry)
-        hosts, workers = roster.node_hosts, roster.workers
-        hosts = roster.node_hosts
-        sockets = connect_peers(self.number, [(entry.address, entry.port) for entry in roster.nodes],
+        """Take part: meet the agents of other hosts, which do the same, and let workers in from then on."""
+        self.number = list(roster.agents).index(self.entry)
+        hosts, workers = roster.agent_hosts, roster.workers
+        hosts = roster.agent_hosts
+        sockets = connect_peers(self.number, [(entry.address, entry.port) for entry in roster.agents],
                                 [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
                                 self._door, self._secret, timeout, PURPOSE)
         self._door.close()
-        self._handle = self._library.checked(self._library.node_new(
+        self._handle = self._library.checked(self._library.agent_new(
             self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._call,
             self._failed))
         for other, sock in sockets.items():
-            self._library.checked(self._library.node_connect(self._handle, other, sock.detach()))
+            self._library.checked(self._library.agent_connect(self._handle, other, sock.detach()))
         if self._observed is not None:
-            self._library.checked(self._library.node_observe(self._handle, self._observed))
-        self._library.checked(self._library.node_start(self._handle))
+            self._library.checked(self._library.agent_observe(self._handle, self._observed))
+        self._library.checked(self._library.agent_start(self._handle))
         self._thread = threading.Thread(target=self._serve, name='mxhybrid-lane-door', daemon=True)
         self._thread.start()
 
     def add_table(self, number: int, shape: Shape) -> None:
         """Learn a table, whose rows are zeros."""
         self._shapes[number] = shape
-        self._library.checked(self._library.node_add_table(self._handle, number, *shape_for_library(shape)))
+        self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
     def drop_table(self, number: int) -> None:
         """Drop a table that nobody uses any more."""
         del self._shapes[number]
-        self._library.checked(self._library.node_drop_table(self._handle, number))
+        self._library.checked(self._library.agent_drop_table(self._handle, number))
 
     def rows(self, number: int, part: int, count: int) -> np.ndarray:
         """All `count` rows of a partition that is here, writable; valid until the table is dropped."""
         _, width, dtype, _, _ = self._shapes[number]
-        address = self._library.checked(self._library.node_shard(self._handle, number, part))
+        address = self._library.checked(self._library.agent_shard(self._handle, number, part))
         return _view(address, (count, width), dtype)
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
         """What pushes to a partition mean from now on."""
-        self._library.checked(self._library.node_set_rule(self._handle, number, part, RULES[rule], slot,
+        self._library.checked(self._library.agent_set_rule(self._handle, number, part, RULES[rule], slot,
                                                           rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Have optimizer state lie in `rows`, contiguous, which the caller keeps."""
-        self._library.checked(self._library.node_set_state(self._handle, number, part, slot, rows.ctypes.data,
+        self._library.checked(self._library.agent_set_state(self._handle, number, part, slot, rows.ctypes.data,
                                                            rows.strides[0]))
 
     def set_updates(self, number: int, part: int, count: int) -> None:
         """How many updates a partition has had."""
-        self._library.checked(self._library.node_set_updates(self._handle, number, part, count))
+        self._library.checked(self._library.agent_set_updates(self._handle, number, part, count))
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """End in order; also one to which nobody was connected.  What has not ended within `timeout` seconds is named,
@@ -162,14 +162,14 @@ class Node:
         hindrances = []
         if self._thread.is_alive():
             hindrances.append('an answer to %s of a worker of this host' % self._asked)
-        if self._library.checked(self._library.node_close(self._handle, int(1000 * left))):
+        if self._library.checked(self._library.agent_close(self._handle, int(1000 * left))):
             hindrances.append(self._updating or self._library.error().decode())
         if hindrances:
             logger.warning('the lane of server %d has not ended within %g s and is left as it is: it waits for %s',
                            self.number, timeout, ', and for '.join(hindrances))
             _LEFT.append(self)
         else:
-            self._library.node_free(self._handle)
+            self._library.agent_free(self._handle)
         self._thread = None
 
     def _called(self, number: int, part: int, count: int, places: int, rows: int) -> None:
@@ -208,27 +208,27 @@ class Node:
             return
         self._asked = repr(word)
         if word == 'no sum':
-            self._library.checked(self._library.node_drop_sum(self._handle, number))
+            self._library.checked(self._library.agent_drop_sum(self._handle, number))
             return
         if descriptor is None:
             raise JobError('a worker of this host shares no memory')
         try:
             if word == 'worker':
-                self._library.checked(self._library.node_add_worker(self._handle, number, descriptor))
-                connection.tell(['bell'], self._library.node_bell(self._handle))
-                connection.tell(['block'], self._library.node_block(self._handle))
+                self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))
+                connection.tell(['bell'], self._library.agent_bell(self._handle))
+                connection.tell(['block'], self._library.agent_block(self._handle))
             elif word == 'sum':
-                result = self._library.checked(self._library.node_open_sum(self._handle, number, *more, descriptor))
+                result = self._library.checked(self._library.agent_open_sum(self._handle, number, *more, descriptor))
                 try:
                     connection.tell(['sum', number], result)
                 finally:
                     os.close(result)
             elif word == 'way':
-                self._library.checked(self._library.node_open_way(self._handle, number, *more, descriptor))
+                self._library.checked(self._library.agent_open_way(self._handle, number, *more, descriptor))
                 connection.tell(['way'])
             else:
-                self._library.checked(self._library.node_attach(self._handle, number, more[0], descriptor))
-                result = self._library.checked(self._library.node_table(self._handle, number))
+                self._library.checked(self._library.agent_attach(self._handle, number, more[0], descriptor))
+                result = self._library.checked(self._library.agent_table(self._handle, number))
                 try:
                     connection.tell(['table', number], result)
                 finally:

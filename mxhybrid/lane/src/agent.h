@@ -1,7 +1,7 @@
-// A node: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its own
-// partitions, and sends the rest on to the nodes of other hosts, whose rows it keeps for all workers of its host.
+// An agent: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its own
+// partitions, and sends the rest on to the agents of other hosts, whose rows it keeps for all workers of its host.
 //
-// One thread serves.  Every function of Node may be called from any other thread, while it serves.
+// One thread serves.  Every function of Agent may be called from any other thread, while it serves.
 #pragma once
 
 #include <atomic>
@@ -23,33 +23,33 @@
 
 namespace lane {
 
-class Node {
+class Agent {
  public:
   /// Updates rows of a partition whose rule is Kind::kCall; called by the thread that serves, while others wait.
   using Call = std::function<void(uint32_t table, uint32_t part, const List& gradient)>;
   /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
   using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;
-  /// Told why, when the node can serve no more.
+  /// Told why, when the agent can serve no more.
   using Failed = std::function<void(const std::string& why)>;
 
-  Node(uint32_t number, Roster roster, Call call, Failed failed);
-  ~Node();
+  Agent(uint32_t number, Roster roster, Call call, Failed failed);
+  ~Agent();
 
-  /// Rung by workers, an eventfd; for them, as is the memory of the NodeBlock.
+  /// Rung by workers, an eventfd; for them, as is the memory of the AgentBlock.
   int bell() const { return bell_; }
   const Memory& block() const { return block_; }
 
-  /// Take over a connection with another node.
+  /// Take over a connection with another agent.
   void connect(uint32_t peer, int socket);
   /// Map the WorkerBlock of a worker of this host, by its number there.
   void add_worker(uint32_t worker, int descriptor);
   /// Learn a table, by its number, before any worker attaches to it.
   void add_table(uint32_t number, const TableShape& shape);
-  /// The memory of a table, of which the layout is NodeTableLayout.
+  /// The memory of a table, of which the layout is AgentTableLayout.
   int table_descriptor(uint32_t number);
-  /// The same, to be closed by the caller; once for each worker of the host, after which the node's own is closed.
+  /// The same, to be closed by the caller; once for each worker of the host, after which the agent's own is closed.
   int share_table(uint32_t number);
-  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout, if this node handles any of the
+  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout, if this agent handles any of the
   /// table's partitions.
   void attach(uint32_t number, uint32_t worker, int descriptor);
   /// Drop a table; nobody uses it any more.
@@ -61,7 +61,7 @@ class Node {
   /// See Moves.
   void open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
-  /// The rows of a partition that this node owns.
+  /// The rows of a partition that this agent owns.
   char* shard(uint32_t number, uint32_t part);
   /// What pushes to a partition mean from now on.
   void set_rule(uint32_t number, uint32_t part, const Rule& rule);
@@ -74,20 +74,20 @@ class Node {
   void observe(Observer observer) { observer_ = std::move(observer); }
   void start();
   /// In place of `start`, for who has no thread to spare: one turn of service, which waits so long for something to do.
-  /// Returns false once the node has ended; throws what `failed` would be told.
+  /// Returns false once the agent has ended; throws what `failed` would be told.
   bool turn(int milliseconds);
   /// End in order; the others are told.  Returns whether that was done within so many milliseconds.
   bool close(int milliseconds);
-  /// What a node that is to end still waits for.
+  /// What an agent that is to end still waits for.
   std::string hindrance();
 
  private:
   struct Pushed;   // rows that another host pushed
-  struct Part;     // a partition, as far as it is this node's business
+  struct Part;     // a partition, as far as it is this agent's business
   struct Side;     // what a worker of this host shares for a table
-  struct Owner;    // another node that owns partitions of a table
-  struct Asked;    // a question to another node
-  struct Question; // another node's
+  struct Owner;    // another agent that owns partitions of a table
+  struct Asked;    // a question to another agent
+  struct Question; // another agent's
   struct Pull;     // a worker's, by ticket
   struct Table;
   struct Peer;
@@ -123,7 +123,7 @@ class Node {
 
   const uint32_t number_, host_;
   const Roster roster_;
-  const uint32_t local_;  // this node's position among those of its host
+  const uint32_t local_;  // this agent's position among those of its host
   const Call call_;
   const Failed failed_;
   Observer observer_;
