@@ -24,7 +24,7 @@ from ..base.local_sockets import Connection, Left, Listener, place_of_host
 from ..base.log import get_logger
 from ..base.peers import connect_peers
 from . import library
-from .roster import Entry, Roster
+from .membership import Endpoint, Membership
 
 logger = get_logger(__name__)
 
@@ -91,17 +91,17 @@ class Agent:
         self._asked, self._updating = 'nothing', ''
 
     @property
-    def entry(self) -> Entry:
+    def endpoint(self) -> Endpoint:
         """How others reach it."""
         address, port = self._door.getsockname()[:2]
-        return Entry(place_of_host(), address, port, self._listener.name)
+        return Endpoint(place_of_host(), address, port, self._listener.name)
 
-    def connect(self, roster: Roster, timeout: float) -> None:
+    def connect(self, membership: Membership, timeout: float) -> None:
         """Take part: meet the agents of other hosts, which do the same, and let workers in from then on."""
-        self.number = list(roster.agents).index(self.entry)
-        hosts, workers = roster.agent_hosts, roster.workers
-        hosts = roster.agent_hosts
-        sockets = connect_peers(self.number, [(entry.address, entry.port) for entry in roster.agents],
+        self.number = list(membership.agents).index(self.endpoint)
+        hosts, workers = membership.agent_hosts, membership.worker_counts
+        hosts = membership.agent_hosts
+        sockets = connect_peers(self.number, [(endpoint.address, endpoint.port) for endpoint in membership.agents],
                                 [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
                                 self._door, self._secret, timeout, PURPOSE)
         self._door.close()

@@ -23,12 +23,12 @@ _NUMBERS = ctypes.POINTER(_U32)
 _SHAPE = [_U64, _U32, _U32, _INT, _U32, _NUMBERS]
 _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_double)
 _COUNTS = ctypes.POINTER(_U64)
-_ROSTER = [_U32, _NUMBERS, _U32, _NUMBERS]
+_MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 
 #: Result and parameters by name, without ``lane_``.
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
-    'agent_new': (_POINTER, [_U32] + _ROSTER + [Call, Failed]),
+    'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Call, Failed]),
     'agent_bell': (_INT, [_POINTER]),
     'agent_block': (_INT, [_POINTER]),
     'agent_connect': (_INT, [_POINTER, _U32, _INT]),
@@ -47,7 +47,7 @@ _FUNCTIONS = {
     'agent_start': (_INT, [_POINTER]),
     'agent_close': (_INT, [_POINTER, _INT]),
     'agent_free': (None, [_POINTER]),
-    'worker_new': (_POINTER, [_U32] + _ROSTER),
+    'worker_new': (_POINTER, [_U32] + _MEMBERSHIP),
     'worker_block': (_INT, [_POINTER]),
     'worker_add_agent': (_INT, [_POINTER, _U32, _INT, _INT]),
     'worker_add_table': (_INT, [_POINTER, _U32] + _SHAPE),

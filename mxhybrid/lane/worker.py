@@ -16,7 +16,7 @@ from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
 from .agent import Shape, shape_for_library
-from .roster import Roster
+from .membership import Membership
 from .row_arrays import FEW_BYTES, mxnet_functions
 
 #: Milliseconds after which a wait looks for signals.
@@ -37,13 +37,13 @@ _ANSWER_S = 60.0
 class Lane:
     """The way of the worker `rank`."""
 
-    def __init__(self, roster: Roster, rank: int, trace: AnyRecorder = OFF):
+    def __init__(self, membership: Membership, rank: int, trace: AnyRecorder = OFF):
         self._library = library.load()
         self._trace: Any = trace
-        self.roster, self.rank = roster, rank
-        self._local = roster.local(rank)
-        hosts, workers = roster.agent_hosts, roster.workers
-        host = roster.hosts.index(roster.places[rank])
+        self.membership, self.rank = membership, rank
+        self._local = membership.local_rank(rank)
+        hosts, workers = membership.agent_hosts, membership.worker_counts
+        host = membership.hosts.index(membership.places[rank])
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         #: What the compiled functions know it by.
@@ -54,9 +54,9 @@ class Lane:
         #: Number on the lane by index of a table, and tables to which was pushed since they were settled.
         self._numbers: Dict[int, int] = {}
         self._pushed: Set[int] = set()
-        for number, entry in enumerate(roster.agents):
+        for number, endpoint in enumerate(membership.agents):
             if hosts[number] == host:
-                self._meet(number, connect(entry.listener))
+                self._meet(number, connect(endpoint.listener))
 
     def _meet(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
@@ -112,7 +112,7 @@ class Lane:
 
     def open_way(self, agent: int, outgoing: bool, source: int, target: int, way: int) -> None:
         """Have an agent map a way to, or from, a worker of another host; `way` is its descriptor."""
-        other = self.roster.hosts.index(self.roster.places[target if outgoing else source])
+        other = self.membership.hosts.index(self.membership.places[target if outgoing else source])
         with self._asking:
             self._agents[agent].send(['way', self._local, int(outgoing), source, target, other], way)
             self._agents[agent].receive(_ANSWER_S)

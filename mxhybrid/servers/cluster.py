@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import mxnet as mx
 import numpy as np
 
-from ..lane.roster import Entry, Roster
+from ..lane.membership import Endpoint, Membership
 from ..lane.worker import Lane
 from ..native.arrays import host_view
 from ..native.deliveries import Deliveries
@@ -92,21 +92,21 @@ class ParameterServers:
         `is_served` finds too few.
         """
         self.command('listen')
-        agents = [self._read_entry(server) for server in range(self.num_servers)] if self.is_root else []
-        roster = Roster.from_json(exchange(agents)[0], list(places))
-        agents, _ = roster.as_json()
-        if not is_served([agent.place for agent in roster.agents]):
+        agents = [self._read_endpoint(server) for server in range(self.num_servers)] if self.is_root else []
+        membership = Membership.from_json(exchange(agents)[0], list(places))
+        agents, _ = membership.as_json()
+        if not is_served([agent.place for agent in membership.agents]):
             self.part()
             return None
         self.command('connect', agents=agents, places=list(places), timeout=timeout)
         self.barrier()
-        lane = self.link = Lane(roster, self.rank, self.trace)
+        lane = self.link = Lane(membership, self.rank, self.trace)
         return lane
 
-    def _read_entry(self, server: int) -> Entry:
+    def _read_endpoint(self, server: int) -> Endpoint:
         data = self.read_mailbox(server, np.uint8, MAILBOX_ELEMENTS * 4).tobytes()
         size, = struct.unpack_from('<I', data)
-        return Entry(*json.loads(data[4:4 + size].decode()))
+        return Endpoint(*json.loads(data[4:4 + size].decode()))
 
     def open_table(self, table: Any, halves: bool) -> None:
         """Have a table's rows, zeros, on the lane (collective)."""

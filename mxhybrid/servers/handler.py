@@ -24,7 +24,7 @@ from mxnet.optimizer import Optimizer
 from ..base.addresses import address_towards
 from ..base.machine import remedy
 from ..lane.agent import Agent
-from ..lane.roster import Roster
+from ..lane.membership import Membership
 from ..native import quiet
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
@@ -148,14 +148,14 @@ class Handler(Optimizer):
         """Have an agent of the lane wait for the others, and leave in the mailbox how it is reached."""
         self._agent = Agent(self._address, self._secret, self._update_shard, self._lane_failed,
                           self._saw_update if self.trace.enabled else None)
-        text = json.dumps(self._agent.entry).encode()
+        text = json.dumps(self._agent.endpoint).encode()
         data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 
     def do_connect(self, agents: List[List[Any]], places: List[str], timeout: float) -> None:
         """Have the agent meet all others, which are told the same."""
         assert self._agent is not None
-        self._agent.connect(Roster.from_json(agents, places), timeout)
+        self._agent.connect(Membership.from_json(agents, places), timeout)
 
     def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
                   owners: List[int]) -> None:

@@ -23,20 +23,20 @@ constexpr int kCloseMs = 1000;
 
 // ---------------------------------------------------------------------------------------------------------- set up
 
-Agent::Agent(uint32_t number, Roster roster, Call call, Failed failed)
+Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
     : number_(number),
-      host_(roster.hosts.at(number)),
-      roster_(std::move(roster)),
+      host_(membership.agent_hosts.at(number)),
+      membership_(std::move(membership)),
       local_([this] {
-        const std::vector<uint32_t> agents = roster_.agents_of(host_);
+        const std::vector<uint32_t> agents = membership_.agents_of(host_);
         return static_cast<uint32_t>(std::find(agents.begin(), agents.end(), number_) - agents.begin());
       }()),
       call_(std::move(call)),
       failed_(std::move(failed)),
       block_(sizeof(AgentBlock)),
-      workers_(roster_.workers.at(host_)),
-      sums_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
-      moves_(number_, roster_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
+      workers_(membership_.worker_counts.at(host_)),
+      sums_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
+      moves_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
@@ -72,7 +72,7 @@ void Agent::add_worker(uint32_t worker, int descriptor) {
 
 void Agent::add_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
-  for (uint32_t owner : shape.owners) handled.push_back(roster_.handler(host_, owner) == number_);
+  for (uint32_t owner : shape.owners) handled.push_back(membership_.handler(host_, owner) == number_);
   auto made = std::make_shared<Table>(number, shape, number_, handled);
   uint64_t elsewhere = 0;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
@@ -83,7 +83,7 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
     part.first_slot = elsewhere;
     if (part.mine) {
       part.shard = made->memory.at<char>(made->layout.shards[i]);
-      part.arrived.resize(roster_.workers.size());
+      part.arrived.resize(membership_.worker_counts.size());
     } else if (part.handled) {
       elsewhere += shape.rows_of(i);
       made->owners[part.owner].part = i;
@@ -351,7 +351,7 @@ bool Agent::progress(Table& table) {
     for (;;) {
       bool complete = table.sides.empty() || reached(table.taken, part.version + 1);
       for (uint32_t host = 0; host < part.arrived.size(); ++host) {
-        if (host != host_ && roster_.workers[host] > 0 && part.arrived[host].empty()) complete = false;
+        if (host != host_ && membership_.worker_counts[host] > 0 && part.arrived[host].empty()) complete = false;
       }
       if (!complete) break;
       update(table, i);

@@ -16,7 +16,7 @@
 
 #include "connection.h"
 #include "moves.h"
-#include "roster.h"
+#include "membership.h"
 #include "rows.h"
 #include "sums.h"
 #include "update.h"
@@ -32,7 +32,7 @@ class Agent {
   /// Told why, when the agent can serve no more.
   using Failed = std::function<void(const std::string& why)>;
 
-  Agent(uint32_t number, Roster roster, Call call, Failed failed);
+  Agent(uint32_t number, Membership membership, Call call, Failed failed);
   ~Agent();
 
   /// Rung by workers, an eventfd; for them, as is the memory of the AgentBlock.
@@ -122,7 +122,7 @@ class Agent {
   Peer& peer(uint32_t number);
 
   const uint32_t number_, host_;
-  const Roster roster_;
+  const Membership membership_;
   const uint32_t local_;  // this agent's position among those of its host
   const Call call_;
   const Failed failed_;

@@ -18,8 +18,8 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush: {
-      const uint32_t host = agent.roster_.hosts[number];
-      if (!part.mine || agent.roster_.handler(host, agent.number_) != number || agent.roster_.workers[host] == 0) {
+      const uint32_t host = agent.membership_.agent_hosts[number];
+      if (!part.mine || agent.membership_.handler(host, agent.number_) != number || agent.membership_.worker_counts[host] == 0) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
@@ -89,7 +89,7 @@ void Agent::Peer::end(const Header& header) {
         widen(arriving.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(arriving.count) * shape.width);
         arriving.rows = std::move(rows);
       }
-      agent.take_push(table, header.part, agent.roster_.hosts[number], std::move(arriving));
+      agent.take_push(table, header.part, agent.membership_.agent_hosts[number], std::move(arriving));
       return;
     case Message::kPull:
       if (!well_formed(asking.places.as<int32_t>(), asking.count, shape.rows_of(header.part))) {

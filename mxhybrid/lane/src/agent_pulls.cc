@@ -82,7 +82,7 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
     if (rows > 0) beside.push_back(pull);
   }
   std::vector<int32_t> missing;
-  std::vector<uint8_t> fenced(roster_.hosts.size(), 0);
+  std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     const Part& there = table.parts[part];
     if (!there.elsewhere()) continue;
@@ -181,7 +181,7 @@ bool Agent::too_many_questions(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
   // Each ticket of a worker asks for each partition once at a time, and the agent asks for itself.
-  return *unanswered > uint64_t(kTickets) * roster_.workers[roster_.hosts[peer]] * table.shape.partitions();
+  return *unanswered > uint64_t(kTickets) * membership_.worker_counts[membership_.agent_hosts[peer]] * table.shape.partitions();
 }
 
 void Agent::answer(Table& table) {

@@ -25,7 +25,7 @@ using lane::ExchangeOperator;
 using lane::Move;
 using lane::MxnetFunctions;
 using lane::Agent;
-using lane::Roster;
+using lane::Membership;
 using lane::RowArray;
 using lane::Rule;
 using lane::TableShape;
@@ -49,11 +49,11 @@ auto guarded(Function function, decltype(function()) failed) -> decltype(functio
   }
 }
 
-Roster roster_of(uint32_t agents, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
-  Roster roster;
-  roster.hosts.assign(hosts, hosts + agents);
-  roster.workers.assign(workers, workers + count);
-  return roster;
+Membership membership_of(uint32_t agents, const uint32_t* hosts, uint32_t count, const uint32_t* workers) {
+  Membership membership;
+  membership.agent_hosts.assign(hosts, hosts + agents);
+  membership.worker_counts.assign(workers, workers + count);
+  return membership;
 }
 
 TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, uint32_t parts,
@@ -130,7 +130,7 @@ using FailedFunction = void (*)(const char* why);
 void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                     const uint32_t* workers, CallFunction call, FailedFunction failed) {
   return guarded([&]() -> void* {
-    return new Agent(number, roster_of(agents, hosts, num_hosts, workers),
+    return new Agent(number, membership_of(agents, hosts, num_hosts, workers),
                     [call](uint32_t table, uint32_t part, const lane::List& list) {
                       call(table, part, list.count, list.places, list.rows);
                     },
@@ -224,7 +224,7 @@ void lane_agent_free(void* agent) { delete static_cast<Agent*>(agent); }
 
 void* lane_worker_new(uint32_t host, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                       const uint32_t* workers) {
-  return guarded([&]() -> void* { return new Worker(roster_of(agents, hosts, num_hosts, workers), host); }, nullptr);
+  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host); }, nullptr);
 }
 int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
 int lane_worker_add_agent(void* worker, uint32_t agent, int bell, int descriptor) {

@@ -41,18 +41,18 @@ struct Moves::End {
   }
 };
 
-Moves::Moves(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer)
-    : agent_(agent), host_(roster.hosts.at(agent)), roster_(roster), peer_(std::move(peer)),
-      seen_(roster.workers.at(host_), kFirst) {}
+Moves::Moves(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
+    : agent_(agent), host_(membership.agent_hosts.at(agent)), membership_(membership), peer_(std::move(peer)),
+      seen_(membership.worker_counts.at(host_), kFirst) {}
 
 Moves::~Moves() = default;
 
 void Moves::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
-  if (worker >= seen_.size() || other >= roster_.workers.size() || other == host_ ||
-      agent_of(roster_, host_, from, to) != agent_) {
+  if (worker >= seen_.size() || other >= membership_.worker_counts.size() || other == host_ ||
+      agent_of(membership_, host_, from, to) != agent_) {
     throw std::runtime_error("a way that is not this agent's");
   }
-  const uint32_t peer = agent_of(roster_, other, from, to);
+  const uint32_t peer = agent_of(membership_, other, from, to);
   if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Way::of(descriptor)).second) {
     throw std::runtime_error("a way is opened twice");
   }

@@ -13,19 +13,19 @@
 
 #include "connection.h"
 #include "rings.h"
-#include "roster.h"
+#include "membership.h"
 
 namespace lane {
 
 class Moves {
  public:
   /// `peer` gives the connection with an agent.
-  Moves(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer);
+  Moves(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~Moves();
 
   /// The agent on `host` that takes care of ways between two workers, one of which is there.
-  static uint32_t agent_of(const Roster& roster, uint32_t host, uint32_t from, uint32_t to) {
-    return roster.sums_agent(host, uint64_t(from) + to);
+  static uint32_t agent_of(const Membership& membership, uint32_t host, uint32_t from, uint32_t to) {
+    return membership.sums_agent(host, uint64_t(from) + to);
   }
   /// Map a way, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
   /// host `other`.
@@ -56,7 +56,7 @@ class Moves {
   void tell(End& end, uint32_t number);
 
   const uint32_t agent_, host_;
-  const Roster& roster_;
+  const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
   std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks
   std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::moved

@@ -67,11 +67,11 @@ struct Sums::Sum {
   uint64_t size(uint32_t which) const { return std::min(piece, count - which * piece); }
 };
 
-Sums::Sums(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer)
-    : agent_(agent), host_(roster.hosts.at(agent)), roster_(roster), peer_(std::move(peer)),
-      seen_(roster.workers.at(host_), kFirst) {
-  for (uint32_t host = 0; host < roster.workers.size(); ++host) {
-    if (roster.workers[host] > 0) hosts_.push_back(host);
+Sums::Sums(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
+    : agent_(agent), host_(membership.agent_hosts.at(agent)), membership_(membership), peer_(std::move(peer)),
+      seen_(membership.worker_counts.at(host_), kFirst) {
+  for (uint32_t host = 0; host < membership.worker_counts.size(); ++host) {
+    if (membership.worker_counts[host] > 0) hosts_.push_back(host);
   }
 }
 
@@ -230,13 +230,13 @@ void Sums::send(Sum& sum, uint32_t piece, Message kind, const char* data, std::s
   message->sent = [this, kind, owner, unsent = sum.unsent] {  // until then the memory has to stay, and to stay as it is
     if (kind == Message::kTotal && --*unsent == 0) again_ = true;
   };
-  peer_(roster_.sums_agent(host, sum.number)).send(std::move(message));
+  peer_(membership_.sums_agent(host, sum.number)).send(std::move(message));
 }
 
 Sums::Sum& Sums::from_other(const Header& header, uint32_t from) {
-  const uint32_t host = roster_.hosts[from];
-  if (roster_.workers[host] == 0 || roster_.sums_agent(host, header.number) != from ||
-      roster_.sums_agent(host_, header.number) != agent_) {
+  const uint32_t host = membership_.agent_hosts[from];
+  if (membership_.worker_counts[host] == 0 || membership_.sums_agent(host, header.number) != from ||
+      membership_.sums_agent(host_, header.number) != agent_) {
     throw std::runtime_error("a sum that is not this agent's");
   }
   if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
@@ -282,7 +282,7 @@ void Sums::end(const Header& header, uint32_t from) {
   }
   Sum::Owned& owned = sum.owned[header.part];
   owned.parts.resize(hosts_.size());
-  Buffer& part = owned.parts[std::find(hosts_.begin(), hosts_.end(), roster_.hosts[from]) - hosts_.begin()];
+  Buffer& part = owned.parts[std::find(hosts_.begin(), hosts_.end(), membership_.agent_hosts[from]) - hosts_.begin()];
   if (part.size() > 0) throw std::runtime_error("a piece of a sum twice");
   part = std::move(arriving_[from]);
   ++owned.arrived;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "connection.h"
-#include "roster.h"
+#include "membership.h"
 #include "shared.h"
 
 namespace lane {
@@ -23,7 +23,7 @@ namespace lane {
 class Sums {
  public:
   /// `peer` gives the connection with an agent.
-  Sums(uint32_t agent, const Roster& roster, std::function<Connection&(uint32_t)> peer);
+  Sums(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~Sums();
 
   /// Learn where a worker of this host, by its number there, will give its values of a sum: memory that begins with a
@@ -53,7 +53,7 @@ class Sums {
   Sum& from_other(const Header& header, uint32_t from);
 
   const uint32_t agent_, host_;
-  const Roster& roster_;
+  const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
   /// Hosts that take part: those with workers.
   std::vector<uint32_t> hosts_;

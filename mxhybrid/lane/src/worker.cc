@@ -58,11 +58,11 @@ struct Worker::Table {
   std::atomic<uint32_t> overflows{0};
 };
 
-Worker::Worker(Roster roster, uint32_t host)
-    : roster_(std::move(roster)), host_(host), agents_(roster_.agents_of(host)), block_(sizeof(WorkerBlock)),
+Worker::Worker(Membership membership, uint32_t host)
+    : membership_(std::move(membership)), host_(host), agents_(membership_.agents_of(host)), block_(sizeof(WorkerBlock)),
       blocks_(agents_.size()), bells_(agents_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), waiter_, roster_.workers.at(host), [this](uint32_t agent) { ring(agent); }),
+      sums_(*block_.at<WorkerBlock>(0), waiter_, membership_.worker_counts.at(host), [this](uint32_t agent) { ring(agent); }),
       moves_(std::make_shared<WorkerMoves>(*block_.at<WorkerBlock>(0), waiter_,
                                            [this](uint32_t agent) { ring(agent); })) {}
 
@@ -90,7 +90,7 @@ int Worker::add_table(uint32_t number, const TableShape& shape) {
   made->shards.resize(shape.partitions());
   std::set<uint32_t> takers, answerers;
   for (uint32_t owner : shape.owners) {
-    const uint32_t agent = roster_.handler(host_, owner);
+    const uint32_t agent = membership_.handler(host_, owner);
     const uint32_t at = position(agent);
     made->handlers.push_back(at);
     made->owned.push_back(agent == owner);
@@ -196,7 +196,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   ++table.pushes;
   table.shared->pushed.store(table.pushes, std::memory_order_release);
   table.shared->activity.add();
-  const uint32_t workers = roster_.workers[host_];
+  const uint32_t workers = membership_.worker_counts[host_];
   for (uint32_t agent : table.takers) {
     // The one that completes a round rings.
     if (completes_round(table.sides[agent].shared->arrived, workers)) ring(agent);

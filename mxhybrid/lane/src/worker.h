@@ -26,7 +26,7 @@ enum Overflow : uint32_t {
 
 class Worker {
  public:
-  Worker(Roster roster, uint32_t host);
+  Worker(Membership membership, uint32_t host);
   ~Worker();
 
   /// The memory of the WorkerBlock, for agents.
@@ -63,12 +63,12 @@ class Worker {
   /// Dense sums.
   WorkerSums& sums() { return sums_; }
   /// The agent of this host that takes care of one, and its position among those of this host.
-  uint32_t sums_agent(uint64_t number) const { return roster_.sums_agent(host_, number); }
+  uint32_t sums_agent(uint64_t number) const { return membership_.sums_agent(host_, number); }
   uint32_t position(uint32_t agent) const;
   /// Moves between workers.
   const std::shared_ptr<WorkerMoves>& moves() { return moves_; }
   /// The agent of this host that takes care of ways to and from other hosts.
-  uint32_t ways_agent(uint32_t from, uint32_t to) const { return Moves::agent_of(roster_, host_, from, to); }
+  uint32_t ways_agent(uint32_t from, uint32_t to) const { return Moves::agent_of(membership_, host_, from, to); }
 
  private:
   struct Pull;
@@ -83,7 +83,7 @@ class Worker {
   bool is_answered(const Table& table, int ticket);
   void write(Table& table, int ticket, char* out);
 
-  const Roster roster_;
+  const Membership membership_;
   const uint32_t host_;
   const std::vector<uint32_t> agents_;  // of this host
   Memory block_;

@@ -167,7 +167,7 @@ class Other : public Inbox {
 class Hosts {
  public:
   Hosts()
-      : agent_(0, roster(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(roster(), 0) {
+      : agent_(0, membership(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(membership(), 0) {
     agent_.add_worker(0, worker_.block().descriptor());
     worker_.add_agent(0, dup(agent_.bell()), agent_.block().descriptor());
     for (uint32_t host = 1; host < kHosts; ++host) {
@@ -238,7 +238,7 @@ class Hosts {
     std::map<uint64_t, uint32_t> rings;
   };
 
-  static Roster roster() { return {{0, 1, 2}, {1, 1, 1}}; }
+  static Membership membership() { return {{0, 1, 2}, {1, 1, 1}}; }
   static TableShape shape(uint64_t rows, uint32_t width, bool halves, const std::vector<uint32_t>& owners) {
     TableShape made;
     made.rows = rows;

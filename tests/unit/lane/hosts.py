@@ -86,12 +86,12 @@ class Hosts:
         self.failures = []
         self.agent_hosts = [host for host, count in enumerate(agents) for _ in range(count)]
         self.workers_on = workers
-        roster = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
+        membership = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
         self._call = library.Call(call or (lambda *_: None))
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
-        self.agents = [lib.checked(lib.agent_new(number, *roster, self._call, self._failed))
+        self.agents = [lib.checked(lib.agent_new(number, *membership, self._call, self._failed))
                       for number in range(len(self.agent_hosts))]
-        self.workers = [(host, local, lib.checked(lib.worker_new(host, *roster)))
+        self.workers = [(host, local, lib.checked(lib.worker_new(host, *membership)))
                         for host, count in enumerate(workers) for local in range(count)]
         for number, agent in enumerate(self.agents):
             for other in range(number):

@@ -30,13 +30,13 @@ inline void check(bool fine, const char* what) {
 /// Agents have yet to be started.
 struct Job {
   Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& agents_on) {
-    for (uint32_t host = 0; host < agents_on.size(); ++host) roster.hosts.insert(roster.hosts.end(), agents_on[host], host);
-    roster.workers = workers_on;
-    for (uint32_t number = 0; number < roster.hosts.size(); ++number) {
-      agents.push_back(std::make_unique<Agent>(number, roster, [](uint32_t, uint32_t, const List&) {},
+    for (uint32_t host = 0; host < agents_on.size(); ++host) membership.agent_hosts.insert(membership.agent_hosts.end(), agents_on[host], host);
+    membership.worker_counts = workers_on;
+    for (uint32_t number = 0; number < membership.agent_hosts.size(); ++number) {
+      agents.push_back(std::make_unique<Agent>(number, membership, [](uint32_t, uint32_t, const List&) {},
                                              [](const std::string& why) { check(false, why.c_str()); }));
       for (uint32_t other = 0; other < number; ++other) {
-        if (roster.hosts[other] == roster.hosts[number]) continue;
+        if (membership.agent_hosts[other] == membership.agent_hosts[number]) continue;
         int pair[2];
         check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");
         // What is sent stays with its sender for a while, as on a slow link.
@@ -48,10 +48,10 @@ struct Job {
     }
     for (uint32_t host = 0; host < workers_on.size(); ++host) {
       for (uint32_t local = 0; local < workers_on[host]; ++local) {
-        workers.push_back(std::make_unique<Worker>(roster, host));
+        workers.push_back(std::make_unique<Worker>(membership, host));
         hosts.push_back(host);
         locals.push_back(local);
-        for (uint32_t agent : roster.agents_of(host)) {
+        for (uint32_t agent : membership.agents_of(host)) {
           agents[agent]->add_worker(local, workers.back()->block().descriptor());
           workers.back()->add_agent(agent, dup(agents[agent]->bell()), agents[agent]->block().descriptor());
         }
@@ -103,7 +103,7 @@ struct Job {
     for (auto& agent : agents) agent->add_table(number, shape);
     for (size_t i = 0; i < workers.size(); ++i) {
       const int mine = workers[i]->add_table(number, shape);
-      for (uint32_t agent : roster.agents_of(hosts[i])) {
+      for (uint32_t agent : membership.agents_of(hosts[i])) {
         agents[agent]->attach(number, locals[i], mine);
         workers[i]->attach(number, agent, agents[agent]->table_descriptor(number));
       }
@@ -117,7 +117,7 @@ struct Job {
     }
   }
 
-  Roster roster;
+  Membership membership;
   std::vector<std::unique_ptr<Agent>> agents;
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<uint32_t> hosts, locals;

@@ -12,7 +12,7 @@ from mxhybrid.base.local_sockets import connect, place_of_host
 from mxhybrid.base.peers import connect_peers
 from mxhybrid.lane import agent as lane_agent
 from mxhybrid.lane.agent import Agent
-from mxhybrid.lane.roster import Entry, Roster
+from mxhybrid.lane.membership import Endpoint, Membership
 from mxhybrid.lane.worker import Lane
 
 SECRET = 'secret'
@@ -31,16 +31,16 @@ class One:
         self.failures = []
         self.agent = Agent('127.0.0.1', SECRET, update, self.failures.append)
         with socket.create_server(('127.0.0.1', 0)) as door:
-            other = Entry('elsewhere', *door.getsockname()[:2], '')
-            self.roster = Roster([self.agent.entry, other], [place_of_host()])
+            other = Endpoint('elsewhere', *door.getsockname()[:2], '')
+            self.membership = Membership([self.agent.endpoint, other], [place_of_host()])
             meeting = threading.Thread(target=self._meet, args=(door,))
             meeting.start()
-            self.agent.connect(self.roster, 10)
+            self.agent.connect(self.membership, 10)
             meeting.join()
-        self.lane = Lane(self.roster, 0)
+        self.lane = Lane(self.membership, 0)
 
     def _meet(self, door):
-        addresses = [(entry.address, entry.port) for entry in self.roster.agents]
+        addresses = [(endpoint.address, endpoint.port) for endpoint in self.membership.agents]
         self.other = connect_peers(1, addresses, [0], door, SECRET, 10, lane_agent.PURPOSE)[0]
 
     def table(self, rows, width, owner):
@@ -103,7 +103,7 @@ def test_a_host_that_takes_nothing_is_named(caplog):
 @pytest.mark.timeout(60)
 def test_a_worker_that_takes_no_answer_is_named(caplog):
     with one() as made:
-        worker, memory = connect(made.roster.agents[0].listener), os.memfd_create('values')
+        worker, memory = connect(made.membership.agents[0].listener), os.memfd_create('values')
         os.ftruncate(memory, 1 << 16)
         worker._sock.settimeout(1)
         with pytest.raises(OSError):  # nobody reads: neither side has room any more

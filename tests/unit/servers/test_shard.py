@@ -12,7 +12,7 @@ import pytest
 from mxhybrid.base import local_sockets
 from mxhybrid.lane import worker
 from mxhybrid.lane.agent import Agent
-from mxhybrid.lane.roster import Roster
+from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
@@ -50,9 +50,9 @@ class OneShard:
     def __init__(self, dtype):
         self.failures = []
         self.agent = Agent('127.0.0.1', 'secret', self.update, self.failures.append)
-        self.roster = Roster([self.agent.entry], [local_sockets.place_of_host()])
-        self.agent.connect(self.roster, 10)
-        self.lane = Lane(self.roster, 0)
+        self.membership = Membership([self.agent.endpoint], [local_sockets.place_of_host()])
+        self.agent.connect(self.membership, 10)
+        self.lane = Lane(self.membership, 0)
         self.shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
         self.agent.add_table(0, self.shape)
         self.table = Table(dtype)
@@ -175,10 +175,10 @@ def test_who_is_of_another_user_does_not_end_the_agent(one, monkeypatch):
     turned_away = threading.Event()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: turned_away.set())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-        stranger.connect(b'\0' + here.roster.agents[0].listener.encode())
+        stranger.connect(b'\0' + here.membership.agents[0].listener.encode())
         assert turned_away.wait(10)
     monkeypatch.undo()
-    Lane(here.roster, 0).close()  # somebody who comes later is let in
+    Lane(here.membership, 0).close()  # somebody who comes later is let in
     assert here.failures == []
 
 
@@ -203,11 +203,11 @@ def test_workers_are_answered_while_another_user_connects_without_end(one, monke
     here = one()
     monkeypatch.setattr(local_sockets, '_own_peer', lambda sock: local_sockets._credentials(sock)[0] == os.getpid())
     monkeypatch.setattr(worker, '_ANSWER_S', 30.0)
-    with subprocess.Popen([sys.executable, '-c', CALLER, here.roster.agents[0].listener],
+    with subprocess.Popen([sys.executable, '-c', CALLER, here.membership.agents[0].listener],
                           stdout=subprocess.PIPE) as caller:
         try:
             assert caller.stdout.readline() == b'calling\n'
-            late = Lane(here.roster, 0)  # which meets the agent
+            late = Lane(here.membership, 0)  # which meets the agent
             for number in range(1, 20):
                 here.agent.add_table(number, here.shape)
                 here.table.index = number

@@ -7,11 +7,11 @@
 namespace lane {
 
 /// All agents and workers of a job, equal in all processes.
-struct Roster {
+struct Membership {
   /// By agent: the number of its host.
-  std::vector<uint32_t> hosts;
+  std::vector<uint32_t> agent_hosts;
   /// By host: how many workers it has.
-  std::vector<uint32_t> workers;
+  std::vector<uint32_t> worker_counts;
 
   /// Agents of a host, in order.
   std::vector<uint32_t> agents_of(uint32_t host) const;

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Sequence
 
 
-class Entry(NamedTuple):
+class Endpoint(NamedTuple):
     """How an agent is reached."""
 
     #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.place_of_host`.
@@ -16,16 +16,16 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Roster:
+class Membership:
     """The same on all agents and workers; `places` is by rank of the worker."""
 
-    agents: Sequence[Entry]
+    agents: Sequence[Endpoint]
     places: Sequence[str]
 
     @classmethod
-    def from_json(cls, agents: List[List[Any]], places: List[str]) -> 'Roster':
+    def from_json(cls, agents: List[List[Any]], places: List[str]) -> 'Membership':
         """What travelled as :meth:`as_json`."""
-        return cls([Entry(*entry) for entry in agents], places)
+        return cls([Endpoint(*endpoint) for endpoint in agents], places)
 
     def as_json(self) -> List[Any]:
         """Agents and places."""
@@ -43,10 +43,10 @@ class Roster:
         return [hosts.index(agent.place) for agent in self.agents]
 
     @property
-    def workers(self) -> List[int]:
+    def worker_counts(self) -> List[int]:
         """How many workers each host has."""
         return [list(self.places).count(host) for host in self.hosts]
 
-    def local(self, rank: int) -> int:
+    def local_rank(self, rank: int) -> int:
         """The number of a worker among those of its host."""
         return list(self.places[:rank]).count(self.places[rank])

@@ -1,0 +1,29 @@
+#include "membership.h"
+
+#include <stdexcept>
+
+namespace lane {
+namespace {
+
+uint32_t one_of(const std::vector<uint32_t>& agents, uint64_t number) {
+  if (agents.empty()) throw std::runtime_error("a host has no server");
+  return agents[number % agents.size()];
+}
+
+}  // namespace
+
+std::vector<uint32_t> Membership::agents_of(uint32_t host) const {
+  std::vector<uint32_t> found;
+  for (uint32_t agent = 0; agent < agent_hosts.size(); ++agent) {
+    if (agent_hosts[agent] == host) found.push_back(agent);
+  }
+  return found;
+}
+
+uint32_t Membership::handler(uint32_t host, uint32_t owner) const {
+  return agent_hosts.at(owner) == host ? owner : one_of(agents_of(host), owner);
+}
+
+uint32_t Membership::sums_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }
+
+}  // namespace lane
