@@ -183,18 +183,18 @@ def connect(name: str) -> Connection:
     return Connection(sock)
 
 
-def place_of_host() -> str:
+def memory_domain() -> str:
     """A name for what can share memory: equal in processes of one user that share a kernel and its Unix sockets."""
     with open('/proc/sys/kernel/random/boot_id') as handle:
         boot = handle.read().strip()
     return '%s/%d/%d' % (boot, os.stat('/proc/self/ns/net').st_ino, os.getuid())
 
 
-def user_of_place(place: str) -> str:
-    """The number of the user whose processes are in a place."""
-    return place.rpartition('/')[2]
+def user_of_domain(domain: str) -> str:
+    """The number of the user whose processes are in a memory domain."""
+    return domain.rpartition('/')[2]
 
 
-def differ_in_user(place: str, other: str) -> bool:
-    """Whether two places are of the same host, but of two users."""
-    return place != other and place.rpartition('/')[0] == other.rpartition('/')[0]
+def differ_in_user(domain: str, other: str) -> bool:
+    """Return whether two memory domains are of one host and of two users."""
+    return domain != other and domain.rpartition('/')[0] == other.rpartition('/')[0]

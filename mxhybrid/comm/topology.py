@@ -12,8 +12,8 @@ class Topology:
     hosts: Sequence[str]
     #: Where others reach the hosts.
     addresses: Sequence[str]
-    #: What can share memory: equal where it is the same, see :func:`mxhybrid.base.local_sockets.place_of_host`.
-    places: Sequence[str]
+    #: What can share memory: equal where it is the same, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    memory_domains: Sequence[str]
 
     @property
     def num_workers(self) -> int:
@@ -26,8 +26,8 @@ class Topology:
         return list(self.hosts[:self.rank]).count(self.hosts[self.rank])
 
     def groups(self, share: bool) -> List[List[int]]:
-        """Workers whose rows travel together: those of a place if they `share` memory, else each by itself."""
+        """Workers whose rows travel together: those of a memory domain if they `share` memory, else each by itself."""
         if not share:
             return [[rank] for rank in range(self.num_workers)]
-        return [[rank for rank, other in enumerate(self.places) if other == place]
-                for place in dict.fromkeys(self.places)]
+        return [[rank for rank, other in enumerate(self.memory_domains) if other == domain]
+                for domain in dict.fromkeys(self.memory_domains)]

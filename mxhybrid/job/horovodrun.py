@@ -10,7 +10,7 @@ from ..base import log
 from ..base.addresses import check_host_name, free_port, interface_address
 from ..base.errors import SettingError
 from ..base.launcher import Launch, is_local
-from ..base.local_sockets import place_of_host
+from ..base.local_sockets import memory_domain
 from ..base.sealed import Sealer
 from ..base.settings import Settings, check_equal, variable
 from ..comm.collective import Collective, load_horovod
@@ -52,17 +52,18 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     if hvd.local_size() != num_workers:
         address = interface_address(launch.interface) if launch.interface else check_host_name()
     peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
-                                 'place': place_of_host(), 'local': is_local(), 'hindrance': hindrance(settings),
-                                 'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
+                                 'memory_domain': memory_domain(), 'local': is_local(),
+                                 'hindrance': hindrance(settings), 'settings': settings.shared(),
+                                 'telemetry': telemetry.open(settings, rank)},
                                 'mxhybrid.peers')
     check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
     check_equal([peer['settings'] for peer in peers])
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
-                        [peer['place'] for peer in peers])
+                        [peer['memory_domain'] for peer in peers])
     lane = (takes_lane(settings, rank, [peer['hindrance'] for peer in peers])
-            and is_served(settings, rank, topology.places,
-                          [peer['place'] for peer in peers if peer['local_rank'] == 0]))
+            and is_served(settings, rank, topology.memory_domains,
+                          [peer['memory_domain'] for peer in peers if peer['local_rank'] == 0]))
     clients = 1 if lane else num_workers
     num_servers = settings.servers_per_host * sum(peer['local_rank'] == 0 for peer in peers)
     plan: Dict[str, Any] = {}

@@ -112,9 +112,10 @@ class Job:
         return servers
 
     def _open_lane(self, servers: ParameterServers, collective: Collective) -> None:
-        lane = servers.open_lane(self.topology.places, lambda value: collective.exchange(value, 'mxhybrid.agents'),
+        domains = self.topology.memory_domains
+        lane = servers.open_lane(domains, lambda value: collective.exchange(value, 'mxhybrid.agents'),
                                  self.settings.timeout,
-                                 lambda found: is_served(self.settings, self.rank, self.topology.places, found))
+                                 lambda found: is_served(self.settings, self.rank, domains, found))
         if lane is not None and self.settings.dense != 'horovod':
             collective.sum_by(LaneSums(lane, serves_gpus=not collective.reaches_gpus))
 

@@ -10,7 +10,7 @@ from ..base import log
 from ..base.addresses import address_towards, check_host_name, interface_of
 from ..base.errors import JobError, SettingError
 from ..base.launcher import Launch
-from ..base.local_sockets import place_of_host
+from ..base.local_sockets import memory_domain
 from ..base.settings import Settings, check_equal
 from ..comm.collective import Collective, load_horovod
 from ..comm.topology import Topology
@@ -41,7 +41,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     rank, num_workers = native.rank, native.num_workers
     log.configure(settings.log_level, 'rank %d' % rank)
     address = address_towards(*launch.scheduler)
-    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'place': place_of_host(),
+    mine: Dict[str, Any] = {'host': socket.gethostname(), 'address': address, 'memory_domain': memory_domain(),
                             'telemetry': telemetry.open(settings, rank)}
     if rank == 0:
         from horovod.runner.http.http_server import RendezvousServer
@@ -75,7 +75,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     # Not along with the addresses: the native store carries short records.
     check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
-                        [peer['place'] for peer in peers])
+                        [peer['memory_domain'] for peer in peers])
     lane = takes_lane(settings, rank, collective.exchange(hindrance(settings), 'mxhybrid.lane'))
     # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}

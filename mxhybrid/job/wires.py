@@ -2,7 +2,7 @@
 from typing import Iterable, List
 
 from ..base.errors import SettingError
-from ..base.local_sockets import differ_in_user, user_of_place
+from ..base.local_sockets import differ_in_user, user_of_domain
 from ..base.log import get_logger
 from ..base.settings import Settings, variable
 from ..lane import library
@@ -39,12 +39,12 @@ def takes_lane(settings: Settings, rank: int, hindrances: List[str]) -> bool:
     return settings.wire != 'ps-lite'
 
 
-def is_served(settings: Settings, rank: int, places: Iterable[str], servers: Iterable[str]) -> bool:
-    """Whether there is a server in every place in which workers are, so that they can share memory; as
+def is_served(settings: Settings, rank: int, domains: Iterable[str], servers: Iterable[str]) -> bool:
+    """Whether there is a server in every memory domain in which workers are, so that they can share memory; as
     :func:`takes_lane` if not.
     """
-    places, servers = list(places), list(servers)
-    lacking = [place for place in places if place not in servers]
+    domains, servers = list(domains), list(servers)
+    lacking = [domain for domain in domains if domain not in servers]
     if not lacking:
         return True
     why = 'a host has workers, but no server that they share memory with'
@@ -52,7 +52,7 @@ def is_served(settings: Settings, rank: int, places: Iterable[str], servers: Ite
         if differ_in_user(lacking[0], server):
             why = ('worker %d runs as user %s, and a server of its host as user %s, and only processes of one user '
                    'share memory. Start all processes of a host as one user'
-                   % (places.index(lacking[0]), user_of_place(lacking[0]), user_of_place(server)))
+                   % (domains.index(lacking[0]), user_of_domain(lacking[0]), user_of_domain(server)))
     refuse_lane(settings, rank, why)
     return False
 

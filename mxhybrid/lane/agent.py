@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from ..base.errors import JobError
-from ..base.local_sockets import Connection, Left, Listener, place_of_host
+from ..base.local_sockets import Connection, Left, Listener, memory_domain
 from ..base.log import get_logger
 from ..base.peers import connect_peers
 from . import library
@@ -94,7 +94,7 @@ class Agent:
     def endpoint(self) -> Endpoint:
         """How others reach it."""
         address, port = self._door.getsockname()[:2]
-        return Endpoint(place_of_host(), address, port, self._listener.name)
+        return Endpoint(memory_domain(), address, port, self._listener.name)
 
     def connect(self, membership: Membership, timeout: float) -> None:
         """Take part: meet the agents of other hosts, which do the same, and let workers in from then on."""

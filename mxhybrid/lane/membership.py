@@ -6,8 +6,8 @@ from typing import Any, List, NamedTuple, Sequence
 class Endpoint(NamedTuple):
     """How an agent is reached."""
 
-    #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.place_of_host`.
-    place: str
+    #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    memory_domain: str
     #: For other hosts.
     address: str
     port: int
@@ -17,36 +17,36 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Membership:
-    """The same on all agents and workers; `places` is by rank of the worker."""
+    """The same on all agents and workers; `memory_domains` is by rank of the worker."""
 
     agents: Sequence[Endpoint]
-    places: Sequence[str]
+    memory_domains: Sequence[str]
 
     @classmethod
-    def from_json(cls, agents: List[List[Any]], places: List[str]) -> 'Membership':
+    def from_json(cls, agents: List[List[Any]], memory_domains: List[str]) -> 'Membership':
         """What travelled as :meth:`as_json`."""
-        return cls([Endpoint(*endpoint) for endpoint in agents], places)
+        return cls([Endpoint(*endpoint) for endpoint in agents], memory_domains)
 
     def as_json(self) -> List[Any]:
-        """Agents and places."""
-        return [list(map(list, self.agents)), list(self.places)]
+        """Agents and memory domains."""
+        return [list(map(list, self.agents)), list(self.memory_domains)]
 
     @property
     def hosts(self) -> List[str]:
-        """The place of each host."""
-        return list(dict.fromkeys([*self.places, *(agent.place for agent in self.agents)]))
+        """The memory domain of each host."""
+        return list(dict.fromkeys([*self.memory_domains, *(agent.memory_domain for agent in self.agents)]))
 
     @property
     def agent_hosts(self) -> List[int]:
         """The number of each agent's host."""
         hosts = self.hosts
-        return [hosts.index(agent.place) for agent in self.agents]
+        return [hosts.index(agent.memory_domain) for agent in self.agents]
 
     @property
     def worker_counts(self) -> List[int]:
         """How many workers each host has."""
-        return [list(self.places).count(host) for host in self.hosts]
+        return [list(self.memory_domains).count(host) for host in self.hosts]
 
     def local_rank(self, rank: int) -> int:
         """The number of a worker among those of its host."""
-        return list(self.places[:rank]).count(self.places[rank])
+        return list(self.memory_domains[:rank]).count(self.memory_domains[rank])

@@ -36,8 +36,9 @@ class Ways:
     def __init__(self, lane: Lane, exchange: Exchange, timeout: float):
         self._library = library.load()
         self._lane, self.rank, self._timeout = lane, lane.rank, timeout
-        self._others = [rank for rank in range(len(lane.membership.places)) if rank != lane.rank]
-        here = [rank for rank in self._others if lane.membership.places[rank] == lane.membership.places[lane.rank]]
+        domains = lane.membership.memory_domains
+        self._others = [rank for rank in range(len(domains)) if rank != lane.rank]
+        here = [rank for rank in self._others if domains[rank] == domains[lane.rank]]
         listener = Listener()
         try:
             self._meet(here, listener, exchange(listener.name))

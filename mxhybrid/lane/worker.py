@@ -43,7 +43,7 @@ class Lane:
         self.membership, self.rank = membership, rank
         self._local = membership.local_rank(rank)
         hosts, workers = membership.agent_hosts, membership.worker_counts
-        host = membership.hosts.index(membership.places[rank])
+        host = membership.hosts.index(membership.memory_domains[rank])
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
         #: What the compiled functions know it by.
@@ -112,7 +112,7 @@ class Lane:
 
     def open_way(self, agent: int, outgoing: bool, source: int, target: int, way: int) -> None:
         """Have an agent map a way to, or from, a worker of another host; `way` is its descriptor."""
-        other = self.membership.hosts.index(self.membership.places[target if outgoing else source])
+        other = self.membership.hosts.index(self.membership.memory_domains[target if outgoing else source])
         with self._asking:
             self._agents[agent].send(['way', self._local, int(outgoing), source, target, other], way)
             self._agents[agent].receive(_ANSWER_S)

@@ -85,7 +85,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             raise
         team.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with settled_random():
-            plan = _Automatic(net, network, team, job.topology.places, job.sums if job.distributed else None).choose(
+            sums = job.sums if job.distributed else None
+            plan = _Automatic(net, network, team, job.topology.memory_domains, sums).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"

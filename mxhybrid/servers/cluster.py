@@ -85,20 +85,20 @@ class ParameterServers:
             self.client.native.push(key, mx.nd.zeros(MAILBOX_ELEMENTS, ctx=mx.cpu()))
         mx.nd.waitall()
 
-    def open_lane(self, places: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float,
+    def open_lane(self, memory_domains: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float,
                   is_served: Callable[[List[str]], bool]) -> Optional[Lane]:
-        """From now on have rows travel by the lane (collective), which is returned; `places` of the workers are by
-        rank, `exchange` gives every worker the JSON values of all.  None where servers are in places that
-        `is_served` finds too few.
+        """From now on have rows travel by the lane (collective), which is returned; `memory_domains` of the workers
+        are by rank, `exchange` gives every worker the JSON values of all.  None where servers are in memory domains
+        that `is_served` finds too few.
         """
         self.command('listen')
         agents = [self._read_endpoint(server) for server in range(self.num_servers)] if self.is_root else []
-        membership = Membership.from_json(exchange(agents)[0], list(places))
+        membership = Membership.from_json(exchange(agents)[0], list(memory_domains))
         agents, _ = membership.as_json()
-        if not is_served([agent.place for agent in membership.agents]):
+        if not is_served([agent.memory_domain for agent in membership.agents]):
             self.part()
             return None
-        self.command('connect', agents=agents, places=list(places), timeout=timeout)
+        self.command('connect', agents=agents, memory_domains=list(memory_domains), timeout=timeout)
         self.barrier()
         lane = self.link = Lane(membership, self.rank, self.trace)
         return lane

@@ -152,10 +152,10 @@ class Handler(Optimizer):
         data = np.frombuffer(struct.pack('<I', len(text)) + text, np.uint8)
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 
-    def do_connect(self, agents: List[List[Any]], places: List[str], timeout: float) -> None:
+    def do_connect(self, agents: List[List[Any]], memory_domains: List[str], timeout: float) -> None:
         """Have the agent meet all others, which are told the same."""
         assert self._agent is not None
-        self._agent.connect(Membership.from_json(agents, places), timeout)
+        self._agent.connect(Membership.from_json(agents, memory_domains), timeout)
 
     def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
                   owners: List[int]) -> None:

@@ -80,7 +80,7 @@ class Calibration:
         if not self._watch.sees_servers:
             logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
                            'lane')
-        places = job.topology.places
+        places = job.topology.memory_domains
         self._exchanges = ExchangeTimes(job, self._team, self._watch)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
@@ -157,7 +157,7 @@ class Calibration:
         hidden = any(one['hidden'] for one in found)
         self._watch.meet()
         shares = self._watch.exchange(share_of_core()) if hidden else [1.0] * len(found)
-        return hosts_of(topology.places, topology.hosts, found, [1.0] * len(found), shares), found
+        return hosts_of(topology.memory_domains, topology.hosts, found, [1.0] * len(found), shares), found
 
     def _tell_of_speeds(self, hosts: Sequence[Host]) -> None:
         for host in hosts:

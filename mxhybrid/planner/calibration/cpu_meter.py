@@ -55,7 +55,7 @@ class CoreWatch:
         self._servers = [] if lane is None else lane.local_agents
         #: Whether the servers' seconds can be seen.
         self.sees_servers = all(process_seconds(pid) > 0 for pid in self._servers) and bool(self._servers)
-        places = job.topology.places
+        places = job.topology.memory_domains
         self._share = 1.0 / list(places).count(places[job.rank])
         self._burnt = self._met = 0.0
         self._burnt = min(self._idle() for _ in range(_IDLE_ROUNDS))

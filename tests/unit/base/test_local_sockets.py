@@ -8,7 +8,7 @@ import pytest
 
 from mxhybrid.base import local_sockets
 from mxhybrid.base.errors import JobError
-from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user, place_of_host, user_of_place
+from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user, memory_domain, user_of_domain
 
 
 def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
@@ -81,9 +81,9 @@ def test_who_listens_and_lets_nobody_in_is_not_waited_for_without_end(monkeypatc
 
 
 def test_processes_of_two_users_share_no_memory(monkeypatch):
-    mine = place_of_host()
-    assert place_of_host() == mine and user_of_place(mine) == str(os.getuid()) and not differ_in_user(mine, mine)
+    mine = memory_domain()
+    assert memory_domain() == mine and user_of_domain(mine) == str(os.getuid()) and not differ_in_user(mine, mine)
     monkeypatch.setattr(os, 'getuid', lambda: 4711)
-    theirs = place_of_host()
-    assert theirs != mine and user_of_place(theirs) == '4711' and differ_in_user(mine, theirs)
+    theirs = memory_domain()
+    assert theirs != mine and user_of_domain(theirs) == '4711' and differ_in_user(mine, theirs)
     assert not differ_in_user(mine, 'another kernel/1/4711')

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from mxhybrid.base.local_sockets import connect, place_of_host
+from mxhybrid.base.local_sockets import connect, memory_domain
 from mxhybrid.base.peers import connect_peers
 from mxhybrid.lane import agent as lane_agent
 from mxhybrid.lane.agent import Agent
@@ -32,7 +32,7 @@ class One:
         self.agent = Agent('127.0.0.1', SECRET, update, self.failures.append)
         with socket.create_server(('127.0.0.1', 0)) as door:
             other = Endpoint('elsewhere', *door.getsockname()[:2], '')
-            self.membership = Membership([self.agent.endpoint, other], [place_of_host()])
+            self.membership = Membership([self.agent.endpoint, other], [memory_domain()])
             meeting = threading.Thread(target=self._meet, args=(door,))
             meeting.start()
             self.agent.connect(self.membership, 10)

@@ -50,7 +50,7 @@ class OneShard:
     def __init__(self, dtype):
         self.failures = []
         self.agent = Agent('127.0.0.1', 'secret', self.update, self.failures.append)
-        self.membership = Membership([self.agent.endpoint], [local_sockets.place_of_host()])
+        self.membership = Membership([self.agent.endpoint], [local_sockets.memory_domain()])
         self.agent.connect(self.membership, 10)
         self.lane = Lane(self.membership, 0)
         self.shape = (ROWS, WIDTH, np.dtype(dtype).name, False, [0])
