@@ -4,9 +4,9 @@ Rows, updates and what goes to other hosts are the compiled part's business, ``s
 the workers that come to share memory, and what Python has to know of the rows.
 
 Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``sum``
-(number, type and elements), each along with its memory for that, ``way`` (number of the worker, whether it leads away,
-ranks of both ends, number of the other host), and ``no sum`` (number).  The agent answers ``bell`` and ``block``,
-``table``, ``sum``, each with a descriptor, and ``way``.
+(number, type and elements), each along with its memory for that, ``channel`` (number of the worker, whether it leads
+away, ranks of both ends, number of the other host), and ``no sum`` (number).  The agent answers ``bell`` and ``block``,
+``table``, ``sum``, each with a descriptor, and ``channel``.
 """
 import ctypes
 import os
@@ -223,9 +223,9 @@ class Agent:
                     connection.tell(['sum', number], result)
                 finally:
                     os.close(result)
-            elif word == 'way':
-                self._library.checked(self._library.agent_open_way(self._handle, number, *more, descriptor))
-                connection.tell(['way'])
+            elif word == 'channel':
+                self._library.checked(self._library.agent_open_channel(self._handle, number, *more, descriptor))
+                connection.tell(['channel'])
             else:
                 self._library.checked(self._library.agent_attach(self._handle, number, more[0], descriptor))
                 result = self._library.checked(self._library.agent_table(self._handle, number))

@@ -1,5 +1,5 @@
-"""Moves of pieces of arrays between workers, compiled, ``src/worker_moves.h``: the ways on which they go, and what is
-moved.
+"""Moves of pieces of arrays between workers, compiled, ``src/worker_moves.h``: the channels on which they go, and what
+is moved.
 """
 import os
 import time
@@ -26,8 +26,8 @@ Slices = Sequence[slice]
 Exchange = Callable[[Any], List[Any]]
 
 
-class Ways:
-    """The ways between this worker and all others (collective).
+class Channels:
+    """The channels between this worker and all others (collective).
 
     Workers of a host share memory, for which they meet; the agents of two hosts carry what goes from one to the other.
     `exchange` gives every worker the values of all; whoever does not come within `timeout` seconds has failed.
@@ -47,7 +47,7 @@ class Ways:
         for rank in self._others:
             if rank not in here:
                 self._open_by_agent(rank)
-        exchange(None)  # agents know no ways that nobody has opened
+        exchange(None)  # agents know no channels that nobody has opened
 
     def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
@@ -89,10 +89,10 @@ class Ways:
 
     def _open_by_agent(self, rank: int) -> None:
         pointer, own = self._lane.pointer, self.rank
-        agent = self._library.checked(self._library.worker_ways_agent(pointer, own, rank))
-        self._lane.open_way(agent, True, own, rank,
+        agent = self._library.checked(self._library.worker_channel_agent(pointer, own, rank))
+        self._lane.open_channel(agent, True, own, rank,
                             self._library.checked(self._library.worker_open_outbox(pointer, rank, 0)))
-        self._lane.open_way(agent, False, rank, own,
+        self._lane.open_channel(agent, False, rank, own,
                             self._library.checked(self._library.worker_open_inbox(pointer, rank, 0)))
         self._library.checked(self._library.worker_link_by_agents(pointer, rank, agent))
 

@@ -110,11 +110,11 @@ class Lane:
         self._agents[agent].send(['no sum', number])
         self._library.checked(self._library.worker_drop_sum(self._handle, number))
 
-    def open_way(self, agent: int, outgoing: bool, source: int, target: int, way: int) -> None:
-        """Have an agent map a way to, or from, a worker of another host; `way` is its descriptor."""
+    def open_channel(self, agent: int, outgoing: bool, source: int, target: int, channel: int) -> None:
+        """Have an agent map a channel to, or from, a worker of another host; `channel` is its descriptor."""
         other = self.membership.hosts.index(self.membership.memory_domains[target if outgoing else source])
         with self._asking:
-            self._agents[agent].send(['way', self._local, int(outgoing), source, target, other], way)
+            self._agents[agent].send(['channel', self._local, int(outgoing), source, target, other], channel)
             self._agents[agent].receive(_ANSWER_S)
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:

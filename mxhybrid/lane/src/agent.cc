@@ -36,7 +36,7 @@ Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
       block_(sizeof(AgentBlock)),
       workers_(membership_.worker_counts.at(host_)),
       sums_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
-      moves_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
+      relay_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
@@ -140,9 +140,9 @@ void Agent::drop_sum(uint64_t number) {
   sums_.drop(number);
 }
 
-void Agent::open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
+void Agent::open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
-  moves_.open(worker, outgoing, from, to, other, descriptor);
+  relay_.open(worker, outgoing, from, to, other, descriptor);
 }
 
 const std::shared_ptr<Agent::Table>& Agent::shared_table(uint32_t number) {
@@ -315,7 +315,7 @@ void Agent::hear(Peer& peer) {
 }
 
 bool Agent::has_work() {
-  if (sums_.has_work(workers_) || moves_.has_work(workers_)) return true;
+  if (sums_.has_work(workers_) || relay_.has_work(workers_)) return true;
   for (auto& each : tables_) {
     for (Side& side : each.second->sides) {
       if (side.shared != nullptr && side.shared->activity.load() != side.activity) return true;
@@ -332,7 +332,7 @@ void Agent::notify() {
 }
 
 bool Agent::progress() {
-  moves_.progress(workers_);
+  relay_.progress(workers_);
   bool news = sums_.progress(workers_);
   for (auto& each : tables_) news = progress(*each.second) || news;
   return news;

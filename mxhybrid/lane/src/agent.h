@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "connection.h"
-#include "moves.h"
+#include "channel_relay.h"
 #include "membership.h"
 #include "rows.h"
 #include "sums.h"
@@ -58,8 +58,8 @@ class Agent {
   /// See Sums.
   int open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
   void drop_sum(uint64_t number);
-  /// See Moves.
-  void open_way(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
+  /// See ChannelRelay.
+  void open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
   /// The rows of a partition that this agent owns.
   char* shard(uint32_t number, uint32_t part);
@@ -134,7 +134,7 @@ class Agent {
   std::vector<Memory> workers_;  // WorkerBlocks
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Sums sums_;
-  Moves moves_;
+  ChannelRelay relay_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t questions_ = 0;
   std::atomic<bool> closing_{false};

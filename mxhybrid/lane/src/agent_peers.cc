@@ -9,7 +9,7 @@ namespace lane {
 void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.begin(header, number, pieces);
-  if (header.kind == Message::kMove || header.kind == Message::kTaken) return agent.moves_.begin(header, number, pieces);
+  if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) return agent.relay_.begin(header, number, pieces);
   auto& stays = about[priority_of(header.kind)];
   stays = agent.shared_table(header.table);
   Table& table = *stays;
@@ -73,8 +73,8 @@ void Agent::Peer::end(const Header& header) {
     return;
   }
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.end(header, number);
-  if (header.kind == Message::kMove || header.kind == Message::kTaken) {
-    return agent.moves_.end(header, number, agent.workers_);
+  if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
+    return agent.relay_.end(header, number, agent.workers_);
   }
   const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
   Table& table = *stayed;

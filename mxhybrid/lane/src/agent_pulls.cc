@@ -44,9 +44,9 @@ bool Agent::take_pulls(Table& table) {
     }
     table.pulls.erase(table.pulls.begin() + i);
   }
-  if (table.crowded && !any_waits) {
-    table.crowded = false;
-    table.shared->crowded.store(0);
+  if (table.pull_waiting && !any_waits) {
+    table.pull_waiting = false;
+    table.shared->pull_waiting.store(0);
   }
   return finish_pulls(table);
 }
@@ -62,9 +62,9 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
   if (flags & kExact) {
-    if (!table.crowded) {  // before this looks at what was released: a ticket that is given back later rings
-      table.crowded = true;
-      table.shared->crowded.store(1);
+    if (!table.pull_waiting) {  // before this looks at what was released: a ticket that is given back later rings
+      table.pull_waiting = true;
+      table.shared->pull_waiting.store(1);
     }
     // Room that was set aside is free again once nobody reads it.
     auto& beside = table.beside;

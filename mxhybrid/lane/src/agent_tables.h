@@ -119,7 +119,7 @@ struct Agent::Table {
   uint32_t used = 0, used_before = 0;
   uint32_t aside = 0;
   std::vector<Pull> beside;  // pulls that use rows set aside
-  bool crowded = false;      // as `shared` says
+  bool pull_waiting = false;      // as `shared` says
 
   std::deque<Pull> pulls;       // to be taken
   std::vector<Pull> under_way;  // to be answered

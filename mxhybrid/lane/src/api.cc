@@ -170,10 +170,10 @@ int lane_agent_open_sum(void* agent, uint64_t number, uint32_t worker, uint32_t 
     return static_cast<Agent*>(agent)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
   }, -1);
 }
-int lane_agent_open_way(void* agent, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
+int lane_agent_open_channel(void* agent, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
                        int descriptor) {
   return guarded([&] {
-    static_cast<Agent*>(agent)->open_way(worker, outgoing != 0, from, to, other, descriptor);
+    static_cast<Agent*>(agent)->open_channel(worker, outgoing != 0, from, to, other, descriptor);
     return 0;
   }, -1);
 }
@@ -356,22 +356,22 @@ void lane_sum_begin(void*, void* on_complete, void* sum) {
 
 // ------------------------------------------------------------------------------------------------------------ moves
 
-/// Returns the descriptor of the way from a worker to this one.
+/// Returns the descriptor of the channel from a worker to this one.
 int lane_worker_open_inbox(void* worker, uint32_t rank, uint64_t room) {
   return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_inbox(rank, room); }, -1);
 }
-/// Returns the descriptor of the way to a worker of another host.
+/// Returns the descriptor of the channel to a worker of another host.
 int lane_worker_open_outbox(void* worker, uint32_t rank, uint64_t room) {
   return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_outbox(rank, room); }, -1);
 }
 int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
   return guarded([&] { static_cast<Worker*>(worker)->moves()->link(rank, inbox, block); return 0; }, -1);
 }
-/// The agent of the worker's host that takes care of ways between two ranks.
-int lane_worker_ways_agent(void* worker, uint32_t from, uint32_t to) {
-  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->ways_agent(from, to)); }, -1);
+/// The agent of the worker's host that takes care of channels between two ranks.
+int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->channel_agent(from, to)); }, -1);
 }
-/// Both ways to and from a worker of another host, which agents have mapped.
+/// Both channels to and from a worker of another host, which agents have mapped.
 int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);

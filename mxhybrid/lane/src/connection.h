@@ -31,15 +31,15 @@ enum class Message : uint8_t {
   kPart = 5,
   kTotal = 6,
   /// Bytes of a ring between two workers, and how many of them were taken.
-  kMove = 7,
-  kTaken = 8,
+  kRingData = 7,
+  kRingCredit = 8,
 };
-static_assert(static_cast<int>(Message::kTaken) + 1 == kMessages, "each kind is counted");
+static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessages, "each kind is counted");
 
 /// Streams, the most urgent one first; while answers are to be sent, the last one goes before dense sums.
 enum Priority : uint32_t {
-  /// Moves between workers: forward and backward wait for them.
-  kMoves = 0,
+  /// Transfers between workers: forward and backward wait for them.
+  kTransfers = 0,
   /// Dense sums.
   kUrgent = 1,
   kQuestions = 2,
@@ -51,7 +51,7 @@ enum Priority : uint32_t {
 
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
 inline Priority priority_of(Message kind) {
-  if (kind == Message::kMove || kind == Message::kTaken) return kMoves;
+  if (kind == Message::kRingData || kind == Message::kRingCredit) return kTransfers;
   if (kind == Message::kPart || kind == Message::kTotal) return kUrgent;
   return kind == Message::kPull ? kQuestions : kRowsInOrder;
 }

@@ -39,10 +39,10 @@ std::vector<int> factored(const std::vector<AverageOperator::Average>& averages)
   return found;
 }
 
-Channels channels_of(const ArrayOperator::Shape& shape, size_t axis) {
-  Channels found = {1, shape.at(axis), 1};
-  for (size_t i = 0; i < axis; ++i) found.before *= shape[i];
-  for (size_t i = axis + 1; i < shape.size(); ++i) found.behind *= shape[i];
+NormShape norm_shape_of(const ArrayOperator::Shape& shape, size_t axis) {
+  NormShape found = {1, shape.at(axis), 1};
+  for (size_t i = 0; i < axis; ++i) found.outer *= shape[i];
+  for (size_t i = axis + 1; i < shape.size(); ++i) found.inner *= shape[i];
   return found;
 }
 
@@ -129,15 +129,15 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
 }
 
 MomentsOperator::MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays)
-    : ArrayOperator({shape}, {{1, 2, shape.at(axis)}}, {{0}, {0}}, arrays), channels_(channels_of(shape, axis)) {}
+    : ArrayOperator({shape}, {{1, 2, shape.at(axis)}}, {{0}, {0}}, arrays), norm_shape_(norm_shape_of(shape, axis)) {}
 
 void MomentsOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
-  compute_moments(channels_, inputs[0], outputs[0]);
+  compute_moments(norm_shape_, inputs[0], outputs[0]);
 }
 
 void MomentsOperator::backward(const Arrays& output_gradients, const Arrays& inputs, const Arrays& outputs,
                                const Arrays& input_gradients) const {
-  moments_gradient(channels_, inputs[0], outputs[0], output_gradients[0], input_gradients[0]);
+  moments_gradient(norm_shape_, inputs[0], outputs[0], output_gradients[0], input_gradients[0]);
 }
 
 JointOperator::JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays)

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bundle.h"
-#include "channel_kernels.h"
+#include "moment_kernels.h"
 #include "exchange_operator.h"
 
 namespace lane {
@@ -61,7 +61,7 @@ class MomentsOperator : public ArrayOperator {
                 const Arrays& input_gradients) const override;
 
  private:
-  const Channels channels_;
+  const NormShape norm_shape_;
 };
 
 /// Takes moments of several parts, of (parts, 2, channels), and gamma and beta; gives scale and shift of each channel, and

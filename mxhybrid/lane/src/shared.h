@@ -7,9 +7,9 @@
 // Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
 // written by one side, with release order after whatever it announces, and read by the other with acquire order.
 //
-// A process that is about to sleep says so (`asleep`, `sleepers`, `crowded`, `hungry`) and then looks once more; the
+// A process that is about to sleep says so (`asleep`, `sleepers`, `pull_waiting`, `reader_waiting`, `writer_waiting`) and then looks once more; the
 // other side changes something and then looks whether anybody sleeps.  One of them has to see what the other stored, so
-// all four are sequentially consistent: a load with acquire order may be made before the store that precedes it.
+// all of them are sequentially consistent: a load with acquire order may be made before the store that precedes it.
 #pragma once
 
 #include <atomic>
@@ -135,7 +135,7 @@ struct AgentTable {
   /// Workers count themselves with each push: the one that makes a round complete rings.
   alignas(64) Arrivals arrived;
   /// 1 while a pull waits for room beside the cache: who gives a ticket back has to ring then.
-  alignas(64) Flag crowded;
+  alignas(64) Flag pull_waiting;
 };
 
 /// Where things are in the memory of an agent for a table.
@@ -161,8 +161,8 @@ struct WorkerBlock {
   alignas(64) Flag sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
   alignas(64) Counter given;
-  /// The worker adds 1 whenever agents have to look at its ways to and from other hosts, see rings.h.
-  alignas(64) Counter moved;
+  /// The worker adds 1 whenever agents have to look at its channels to and from other hosts, see channel.h.
+  alignas(64) Counter channel_changes;
 };
 
 enum TicketFlags : uint32_t {

@@ -317,7 +317,7 @@ void Worker::write(Table& table, int ticket, char* out) {
   if (overflow) table.overflows |= kPulledOverflow;
   table.shared->tickets[ticket].released.store(pull.asked);
   for (uint32_t agent : table.answerers) {
-    if (!(pull.flags & kExact) || !table.sides[agent].shared->crowded.load()) continue;
+    if (!(pull.flags & kExact) || !table.sides[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
     ring(agent);
   }

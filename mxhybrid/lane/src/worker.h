@@ -65,10 +65,10 @@ class Worker {
   /// The agent of this host that takes care of one, and its position among those of this host.
   uint32_t sums_agent(uint64_t number) const { return membership_.sums_agent(host_, number); }
   uint32_t position(uint32_t agent) const;
-  /// Moves between workers.
+  /// Transfers between workers.
   const std::shared_ptr<WorkerMoves>& moves() { return moves_; }
-  /// The agent of this host that takes care of ways to and from other hosts.
-  uint32_t ways_agent(uint32_t from, uint32_t to) const { return Moves::agent_of(membership_, host_, from, to); }
+  /// The agent of this host that takes care of channels to and from other hosts.
+  uint32_t channel_agent(uint32_t from, uint32_t to) const { return ChannelRelay::agent_of(membership_, host_, from, to); }
 
  private:
   struct Pull;

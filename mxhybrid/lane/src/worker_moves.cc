@@ -15,21 +15,21 @@ constexpr size_t kChunk = 128 << 10;
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------------- ways
+// ------------------------------------------------------------------------------------------------------------- channels
 
 int WorkerMoves::open_inbox(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].in;
-  if (place) throw std::runtime_error("a way is opened twice");
-  place = std::make_unique<Way>(room ? room : kRoom);
+  if (place) throw std::runtime_error("a channel is opened twice");
+  place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
   return place->memory().descriptor();
 }
 
 int WorkerMoves::open_outbox(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].out;
-  if (place) throw std::runtime_error("a way is opened twice");
-  place = std::make_unique<Way>(room ? room : kRoom);
+  if (place) throw std::runtime_error("a channel is opened twice");
+  place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
   return place->memory().descriptor();
 }
 
@@ -37,7 +37,7 @@ void WorkerMoves::link(uint32_t rank, int inbox, int block) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
   if (made.linked || !made.in || made.out) throw std::runtime_error("workers are linked twice, or not at all");
-  made.out = std::make_unique<Way>(Way::of(inbox));
+  made.out = std::make_unique<Channel>(Channel::map(inbox));
   made.block = Memory(block, sizeof(WorkerBlock));
   made.in->memory().close_descriptor();
   made.linked = true;
@@ -62,28 +62,28 @@ WorkerMoves::Link& WorkerMoves::link(uint32_t rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = links_.find(rank);
   if (found == links_.end() || !found->second.linked) {
-    throw std::runtime_error("no way to worker " + std::to_string(rank));
+    throw std::runtime_error("no channel to worker " + std::to_string(rank));
   }
   return found->second;
 }
 
 void WorkerMoves::written(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
-    if (link.out->head().hungry.load() && link.out->head().hungry.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
+    if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.out->mark(ring, block_.moved.load());
-  block_.moved.add();
+  link.out->mark(ring, block_.channel_changes.load());
+  block_.channel_changes.add();
   ring_(link.agent);
 }
 
 void WorkerMoves::taken(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
-    if (link.in->head().crowded.load() && link.in->head().crowded.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
+    if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.in->mark(ring, block_.moved.load());
-  block_.moved.add();
+  link.in->mark(ring, block_.channel_changes.load());
+  block_.channel_changes.add();
   ring_(link.agent);
 }
 
@@ -193,18 +193,18 @@ bool Move::ended() const {
 
 void Move::wait_for_others() {
   for (auto& [rank, to] : sends_) {
-    if (!to.ended()) to.link->out->head().crowded.store(1);
+    if (!to.ended()) to.link->out->header().writer_waiting.store(1);
   }
   if (adds_) {
     // Whatever comes from others waits until its turn in the sum comes.
-    if (added_ < addends_.size() && addends_[added_]) addends_[added_]->link->in->head().hungry.store(1);
+    if (added_ < addends_.size() && addends_[added_]) addends_[added_]->link->in->header().reader_waiting.store(1);
     return;
   }
   // What fits into its ring needs nobody: it is enough to be woken for one of them, and to find most others there then.
   bool any = false;
   for (auto& [rank, from] : receives_) {
     if (from.ended() || (any && from.padded <= kChunk)) continue;
-    from.link->in->head().hungry.store(1);
+    from.link->in->header().reader_waiting.store(1);
     any = any || from.padded <= kChunk;
   }
 }
@@ -282,7 +282,7 @@ void Move::each(Stream& stream, size_t count, size_t position, size_t capacity, 
 
 bool Move::give(Stream& to) {
   if (to.ended()) return false;
-  RingHead& ring = to.link->out->ring(to.ring);
+  RingHeader& ring = to.link->out->ring(to.ring);
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
   const uint32_t used = written - ring.taken.load();
   if (used > capacity) throw std::runtime_error("more was taken than was given");
@@ -299,14 +299,14 @@ bool Move::give(Stream& to) {
 
 bool Move::take(Stream& from, Apply apply) {
   if (from.ended()) return false;
-  Way& way = *from.link->in;
-  if (from.ring == kMostRings) {
-    from.ring = way.find(tag_);
-    if (from.ring == kMostRings) return false;
-    from.data = way.data(from.ring);
-    from.told = way.ring(from.ring).taken.load();
+  Channel& channel = *from.link->in;
+  if (from.ring == kMaxRings) {
+    from.ring = channel.find(tag_);
+    if (from.ring == kMaxRings) return false;
+    from.data = channel.data(from.ring);
+    from.told = channel.ring(from.ring).taken.load();
   }
-  RingHead& ring = way.ring(from.ring);
+  RingHeader& ring = channel.ring(from.ring);
   const uint32_t capacity = ring.capacity, taken = ring.taken.load(std::memory_order_relaxed);
   const uint32_t there = ring.written.load() - taken;
   if (there > capacity) throw std::runtime_error("more was given than there is room for");

@@ -13,27 +13,27 @@
 #include <vector>
 
 #include "box.h"
-#include "rings.h"
+#include "channel.h"
 #include "waiter.h"
 
 namespace lane {
 
 class Move;
 
-/// Ways between this worker and others.
+/// Channels between this worker and others.
 class WorkerMoves {
  public:
   /// With the worker's block, and what rings an agent of its host, by its position.
   WorkerMoves(WorkerBlock& block, Waiter& waiter, std::function<void(uint32_t)> ring)
       : block_(block), waiter_(waiter), ring_(std::move(ring)) {}
 
-  /// Make the way from a worker of any host to this one; its memory, which is kept until the way is linked.
+  /// Make the channel from a worker of any host to this one; its memory, which is kept until the channel is linked.
   int open_inbox(uint32_t rank, size_t room);
-  /// Make the way from this worker to one of another host; likewise.
+  /// Make the channel from this worker to one of another host; likewise.
   int open_outbox(uint32_t rank, size_t room);
   /// Link with a worker of this host: the memory of its inbox for this worker, and of its WorkerBlock.
   void link(uint32_t rank, int inbox, int block);
-  /// Link with a worker of another host, both ways to and from which the agent at that position has mapped.
+  /// Link with a worker of another host, both channels to and from which the agent at that position has mapped.
   void link_by_agent(uint32_t rank, uint32_t agent);
   /// The worker ends, before its moves may.
   void close();
@@ -42,7 +42,7 @@ class WorkerMoves {
   friend class Move;
 
   struct Link {
-    std::unique_ptr<Way> in, out;
+    std::unique_ptr<Channel> in, out;
     Memory block;       // of a worker of this host
     uint32_t agent = 0;  // that leads to another host
     bool linked = false;
@@ -55,7 +55,7 @@ class WorkerMoves {
   WorkerBlock& block_;
   Waiter& waiter_;
   const std::function<void(uint32_t)> ring_;
-  std::mutex mutex_;  // of what follows, and of the rings of ways
+  std::mutex mutex_;  // of what follows, and of the rings of channels
   std::map<uint32_t, Link> links_;
   bool closed_ = false;
 };
@@ -95,7 +95,7 @@ class Move : public std::enable_shared_from_this<Move> {
     size_t bytes = 0;
     size_t padded = 0;  // those of a use in the ring, so that the next one, of any type, begins aligned
     WorkerMoves::Link* link = nullptr;
-    uint32_t ring = kMostRings;
+    uint32_t ring = kMaxRings;
     char* data = nullptr;
     // Of the use at hand: bytes that were copied; the box at which that is, and where that begins.
     size_t done = 0, box = 0, start = 0;

@@ -6,17 +6,17 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
-from ...lane.moves import Passage, Ways
+from ...lane.moves import Channels, Passage
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, without
 from .exchange import Exchange, Move, Slices
 
 
 class LaneTransport:
-    """Moves arrays by the ways of this worker, as operations of MXNet's engine that nobody waits for."""
+    """Moves arrays by the channels of this worker, as operations of MXNet's engine that nobody waits for."""
 
-    def __init__(self, ways: Ways):
-        self._ways = ways
+    def __init__(self, channels: Channels):
+        self._channels = channels
         self._passages: Dict[int, Passage] = {}
         # Where backward passes of two calls meet, threads of MXNet come with one move at the same time: of a second
         # passage with its tag nobody would find what it sends.
@@ -59,7 +59,7 @@ class LaneTransport:
 
     def _new_passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
                      target: Optional[Tuple[int, ...]]) -> Passage:
-        self._passages[move.tag] = passage_of(self._ways, move, dtype, source, target)
+        self._passages[move.tag] = passage_of(self._channels, move, dtype, source, target)
         return self._passages[move.tag]
 
     def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
@@ -72,10 +72,10 @@ class LaneTransport:
         return ExchangeOperator(forward, backward, source, target)
 
 
-def passage_of(ways: Ways, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
+def passage_of(channels: Channels, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
                target: Optional[Tuple[int, ...]]) -> Passage:
     """A move of arrays of these shapes, described to the lane."""
-    made = ways.passage(move.tag, dtype, source, target, move.adds)
+    made = channels.passage(move.tag, dtype, source, target, move.adds)
     for rank, where in move.sends:
         made.send(rank, where)
     for rank, where in move.receives:

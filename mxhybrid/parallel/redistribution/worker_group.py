@@ -10,7 +10,7 @@ from ...base.errors import InputError
 from ...base.peers import connect_peers
 from ...base.sealed import new_secret
 from ...job.job import Job
-from ...lane.moves import Ways
+from ...lane.moves import Channels
 from .exchange import Exchange
 from .exchange_op import ExchangeNode, MailTransport, Transport
 from .lane_transport import LaneTransport
@@ -93,8 +93,8 @@ class Team:
         if self._transport is None:
             lane = None if self._job.servers is None else self._job.servers.lane
             if lane is not None:
-                exchange = functools.partial(self._collective.exchange, name=_NAME + 'ways')
-                self._transport = LaneTransport(Ways(lane, exchange, self._job.settings.timeout))
+                exchange = functools.partial(self._collective.exchange, name=_NAME + 'channels')
+                self._transport = LaneTransport(Channels(lane, exchange, self._job.settings.timeout))
             else:
                 self._mail = Mail(self.rank, self._connect() if self.size > 1 else {}, self._fails)
                 self._transport = MailTransport(self._mail)

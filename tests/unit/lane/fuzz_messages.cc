@@ -30,8 +30,8 @@ constexpr uint32_t kHosts = 3;
 constexpr size_t kFragment = 1 << 16;
 /// Of this size and more, fragments come in two parts.
 constexpr size_t kLarge = 1 << 14;
-/// Bytes of all rings of a way: a few fit.
-constexpr size_t kRoomOfWays = 1 << 14;
+/// Bytes of all rings of a channel: a few fit.
+constexpr size_t kChannelBytes = 1 << 14;
 /// Turns after which an agent has done all that it can.
 constexpr int kTurns = 8;
 
@@ -150,9 +150,9 @@ class Other : public Inbox {
       case Message::kPush: return header.count * (sizeof(int32_t) + rows[table].first);
       case Message::kPull: return header.count * sizeof(int32_t);
       case Message::kRows: return header.count * (header.flags & kExact ? rows[table].second : rows[table].first);
-      case Message::kMove: return header.count;
+      case Message::kRingData: return header.count;
       case Message::kBye:
-      case Message::kTaken: return 0;
+      case Message::kRingCredit: return 0;
       default: return header.count * size_of(static_cast<Dtype>(header.flags));
     }
   }
@@ -176,8 +176,8 @@ class Hosts {
       agent_.connect(host, pair[0]);
       others_.push_back(std::make_unique<Other>(pair[1]));
       links_.emplace_back(new Link);
-      agent_.open_way(0, false, host, 0, host, links_.back()->in.memory().descriptor());
-      agent_.open_way(0, true, 0, host, host, links_.back()->out.memory().descriptor());
+      agent_.open_channel(0, false, host, 0, host, links_.back()->in.memory().descriptor());
+      agent_.open_channel(0, true, 0, host, host, links_.back()->out.memory().descriptor());
     }
     tables_.resize(3);
     tables_[0].shape = shape(20, 2, false, {0, 1, 2, 0});
@@ -232,9 +232,9 @@ class Hosts {
     bool under_way() const { return given.mapped() && total.at<SumTotal>(0)->done.load() != rounds; }
   };
 
-  /// The honest worker's ways from and to the one of another host, and the rings by tag.
+  /// The honest worker's channels from and to the one of another host, and the rings by tag.
   struct Link {
-    Way in{kRoomOfWays}, out{kRoomOfWays};
+    Channel in{kChannelBytes}, out{kChannelBytes};
     std::map<uint64_t, uint32_t> rings;
   };
 
@@ -338,20 +338,20 @@ class Hosts {
         header.kind = Message::kBye;
         break;
       case kAMove:
-        header.kind = Message::kMove;
-        header.flags = static_cast<uint8_t>(kSmallestRing + part);
+        header.kind = Message::kRingData;
+        header.flags = static_cast<uint8_t>(kMinRingLog2 + part);
         header.table = from;
         header.part = 0;
         header.number = which;
         values = count;
-        proper = kMoves;
+        proper = kTransfers;
         break;
       case kATaken:
-        header.kind = Message::kTaken;
+        header.kind = Message::kRingCredit;
         header.table = 0;
         header.part = from;
         header.number = 0;
-        proper = kMoves;
+        proper = kTransfers;
         break;
       default: {
         const uint64_t piece = sum.number == 7 ? 8192 : sum.count;
@@ -442,7 +442,7 @@ class Hosts {
     const uint32_t bytes = reader.byte();
     const auto [found, is_new] = link.rings.try_emplace(tag, 0);
     if (is_new) found->second = link.out.open(tag, 1);
-    RingHead& ring = link.out.ring(found->second);
+    RingHeader& ring = link.out.ring(found->second);
     const uint32_t written = ring.written.load(), used = written - ring.taken.load();
     check(used <= ring.capacity, "more was taken than was given");
     if (used == 0 && !is_new) ++results;
@@ -451,8 +451,8 @@ class Hosts {
     changed(link.out, found->second);
   }
   void take_bytes(Link& link) {
-    for (uint32_t number = 0; number < link.in.head().rings.load(); ++number) {
-      RingHead& ring = link.in.ring(number);
+    for (uint32_t number = 0; number < link.in.header().rings.load(); ++number) {
+      RingHeader& ring = link.in.ring(number);
       if (ring.capacity == 0) continue;
       check(link.in.data(number) != nullptr, "a ring that is nowhere");
       const uint32_t written = ring.written.load(), there = written - ring.taken.load();
@@ -463,9 +463,9 @@ class Hosts {
       changed(link.in, number);
     }
   }
-  void changed(Way& way, uint32_t ring) {
-    way.mark(ring, worker_.block().at<WorkerBlock>(0)->moved.load());
-    worker_.block().at<WorkerBlock>(0)->moved.add();
+  void changed(Channel& channel, uint32_t ring) {
+    channel.mark(ring, worker_.block().at<WorkerBlock>(0)->channel_changes.load());
+    worker_.block().at<WorkerBlock>(0)->channel_changes.add();
   }
   void reopen(OpenSum& sum) {
     if (!sum.given.mapped() || sum.under_way()) return;
@@ -567,7 +567,7 @@ std::vector<Case> cases() {
        repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 2)},
       {"moves", "", 3,
        joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {5, 1, 9, 1}), step(kTakeBytes, 1),
-               say(kAMove, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kTakeBytes, 1), step(kGoOn, 1, {kMoves, 255}),
+               say(kAMove, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kTakeBytes, 1), step(kGoOn, 1, {kTransfers, 255}),
                step(kTakeBytes, 1)})},
       {"moves of this host's", "", 2,
        joined({step(kGiveBytes, 1, {2, 200}), step(kGiveBytes, 2, {3, 100}), say(kATaken, 1, {0, 0, 200, 0}),

@@ -222,7 +222,7 @@ class Hosts:
         return list(counts[:9]), list(counts[9:])
 
     def link(self, room=1 << 26):
-        """Open the ways between all workers, of whose rings each has `room` bytes."""
+        """Open the channels between all workers, of whose rings each has `room` bytes."""
         for rank, (host, local, worker) in enumerate(self.workers):
             for other, (their_host, _, _) in enumerate(self.workers):
                 if other == rank:
@@ -231,16 +231,16 @@ class Hosts:
                 if their_host == host:
                     self._inboxes[other, rank] = os.dup(inbox)
                     continue
-                agent = self.agents[lib.checked(lib.worker_ways_agent(worker, rank, other))]
-                lib.checked(lib.agent_open_way(agent, local, 0, other, rank, their_host, inbox))
+                agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
+                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, their_host, inbox))
                 outbox = lib.checked(lib.worker_open_outbox(worker, other, room))
-                lib.checked(lib.agent_open_way(agent, local, 1, rank, other, their_host, outbox))
+                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, their_host, outbox))
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (their_host, _, their_worker) in enumerate(self.workers):
                 if other == rank:
                     continue
                 if their_host != host:
-                    lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_ways_agent(worker, rank, other)))
+                    lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other)))
                     continue
                 inbox = self._inboxes.pop((rank, other))
                 lib.checked(lib.worker_link(worker, other, inbox, lib.worker_block(their_worker)))

@@ -69,28 +69,28 @@ struct Job {
     }
   }
 
-  /// Ways between all workers.
+  /// Channels between all workers.
   void link() {
-    constexpr size_t kRoomOfTests = 1 << 25;
+    constexpr size_t kRingBytes = 1 << 25;
     std::vector<std::vector<int>> inboxes(workers.size(), std::vector<int>(workers.size(), -1));
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
-        const int inbox = workers[me]->moves()->open_inbox(other, kRoomOfTests);
+        const int inbox = workers[me]->moves()->open_inbox(other, kRingBytes);
         if (hosts[other] == hosts[me]) {
           inboxes[me][other] = dup(inbox);
           continue;
         }
-        Agent& agent = *agents[workers[me]->ways_agent(me, other)];
-        agent.open_way(locals[me], false, other, me, hosts[other], inbox);
-        agent.open_way(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRoomOfTests));
+        Agent& agent = *agents[workers[me]->channel_agent(me, other)];
+        agent.open_channel(locals[me], false, other, me, hosts[other], inbox);
+        agent.open_channel(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRingBytes));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
         if (hosts[other] != hosts[me]) {
-          workers[me]->moves()->link_by_agent(other, workers[me]->position(workers[me]->ways_agent(me, other)));
+          workers[me]->moves()->link_by_agent(other, workers[me]->position(workers[me]->channel_agent(me, other)));
           continue;
         }
         workers[me]->moves()->link(other, inboxes[other][me], workers[other]->block().descriptor());

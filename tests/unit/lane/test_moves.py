@@ -27,8 +27,8 @@ DTYPES = FLOATS + ['int8', 'uint8', 'int32', 'int64', 'bool']
 RANKS = 3
 
 
-class Ways:
-    """What passage_of() asks of the ways of a worker."""
+class Channels:
+    """What passage_of() asks of the channels of a worker."""
 
     def __init__(self, job, rank):
         self._worker, self._rank = job.workers[rank][2], rank
@@ -74,7 +74,7 @@ def by_lane(job, moves, sources, targets, times=1):
     passages = []
     for rank, (move, source, target) in enumerate(zip(moves, sources, targets)):
         dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
-        passages.append(passage_of(Ways(job, rank), move, dtype, None if source is None else source.shape,
+        passages.append(passage_of(Channels(job, rank), move, dtype, None if source is None else source.shape,
                                    None if target is None else target.shape))
     for _ in range(times):
         for target in targets:
@@ -130,10 +130,10 @@ def test_what_the_carrier_of_python_gives(job, mails, two, dtype, one_answers, s
     exchanges = [Exchange(number, rank, have, wanted, np.dtype(dtype), fill=float(seed % 3), one_answers=one_answers)
                  for rank in range(RANKS)]
     shapes = [exchange.shapes for exchange in exchanges]
-    ways = [([one.forward for one in exchanges], [here for here, _ in shapes], [there for _, there in shapes])]
+    directions = [([one.forward for one in exchanges], [here for here, _ in shapes], [there for _, there in shapes])]
     if dtype in FLOATS:
-        ways.append(([one.backward for one in exchanges], ways[0][2], ways[0][1]))
-    for moves, given_shapes, taken_shapes in ways:
+        directions.append(([one.backward for one in exchanges], directions[0][2], directions[0][1]))
+    for moves, given_shapes, taken_shapes in directions:
         sources = [values(random, shape, dtype) for shape in given_shapes]
         expected = by_mail(mails, moves, sources, [empty(shape, dtype) for shape in taken_shapes])
         found = by_lane(job, moves, sources, [empty(shape, dtype) for shape in taken_shapes], times=2)
@@ -148,7 +148,8 @@ def swap(job, count, dtype='float32', adds=False):
     number = next(_tags)
     exchanges = [Exchange(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
                  for rank in range(RANKS)]
-    return [passage_of(Ways(job, rank), one.forward, dtype, (count,), (count,)) for rank, one in enumerate(exchanges)]
+    return [passage_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
+            for rank, one in enumerate(exchanges)]
 
 
 #: A ring has 256 bytes to 1 MB; messages between hosts 256 KB at most.
@@ -170,8 +171,8 @@ def one_way(job, giver, taker, count):
     number = next(_tags)
     exchanges = [Exchange(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
                  for rank in (giver, taker)]
-    return (passage_of(Ways(job, giver), exchanges[0].forward, 'f4', (count,), None),
-            passage_of(Ways(job, taker), exchanges[1].forward, 'f4', None, (count,)))
+    return (passage_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
+            passage_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
 
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
@@ -249,7 +250,7 @@ def test_rings_of_moves_that_are_gone_are_used_again():
                 del give, take
 
 
-def test_a_way_without_room_says_so():
+def test_a_channel_without_room_says_so():
     with hosts([2], [1]) as made:
         made.link(room=8 << 10)
         kept = [one_way(made, 0, 1, 500) for _ in range(2)]
@@ -261,15 +262,15 @@ def test_a_way_without_room_says_so():
 def test_a_tag_is_one_move_s(job):
     """The reader finds the first ring with a tag: what went by another one would never come."""
     move = Exchange(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
-    kept = passage_of(Ways(job, 0), move, 'f4', (5,), None)
+    kept = passage_of(Channels(job, 0), move, 'f4', (5,), None)
     with pytest.raises(JobError, match='another move has the tag %d' % move.tag):
-        passage_of(Ways(job, 0), move, 'f4', (5,), None)
+        passage_of(Channels(job, 0), move, 'f4', (5,), None)
     assert kept
 
 
 def test_threads_that_come_with_a_move_at_the_same_time(job):
     """As of backward passes of two calls of a network whose order is not the calls': they share a passage."""
-    class SlowWays(Ways):
+    class SlowChannels(Channels):
         def passage(self, *args):
             time.sleep(0.2)
             return super().passage(*args)
@@ -277,7 +278,7 @@ def test_threads_that_come_with_a_move_at_the_same_time(job):
     number, count, whole = next(_tags), 1000, ((0, 1000),)
     give, take = [Exchange(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
                   for rank in (0, 1)]
-    giver, taker = LaneTransport(SlowWays(job, 0)), LaneTransport(SlowWays(job, 1))
+    giver, taker = LaneTransport(SlowChannels(job, 0)), LaneTransport(SlowChannels(job, 1))
     after = [mx.nd.zeros(1) for _ in range(4)]
     source, targets = np.full(count, 7, 'f4'), [np.zeros(count, 'f4') for _ in range(2)]
     threads = [threading.Thread(target=giver.push_views, args=(give, source, None, [one], 0))
@@ -295,7 +296,7 @@ def test_threads_that_come_with_a_move_at_the_same_time(job):
 
 def test_workers_that_are_not_linked():
     with hosts([2], [1]) as made:
-        with pytest.raises(JobError, match='no way to worker 1'):
+        with pytest.raises(JobError, match='no channel to worker 1'):
             one_way(made, 0, 1, 5)
         with pytest.raises(JobError, match='not at all'):
             lib.checked(lib.worker_link(made.workers[0][2], 1, 0, 0))

@@ -179,8 +179,8 @@ def test_an_agent_without_partitions_of_a_table_has_no_part_in_its_rounds():
     assert job.failures == []
 
 
-#: Where ``AgentTable`` has `crowded`, see ``shared.h``.
-CROWDED_OFFSET = 3 * 64
+#: Where ``AgentTable`` has `pull_waiting`, see ``shared.h``.
+PULL_WAITING_OFFSET = 3 * 64
 
 
 def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
@@ -196,11 +196,11 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
         tickets += [job.ask(1, 0, rows, EXACT), job.ask(2, 0, own, EXACT)]
         with mmap.mmap(job.agent_memories[0, 0], 0) as shared:
             assert (job.take(2, 0, tickets[2], len(own)) == 1).all()
-            assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 1
+            assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 1
             for worker in (0, 1):
                 assert (job.take(worker, 0, tickets[worker], len(rows)) == 1).all()
             assert (job.pull(0, 0, own, EXACT) == 1).all()
-            assert np.frombuffer(shared[CROWDED_OFFSET:CROWDED_OFFSET + 4], np.uint32) == 0
+            assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 0
 
 
 def test_adam_counts_more_updates_than_32_bits_hold():

@@ -92,9 +92,9 @@ def refused(job, data):
     (fragment(message(PUSH, count=2)) + fragment(message(PUSH, count=1), 1), 'a stream that is not its own'),
     (fragment(message(PULL, count=2)) + fragment(message(PULL, count=1), 0), 'a stream that is not its own'),
     (fragment(message(PART, flags=1, count=PIECE, number=SUM), 2), 'a stream that is not its own'),
-    (fragment(message(MOVE, flags=8, table=0, part=1, count=1)), 'no such way'),
-    (fragment(message(MOVE, flags=8, table=1, part=1, count=1)), 'no such way'),
-    (fragment(message(MOVE, flags=8, table=1, part=7, count=1)), 'no such way'),
+    (fragment(message(MOVE, flags=8, table=0, part=1, count=1)), 'no such channel'),
+    (fragment(message(MOVE, flags=8, table=1, part=1, count=1)), 'no such channel'),
+    (fragment(message(MOVE, flags=8, table=1, part=7, count=1)), 'no such channel'),
     (fragment(message(MOVE, flags=7, table=1, count=1)), 'malformed ring'),
     (fragment(message(MOVE, flags=21, table=1, count=1)), 'malformed ring'),
     (fragment(message(MOVE, flags=8, table=1, want=1 << 14, count=1)), 'malformed ring'),
@@ -111,7 +111,7 @@ def refused(job, data):
      fragment(message(MOVE, flags=8, table=1, count=8), 2), 'a stream that is not its own'),
     (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 4)) +
      fragment(message(MOVE, flags=8, table=1, number=2, count=8), 2), 'a stream that is not its own'),
-    (fragment(message(TAKEN, table=1, part=0, count=0)), 'no such way'),
+    (fragment(message(TAKEN, table=1, part=0, count=0)), 'no such channel'),
     (fragment(message(TAKEN, table=0, part=1, count=1)), 'more of a move taken'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')

@@ -6,19 +6,19 @@
 namespace lane {
 
 /// An array in its default layout, of which one dimension has the channels.
-struct Channels {
-  size_t before, count, behind;
+struct NormShape {
+  size_t outer, channels, inner;
 
-  size_t size() const { return before * count * behind; }
+  size_t size() const { return outer * channels * inner; }
   /// Elements of a channel.
-  size_t each() const { return before * behind; }
+  size_t each() const { return outer * inner; }
 };
 
 /// Mean and variance of each channel; `moments` has all means, then all variances.
-void compute_moments(const Channels& shape, const float* data, float* moments);
+void compute_moments(const NormShape& shape, const float* data, float* moments);
 
 /// The gradient of data, of those of moments.
-void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* gradients,
+void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
                       float* gradient);
 
 }  // namespace lane

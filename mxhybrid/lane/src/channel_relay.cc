@@ -1,4 +1,4 @@
-#include "moves.h"
+#include "channel_relay.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -14,24 +14,24 @@ uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz
 }  // namespace
 
 /// What an agent itself knows of a ring, so that it never reads a length twice.
-struct Moves::Ring {
+struct ChannelRelay::Ring {
   uint32_t capacity = 0;  // 0 if it is not known
   uint64_t tag = 0;
   char* data = nullptr;
-  uint32_t sent = kFirst;   // of an outgoing way: bytes that were sent; of the other: that are there
+  uint32_t sent = kFirst;   // of an outgoing channel: bytes that were sent; of the other: that are there
   uint32_t taken = kFirst;  // that the reader is known to have taken, or was told to
 };
 
-/// A way's end on this host.
-struct Moves::End {
-  End(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Way way)
-      : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), way(std::move(way)) {}
+/// A channel's end on this host.
+struct ChannelRelay::End {
+  End(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Channel channel)
+      : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), channel(std::move(channel)) {}
 
   const uint32_t from, to;  // ranks
   const uint32_t worker;    // of this host, by its number there
   const bool outgoing;
   const uint32_t peer;  // agent
-  Way way;
+  Channel channel;
   uint32_t changed = kFirst;
   std::vector<Ring> rings;
 
@@ -41,52 +41,52 @@ struct Moves::End {
   }
 };
 
-Moves::Moves(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
+ChannelRelay::ChannelRelay(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
     : agent_(agent), host_(membership.agent_hosts.at(agent)), membership_(membership), peer_(std::move(peer)),
       seen_(membership.worker_counts.at(host_), kFirst) {}
 
-Moves::~Moves() = default;
+ChannelRelay::~ChannelRelay() = default;
 
-void Moves::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
+void ChannelRelay::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   if (worker >= seen_.size() || other >= membership_.worker_counts.size() || other == host_ ||
       agent_of(membership_, host_, from, to) != agent_) {
-    throw std::runtime_error("a way that is not this agent's");
+    throw std::runtime_error("a channel that is not this agent's");
   }
   const uint32_t peer = agent_of(membership_, other, from, to);
-  if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Way::of(descriptor)).second) {
-    throw std::runtime_error("a way is opened twice");
+  if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Channel::map(descriptor)).second) {
+    throw std::runtime_error("a channel is opened twice");
   }
 }
 
-bool Moves::has_work(const std::vector<Memory>& workers) const {
+bool ChannelRelay::has_work(const std::vector<Memory>& workers) const {
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->moved.load() != seen_[worker]) return true;
+    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->channel_changes.load() != seen_[worker]) return true;
   }
   return false;
 }
 
-void Moves::progress(const std::vector<Memory>& workers) {
+void ChannelRelay::progress(const std::vector<Memory>& workers) {
   if (!has_work(workers)) return;
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-    if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->moved.load();
+    if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->channel_changes.load();
   }
   waiting_.clear();
   for (auto& [ranks, end] : ends_) {
-    WayHead& head = end.way.head();
+    ChannelHeader& head = end.channel.header();
     const uint32_t changed = head.changed.load();
     if (changed == end.changed) continue;
     end.changed = changed;
-    const uint32_t rings = std::min(head.rings.load(), kMostRings);
+    const uint32_t rings = std::min(head.rings.load(), kMaxRings);
     for (uint32_t first = 0; first < rings; first += 64) {
       if (head.dirty[first / 64].load() == 0) continue;
       for (uint64_t bits = head.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
         // Rings may have been added since they were counted.
-        if (number >= rings && number >= std::min(head.rings.load(), kMostRings)) {
+        if (number >= rings && number >= std::min(head.rings.load(), kMaxRings)) {
           throw std::runtime_error("a worker of this host changed a ring that is not there");
         }
         if (end.outgoing) {
-          const uint32_t turn = end.way.ring(number).turn.load() - seen_[end.worker];
+          const uint32_t turn = end.channel.ring(number).change_number.load() - seen_[end.worker];
           waiting_.push_back({static_cast<int32_t>(turn), &end, number});  // counts begin anew after 2^32
         } else {
           tell(end, number);
@@ -99,12 +99,12 @@ void Moves::progress(const std::vector<Memory>& workers) {
   for (const Waiting& ring : waiting_) send(*ring.end, ring.number);
 }
 
-void Moves::send(End& end, uint32_t number) {
+void ChannelRelay::send(End& end, uint32_t number) {
   Ring& known = end.known(number);
-  RingHead& ring = end.way.ring(number);
+  RingHeader& ring = end.channel.ring(number);
   const uint32_t written = ring.written.load();
   if (known.capacity == 0) {
-    known.data = end.way.data(number);
+    known.data = end.channel.data(number);
     known.capacity = ring.capacity;
   }
   if (written - known.taken > known.capacity) throw std::runtime_error("a worker of this host gave more than fits");
@@ -117,7 +117,7 @@ void Moves::send(End& end, uint32_t number) {
     message->pieces[0] = {known.data + at, first};
     message->pieces[1] = {known.data, size - first};
     Header& header = message->header;
-    header.kind = Message::kMove;
+    header.kind = Message::kRingData;
     header.flags = logarithm(known.capacity);
     header.table = end.from;
     header.part = end.to;
@@ -129,13 +129,13 @@ void Moves::send(End& end, uint32_t number) {
   }
 }
 
-void Moves::tell(End& end, uint32_t number) {
+void ChannelRelay::tell(End& end, uint32_t number) {
   Ring& known = end.known(number);
-  const uint32_t taken = end.way.ring(number).taken.load();
+  const uint32_t taken = end.channel.ring(number).taken.load();
   if (taken - known.taken > known.sent - known.taken) throw std::runtime_error("a worker of this host took too much");
   if (taken == known.taken) return;
   auto message = std::make_unique<Outgoing>();
-  message->header.kind = Message::kTaken;
+  message->header.kind = Message::kRingCredit;
   message->header.table = end.from;
   message->header.part = end.to;
   message->header.count = taken - known.taken;
@@ -144,35 +144,35 @@ void Moves::tell(End& end, uint32_t number) {
   known.taken = taken;
 }
 
-Moves::End& Moves::end_of(const Header& header, uint32_t agent) {
+ChannelRelay::End& ChannelRelay::end_of(const Header& header, uint32_t agent) {
   const auto found = ends_.find({header.table, header.part});
   if (found == ends_.end() || found->second.peer != agent ||
-      found->second.outgoing != (header.kind == Message::kTaken)) {
-    throw std::runtime_error("a move between workers that have no such way");
+      found->second.outgoing != (header.kind == Message::kRingCredit)) {
+    throw std::runtime_error("a move between workers that have no such channel");
   }
   return found->second;
 }
 
-void Moves::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   End& end = end_of(header, from);
-  if (header.kind == Message::kTaken) {
+  if (header.kind == Message::kRingCredit) {
     if (header.want >= end.rings.size() || header.count > end.rings[header.want].sent - end.rings[header.want].taken) {
       throw std::runtime_error("more of a move taken than was sent");
     }
     return;
   }
-  if (header.want >= kMostRings || header.flags < kSmallestRing || header.flags > kLargestRing) {
+  if (header.want >= kMaxRings || header.flags < kMinRingLog2 || header.flags > kMaxRingLog2) {
     throw std::runtime_error("a move by a malformed ring");
   }
   Ring& known = end.known(header.want);
   const uint32_t capacity = 1U << header.flags;
   if (known.capacity == 0 || known.tag != header.number) {
-    end.way.define(header.want, header.number, capacity);
+    end.channel.define(header.want, header.number, capacity);
     known.capacity = capacity;
     known.tag = header.number;
-    known.data = end.way.data(header.want);
+    known.data = end.channel.data(header.want);
   }
-  const uint32_t used = known.sent - end.way.ring(header.want).taken.load();
+  const uint32_t used = known.sent - end.channel.ring(header.want).taken.load();
   if (known.capacity != capacity || used > capacity || header.count > capacity - used ||
       header.count == 0) {
     throw std::runtime_error("more of a move than there is room for");
@@ -182,20 +182,20 @@ void Moves::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   pieces[1] = {known.data, header.count - first};
 }
 
-void Moves::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {
+void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {
   End& end = end_of(header, from);
   Ring& known = end.known(header.want);
-  RingHead& ring = end.way.ring(header.want);
-  WayHead& head = end.way.head();
+  RingHeader& ring = end.channel.ring(header.want);
+  ChannelHeader& head = end.channel.header();
   Flag* waits;
-  if (header.kind == Message::kTaken) {
+  if (header.kind == Message::kRingCredit) {
     known.taken += header.count;
     ring.taken.store(known.taken);
-    waits = &head.crowded;
+    waits = &head.writer_waiting;
   } else {
     known.sent += header.count;  // of one message at a time, see priority_of
     ring.written.store(known.sent);
-    waits = &head.hungry;
+    waits = &head.reader_waiting;
   }
   if (waits->exchange(0) && workers[end.worker].mapped()) ring_bell(*workers[end.worker].at<WorkerBlock>(0));
 }

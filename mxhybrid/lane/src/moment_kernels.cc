@@ -1,4 +1,4 @@
-#include "channel_kernels.h"
+#include "moment_kernels.h"
 
 #include <algorithm>
 #include <cstring>
@@ -64,17 +64,17 @@ struct Moments {
   }
 };
 
-__attribute__((always_inline)) inline void moments_of_channel(const Channels& shape, size_t channel, const float* data,
+__attribute__((always_inline)) inline void moments_of_channel(const NormShape& shape, size_t channel, const float* data,
                                                               float* moments) {
   Moments found;
-  for (size_t row = 0; row < shape.before; ++row) {
-    const float* from = data + (row * shape.count + channel) * shape.behind;
-    const double mean = sums_of(shape.behind, [&](size_t i, auto& first, auto& value) __attribute__((always_inline)) {
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const float* from = data + (row * shape.channels + channel) * shape.inner;
+    const double mean = sums_of(shape.inner, [&](size_t i, auto& first, auto& value) __attribute__((always_inline)) {
                           load(from + i, value);
                           first += value;
-                        }).first / static_cast<double>(shape.behind);
+                        }).first / static_cast<double>(shape.inner);
     const float center = static_cast<float>(mean);
-    const Sums apart = sums_of(shape.behind, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
+    const Sums apart = sums_of(shape.inner, [&](size_t i, auto& first, auto& second) __attribute__((always_inline)) {
       std::decay_t<decltype(first)> distance;
       load(from + i, distance);
       distance -= center;
@@ -82,21 +82,21 @@ __attribute__((always_inline)) inline void moments_of_channel(const Channels& sh
       second += distance * distance;
     });
     // The distances are from a rounded mean.
-    found.add(static_cast<double>(shape.behind), center + apart.first / static_cast<double>(shape.behind),
-              apart.second - apart.first * apart.first / static_cast<double>(shape.behind));
+    found.add(static_cast<double>(shape.inner), center + apart.first / static_cast<double>(shape.inner),
+              apart.second - apart.first * apart.first / static_cast<double>(shape.inner));
   }
   moments[channel] = static_cast<float>(found.mean);
-  moments[shape.count + channel] = static_cast<float>(std::max(0.0, found.squares) / found.count);
+  moments[shape.channels + channel] = static_cast<float>(std::max(0.0, found.squares) / found.count);
 }
 
-__attribute__((always_inline)) inline void moments_gradient_of_channel(const Channels& shape, size_t channel,
+__attribute__((always_inline)) inline void moments_gradient_of_channel(const NormShape& shape, size_t channel,
                                                                        const float* data, const float* moments,
                                                                        const float* gradients, float* gradient) {
   const float mean = moments[channel], count = static_cast<float>(shape.each());
-  const float of_mean = gradients[channel] / count, of_variance = 2 * gradients[shape.count + channel] / count;
-  for (size_t row = 0; row < shape.before; ++row) {
-    const size_t begin = (row * shape.count + channel) * shape.behind;
-    for (size_t i = begin; i < begin + shape.behind; ++i) gradient[i] = of_mean + (data[i] - mean) * of_variance;
+  const float of_mean = gradients[channel] / count, of_variance = 2 * gradients[shape.channels + channel] / count;
+  for (size_t row = 0; row < shape.outer; ++row) {
+    const size_t begin = (row * shape.channels + channel) * shape.inner;
+    for (size_t i = begin; i < begin + shape.inner; ++i) gradient[i] = of_mean + (data[i] - mean) * of_variance;
   }
 }
 
@@ -113,38 +113,38 @@ bool is_fast() { return false; }
 #endif
 const bool kFast = is_fast();
 
-LANE_FAST void fast_moments(const Channels& shape, size_t channel, const float* data, float* moments) {
+LANE_FAST void fast_moments(const NormShape& shape, size_t channel, const float* data, float* moments) {
   moments_of_channel(shape, channel, data, moments);
 }
-LANE_FAST void fast_moments_gradient(const Channels& shape, size_t channel, const float* data, const float* moments,
+LANE_FAST void fast_moments_gradient(const NormShape& shape, size_t channel, const float* data, const float* moments,
                                      const float* gradients, float* gradient) {
   moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
 }
 
 /// Call a function for each channel, in as many threads as OpenMP has.
 template <typename Function>
-void for_channels(const Channels& shape, Function function) {
+void for_channels(const NormShape& shape, Function function) {
 #ifdef _OPENMP
 #pragma omp parallel for if (shape.size() > 32 * kBlock)
 #endif
-  for (size_t channel = 0; channel < shape.count; ++channel) function(channel);
+  for (size_t channel = 0; channel < shape.channels; ++channel) function(channel);
 }
 
 /// Call a function with each element, and its channel.
 template <typename Function>
-void for_elements(const Channels& shape, Function function) {
+void for_elements(const NormShape& shape, Function function) {
   size_t i = 0;
-  for (size_t row = 0; row < shape.before; ++row) {
-    for (size_t channel = 0; channel < shape.count; ++channel) {
-      for (size_t end = i + shape.behind; i < end; ++i) function(i, channel);
+  for (size_t row = 0; row < shape.outer; ++row) {
+    for (size_t channel = 0; channel < shape.channels; ++channel) {
+      for (size_t end = i + shape.inner; i < end; ++i) function(i, channel);
     }
   }
 }
 
 }  // namespace
 
-void compute_moments(const Channels& shape, const float* data, float* moments) {
-  if (shape.behind >= kShort) {
+void compute_moments(const NormShape& shape, const float* data, float* moments) {
+  if (shape.inner >= kShort) {
     for_channels(shape, [&](size_t channel) {
       if (kFast) {
         fast_moments(shape, channel, data, moments);
@@ -155,20 +155,20 @@ void compute_moments(const Channels& shape, const float* data, float* moments) {
     return;
   }
   const double each = static_cast<double>(shape.each());
-  std::vector<double> mean(shape.count), squares(shape.count);
+  std::vector<double> mean(shape.channels), squares(shape.channels);
   for_elements(shape, [&](size_t i, size_t channel) { mean[channel] += data[i]; });
   for (double& value : mean) value /= each;
   for_elements(shape, [&](size_t i, size_t channel) {
     const double distance = data[i] - mean[channel];
     squares[channel] += distance * distance;
   });
-  for (size_t channel = 0; channel < shape.count; ++channel) {
+  for (size_t channel = 0; channel < shape.channels; ++channel) {
     moments[channel] = static_cast<float>(mean[channel]);
-    moments[shape.count + channel] = static_cast<float>(squares[channel] / each);
+    moments[shape.channels + channel] = static_cast<float>(squares[channel] / each);
   }
 }
 
-void moments_gradient(const Channels& shape, const float* data, const float* moments, const float* gradients,
+void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
                       float* gradient) {
   for_channels(shape, [&](size_t channel) {
     if (kFast) {

@@ -1,7 +1,7 @@
-// An agent's part in moves between hosts: it keeps two copies of a way alike, see rings.h.
+// An agent's part in moves between hosts: it keeps two copies of a channel alike, see channel.h.
 //
 // What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
-// (Message::kMove); how much the reader has taken comes back (kTaken), and makes room.  So the ring bounds what is under
+// (Message::kRingData); how much the reader has taken comes back (kRingCredit), and makes room.  So the ring bounds what is under
 // way, and both agents read and write nothing but the two rings.
 #pragma once
 
@@ -12,22 +12,22 @@
 #include <vector>
 
 #include "connection.h"
-#include "rings.h"
+#include "channel.h"
 #include "membership.h"
 
 namespace lane {
 
-class Moves {
+class ChannelRelay {
  public:
   /// `peer` gives the connection with an agent.
-  Moves(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
-  ~Moves();
+  ChannelRelay(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
+  ~ChannelRelay();
 
-  /// The agent on `host` that takes care of ways between two workers, one of which is there.
+  /// The agent on `host` that takes care of channels between two workers, one of which is there.
   static uint32_t agent_of(const Membership& membership, uint32_t host, uint32_t from, uint32_t to) {
     return membership.sums_agent(host, uint64_t(from) + to);
   }
-  /// Map a way, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
+  /// Map a channel, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
   /// host `other`.
   void open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
@@ -36,7 +36,7 @@ class Moves {
   /// Whether they have changed anything that `progress` has not seen.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kMove and kTaken of an agent, see Inbox.
+  /// Messages kRingData and kRingCredit of an agent, see Inbox.
   void begin(const Header& header, uint32_t from, Piece pieces[2]);
   /// With the workers of this host, for one of which there is news.
   void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
@@ -59,7 +59,7 @@ class Moves {
   const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
   std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks
-  std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::moved
+  std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::channel_changes
   std::vector<Waiting> waiting_;                       // within `progress`
 };
 
