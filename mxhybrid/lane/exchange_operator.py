@@ -7,27 +7,27 @@ from typing import Any, List, Optional, Tuple
 from ..native.engine import function_address
 from ..native.symbols import symbol_function
 from . import library
-from .moves import Passage
+from .transfers import PersistentTransfer
 
 Shape = Optional[Tuple[int, ...]]
 
 
 class ExchangeOperator:
-    """Two moves of arrays of float32, forwards and backwards; this object has to live as long as graphs with it run.
+    """Two transfers of arrays of float32, forwards and backwards; this object has to live as long as graphs with it run.
 
     Whatever a graph has it write is to be written, never added, as MXNet does not tell it: it may read no input of the
     graph and write no output of it, nor be one of so many readers that MXNet adds up their gradients in place.  Where a
     graph's own inputs and outputs are concerned, MXNet 1.9.1 moreover frees a copy in its default layout of what is
-    given before the move is made (imperative_utils.h); in between, with ``static_alloc`` and ``static_shape``, an
+    given before the transfer is made (imperative_utils.h); in between, with ``static_alloc`` and ``static_shape``, an
     executor keeps that (attach_op_execs_pass.cc).
     """
 
-    def __init__(self, forward: Passage, backward: Passage, given: Shape, taken: Shape):
+    def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, given: Shape, taken: Shape):
         self._library = library.load()
         shapes = [part for shape in (given, taken)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]
         functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
-        pointer = self._library.checked(self._library.exchange_operator_new(forward.share, backward.share, *shapes,
+        pointer = self._library.checked(self._library.exchange_operator_new(forward.pointer, backward.pointer, *shapes,
                                                                             *functions))
         self._info = self._library.exchange_operator_info(pointer)
         weakref.finalize(self, self._library.exchange_operator_close, pointer).atexit = False

@@ -22,7 +22,7 @@ using lane::ArrayOperator;
 using lane::Box;
 using lane::Bundle;
 using lane::ExchangeOperator;
-using lane::Move;
+using lane::PersistentTransfer;
 using lane::MxnetFunctions;
 using lane::Agent;
 using lane::Membership;
@@ -91,9 +91,9 @@ struct BundleUpdate {
   std::vector<Bundle::Target> targets;
 };
 
-/// One use of a move.
-struct MoveUse {
-  std::shared_ptr<Move> move;
+/// One use of a transfer.
+struct TransferRun {
+  std::shared_ptr<PersistentTransfer> transfer;
   const char* source;
   char* target;
 };
@@ -107,7 +107,7 @@ std::unique_ptr<ExchangeOperator::Shape> shape_of(int dimensions, const uint64_t
   return std::make_unique<ExchangeOperator::Shape>(shape, shape + dimensions);
 }
 
-Move& move_of(void* share) { return **static_cast<std::shared_ptr<Move>*>(share); }
+PersistentTransfer& transfer_of(void* share) { return **static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
 
 Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides) {
   return {offset, std::vector<size_t>(strides, strides + dimensions)};
@@ -354,18 +354,18 @@ void lane_sum_begin(void*, void* on_complete, void* sum) {
   static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
 }
 
-// ------------------------------------------------------------------------------------------------------------ moves
+// ------------------------------------------------------------------------------------------------------------ transfers
 
 /// Returns the descriptor of the channel from a worker to this one.
-int lane_worker_open_inbox(void* worker, uint32_t rank, uint64_t room) {
-  return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_inbox(rank, room); }, -1);
+int lane_worker_open_incoming(void* worker, uint32_t rank, uint64_t room) {
+  return guarded([&] { return static_cast<Worker*>(worker)->channels()->open_incoming(rank, room); }, -1);
 }
 /// Returns the descriptor of the channel to a worker of another host.
-int lane_worker_open_outbox(void* worker, uint32_t rank, uint64_t room) {
-  return guarded([&] { return static_cast<Worker*>(worker)->moves()->open_outbox(rank, room); }, -1);
+int lane_worker_open_outgoing(void* worker, uint32_t rank, uint64_t room) {
+  return guarded([&] { return static_cast<Worker*>(worker)->channels()->open_outgoing(rank, room); }, -1);
 }
 int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
-  return guarded([&] { static_cast<Worker*>(worker)->moves()->link(rank, inbox, block); return 0; }, -1);
+  return guarded([&] { static_cast<Worker*>(worker)->channels()->link(rank, inbox, block); return 0; }, -1);
 }
 /// The agent of the worker's host that takes care of channels between two ranks.
 int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {
@@ -375,73 +375,73 @@ int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {
 int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);
-    found.moves()->link_by_agent(rank, found.position(agent));
+    found.channels()->link_by_agent(rank, found.position(agent));
     return 0;
   }, -1);
 }
-/// A share of a new move, to be described by the functions below and then opened.
-void* lane_move_new(void* worker, uint32_t rank, uint64_t tag, uint32_t element, int adds, uint64_t target_bytes) {
+/// A share of a new transfer, to be described by the functions below and then opened.
+void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t element, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
     if (element >= lane::kElements) throw std::runtime_error("elements of no known type");
-    return new std::shared_ptr<Move>(std::make_shared<Move>(static_cast<Worker*>(worker)->moves(), rank, tag,
+    return new std::shared_ptr<PersistentTransfer>(std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
                                                             static_cast<lane::Element>(element), adds != 0,
                                                             target_bytes));
   }, nullptr);
 }
-int lane_move_send(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
+int lane_transfer_send(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                    const uint64_t* strides) {
   return guarded([&] {
-    move_of(share).send(rank, Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).send(rank, Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                                   side_of(dimensions, offset, strides)));
     return 0;
   }, -1);
 }
-int lane_move_receive(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
+int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                       const uint64_t* strides) {
   return guarded([&] {
-    move_of(share).receive(rank, Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).receive(rank, Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                                      side_of(dimensions, offset, strides)));
     return 0;
   }, -1);
 }
-int lane_move_keep(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from, const uint64_t* from_strides,
+int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from, const uint64_t* from_strides,
                    uint64_t to, const uint64_t* to_strides) {
   return guarded([&] {
-    move_of(share).keep(Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).copy_local(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                             side_of(dimensions, from, from_strides), side_of(dimensions, to, to_strides)));
     return 0;
   }, -1);
 }
 /// `value` is that of an element, in the first bytes.
-int lane_move_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset, const uint64_t* strides,
+int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset, const uint64_t* strides,
                    uint64_t value) {
   return guarded([&] {
-    move_of(share).fill(Box(size_of(move_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).fill(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                             side_of(dimensions, offset, strides)), value);
     return 0;
   }, -1);
 }
-int lane_move_open(void* share) {
-  return guarded([&] { move_of(share).open(); return 0; }, -1);
+int lane_transfer_open(void* share) {
+  return guarded([&] { transfer_of(share).open(); return 0; }, -1);
 }
 /// Give up a share.
-void lane_move_close(void* share) { delete static_cast<std::shared_ptr<Move>*>(share); }
-/// What lane_move_begin takes.
-void* lane_move_use(void* share, const void* source, void* target) {
+void lane_transfer_close(void* share) { delete static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
+/// What lane_transfer_start takes.
+void* lane_transfer_run_new(void* share, const void* source, void* target) {
   return guarded([&]() -> void* {
-    return new MoveUse{*static_cast<std::shared_ptr<Move>*>(share), static_cast<const char*>(source),
+    return new TransferRun{*static_cast<std::shared_ptr<PersistentTransfer>*>(share), static_cast<const char*>(source),
                        static_cast<char*>(target)};
   }, nullptr);
 }
 /// EngineFuncParamDeleter.
-void lane_move_use_close(void* use) { delete static_cast<MoveUse*>(use); }
+void lane_transfer_run_close(void* use) { delete static_cast<TransferRun*>(use); }
 /// EngineAsyncFunc.
-void lane_move_begin(void*, void* on_complete, void* use) {
-  const MoveUse& found = *static_cast<MoveUse*>(use);
-  found.move->begin(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
+void lane_transfer_start(void*, void* on_complete, void* use) {
+  const TransferRun& found = *static_cast<TransferRun*>(use);
+  found.transfer->start(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
 }
 
-/// An operator that makes two moves, forwards and backwards, of arrays of float32 in graphs; negative dimensions are no
+/// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions are no
 /// array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
 void* lane_exchange_operator_new(void* forward, void* backward, int given_dimensions, const uint64_t* given,
                                  int taken_dimensions, const uint64_t* taken, void* get_data, void* free, void* push) {
@@ -449,10 +449,10 @@ void* lane_exchange_operator_new(void* forward, void* backward, int given_dimens
     const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
                                             reinterpret_cast<int (*)(void*)>(free)};
     for (void* share : {forward, backward}) {
-      if (move_of(share).element() != lane::Element::kFloat32) throw std::runtime_error("not of type float32");
+      if (transfer_of(share).element() != lane::Element::kFloat32) throw std::runtime_error("not of type float32");
     }
-    return new ExchangeOperator(*static_cast<std::shared_ptr<Move>*>(forward),
-                                *static_cast<std::shared_ptr<Move>*>(backward), shape_of(given_dimensions, given),
+    return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
+                                *static_cast<std::shared_ptr<PersistentTransfer>*>(backward), shape_of(given_dimensions, given),
                                 shape_of(taken_dimensions, taken), functions,
                                 reinterpret_cast<lane::PushFunction>(push));
   }, nullptr);

@@ -5,7 +5,7 @@
 
 namespace lane {
 
-char* Channel::data(uint32_t number) const {
+char* Channel::ring_data(uint32_t number) const {
   const RingHeader& found = ring(number);
   const uint64_t offset = found.offset, capacity = found.capacity;
   if (capacity < (1U << kMinRingLog2) || capacity > (1U << kMaxRingLog2) || (capacity & (capacity - 1)) != 0 ||
@@ -16,25 +16,25 @@ char* Channel::data(uint32_t number) const {
   return memory_.at<char>(offset);
 }
 
-uint32_t Channel::open(uint64_t tag, uint64_t bytes) {
-  if (find(tag) != kMaxRings) throw std::runtime_error("another move has the tag " + std::to_string(tag));
+uint32_t Channel::open_ring(uint64_t tag, uint64_t bytes) {
+  if (find_ring(tag) != kMaxRings) throw std::runtime_error("another transfer has the tag " + std::to_string(tag));
   uint32_t size = kMinRingLog2;
   while (size < kMaxRingLog2 && (uint64_t(1) << size) < 2 * bytes) ++size;
   const uint32_t capacity = 1U << size;
   const auto free = std::find_if(closed_.begin(), closed_.end(), [&](uint32_t number) {
     const RingHeader& old = ring(number);
-    return old.capacity == capacity && old.written.load() == old.taken.load();
+    return old.capacity == capacity && old.written.load() == old.consumed.load();
   });
   uint32_t number = header().rings.load();
   if (free != closed_.end()) {
     number = *free;
     closed_.erase(free);
   }
-  define(number, tag, capacity);
+  define_ring(number, tag, capacity);
   return number;
 }
 
-void Channel::define(uint32_t number, uint64_t tag, uint32_t capacity) {
+void Channel::define_ring(uint32_t number, uint64_t tag, uint32_t capacity) {
   if (number >= kMaxRings) throw std::runtime_error("more than " + std::to_string(kMaxRings) + " rings of one channel");
   RingHeader& made = ring(number);
   if (made.capacity == 0) {
@@ -42,14 +42,14 @@ void Channel::define(uint32_t number, uint64_t tag, uint32_t capacity) {
     made.offset = kData + used_;
     made.capacity = capacity;
     used_ += capacity;
-  } else if (made.capacity != capacity || made.written.load() != made.taken.load()) {
+  } else if (made.capacity != capacity || made.written.load() != made.consumed.load()) {
     throw std::runtime_error("a ring that is not free");
   }
   made.tag.store(tag + 1);
   if (number >= header().rings.load()) header().rings.store(number + 1);
 }
 
-uint32_t Channel::find(uint64_t tag) const {
+uint32_t Channel::find_ring(uint64_t tag) const {
   const uint32_t count = std::min(header().rings.load(), kMaxRings);
   for (uint32_t number = 0; number < count; ++number) {
     if (ring(number).tag.load() == tag + 1) return number;
@@ -57,7 +57,7 @@ uint32_t Channel::find(uint64_t tag) const {
   return kMaxRings;
 }
 
-void Channel::mark(uint32_t number, uint32_t turn) {
+void Channel::mark_changed(uint32_t number, uint32_t turn) {
   ring(number).change_number.store(turn);
   header().dirty[number / 64].fetch_or(uint64_t(1) << number % 64);
   header().changed.add();

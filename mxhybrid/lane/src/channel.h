@@ -5,7 +5,7 @@
 // agent of its host, and one that such an agent shares with the reader: agents keep them alike, see channel_relay.h.  So the rules
 // are the same for the worker at either end.
 //
-// A ring is full when `capacity` bytes were written and not taken: its writer goes on once the reader has taken some,
+// A ring is full when `capacity` bytes were written and not consumed: its writer goes on once the reader has consumed some,
 // and nothing but the ring's own memory is needed for what is under way.
 #pragma once
 
@@ -39,17 +39,17 @@ struct ChannelHeader {
   alignas(64) std::atomic<uint64_t> dirty[kMaxRings / 64];
 };
 
-/// Of each ring.  Both counters are bytes, modulo 2^32; `written` is stored after the bytes are in their place, `taken`
-/// after the reader has copied them, so that 0 <= written - taken <= capacity.  Byte number n lies at n % capacity; each
-/// use of a move begins at a multiple of 8.
+/// Of each ring.  Both counters are bytes, modulo 2^32; `written` is stored after the bytes are in their place, `consumed`
+/// after the reader has copied them, so that 0 <= written - consumed <= capacity.  Byte number n lies at n % capacity; each
+/// use of a transfer begins at a multiple of 8.
 struct RingHeader {
   /// Whose it is, plus 1; stored after the two fields below, which never change afterwards.  The writer may give the
-  /// ring another tag when everything in it was taken.  A reader that is `reader_waiting` looks for it: see shared.h.
+  /// ring another tag when everything in it was consumed.  A reader that is `reader_waiting` looks for it: see shared.h.
   alignas(64) std::atomic<uint64_t> tag;
   uint64_t offset;
   uint32_t capacity;
   alignas(64) Counter written;
-  alignas(64) Counter taken;
+  alignas(64) Counter consumed;
   /// Of channels to other hosts: how many changes the worker had made, in all its channels, before its last one here; what it
   /// began first is sent first.
   Counter change_number;
@@ -66,21 +66,21 @@ class Channel {
   ChannelHeader& header() const { return *memory_.at<ChannelHeader>(0); }
   RingHeader& ring(uint32_t number) const { return memory_.at<RingHeader>(kHeaders)[number]; }
   /// The bytes of a ring; throws std::runtime_error if its head is malformed.
-  char* data(uint32_t number) const;
+  char* ring_data(uint32_t number) const;
   const Memory& memory() const { return memory_; }
   Memory& memory() { return memory_; }
 
-  /// For the writer, one thread at a time: a ring for moves of so many bytes, at best twice as large.  Throws
+  /// For the writer, one thread at a time: a ring for transfers of so many bytes, at best twice as large.  Throws
   /// std::runtime_error where there is no room, or a ring with that tag, which is all that the reader would find.
-  uint32_t open(uint64_t tag, uint64_t bytes);
+  uint32_t open_ring(uint64_t tag, uint64_t bytes);
   /// It is used no more.
-  void close(uint32_t number) { closed_.push_back(number); }
+  void close_ring(uint32_t number) { closed_.push_back(number); }
   /// Make a ring with that number, or give it another tag; throws std::runtime_error if that cannot be.
-  void define(uint32_t number, uint64_t tag, uint32_t capacity);
+  void define_ring(uint32_t number, uint64_t tag, uint32_t capacity);
   /// For the reader: the ring of a tag, or kMaxRings as long as there is none.
-  uint32_t find(uint64_t tag) const;
+  uint32_t find_ring(uint64_t tag) const;
   /// Have the agent look at a ring, after a worker's changes before that `turn`.
-  void mark(uint32_t number, uint32_t turn);
+  void mark_changed(uint32_t number, uint32_t turn);
 
  private:
   static constexpr size_t kHeaders = (sizeof(ChannelHeader) + Layout::kPage - 1) / Layout::kPage * Layout::kPage;

@@ -14,17 +14,17 @@ uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz
 }  // namespace
 
 /// What an agent itself knows of a ring, so that it never reads a length twice.
-struct ChannelRelay::Ring {
+struct ChannelRelay::RingState {
   uint32_t capacity = 0;  // 0 if it is not known
   uint64_t tag = 0;
   char* data = nullptr;
   uint32_t sent = kFirst;   // of an outgoing channel: bytes that were sent; of the other: that are there
-  uint32_t taken = kFirst;  // that the reader is known to have taken, or was told to
+  uint32_t consumed = kFirst;  // that the reader is known to have consumed, or was told to
 };
 
 /// A channel's end on this host.
-struct ChannelRelay::End {
-  End(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Channel channel)
+struct ChannelRelay::ChannelEnd {
+  ChannelEnd(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Channel channel)
       : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), channel(std::move(channel)) {}
 
   const uint32_t from, to;  // ranks
@@ -33,9 +33,9 @@ struct ChannelRelay::End {
   const uint32_t peer;  // agent
   Channel channel;
   uint32_t changed = kFirst;
-  std::vector<Ring> rings;
+  std::vector<RingState> rings;
 
-  Ring& known(uint32_t number) {
+  RingState& ring_state(uint32_t number) {
     if (number >= rings.size()) rings.resize(number + 1);
     return rings[number];
   }
@@ -70,7 +70,7 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
     if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->channel_changes.load();
   }
-  waiting_.clear();
+  pending_.clear();
   for (auto& [ranks, end] : ends_) {
     ChannelHeader& head = end.channel.header();
     const uint32_t changed = head.changed.load();
@@ -87,117 +87,117 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
         }
         if (end.outgoing) {
           const uint32_t turn = end.channel.ring(number).change_number.load() - seen_[end.worker];
-          waiting_.push_back({static_cast<int32_t>(turn), &end, number});  // counts begin anew after 2^32
+          pending_.push_back({static_cast<int32_t>(turn), &end, number});  // counts begin anew after 2^32
         } else {
-          tell(end, number);
+          send_credit(end, number);
         }
       }
     }
   }
   // Numbers of rings say nothing of what was begun first: backward goes the other way.
-  std::stable_sort(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) { return a.turn < b.turn; });
-  for (const Waiting& ring : waiting_) send(*ring.end, ring.number);
+  std::stable_sort(pending_.begin(), pending_.end(), [](const auto& a, const auto& b) { return a.turn < b.turn; });
+  for (const PendingRing& ring : pending_) send_data(*ring.end, ring.number);
 }
 
-void ChannelRelay::send(End& end, uint32_t number) {
-  Ring& known = end.known(number);
+void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
+  RingState& state = end.ring_state(number);
   RingHeader& ring = end.channel.ring(number);
   const uint32_t written = ring.written.load();
-  if (known.capacity == 0) {
-    known.data = end.channel.data(number);
-    known.capacity = ring.capacity;
+  if (state.capacity == 0) {
+    state.data = end.channel.ring_data(number);
+    state.capacity = ring.capacity;
   }
-  if (written - known.taken > known.capacity) throw std::runtime_error("a worker of this host gave more than fits");
+  if (written - state.consumed > state.capacity) throw std::runtime_error("a worker of this host gave more than fits");
   const uint64_t tag = ring.tag.load(std::memory_order_acquire) - 1;
-  while (known.sent != written) {
+  while (state.sent != written) {
     auto message = std::make_unique<Outgoing>();
-    const size_t size = std::min<size_t>(written - known.sent, kLargestMessage);
-    const size_t at = known.sent % known.capacity, first = std::min(size, known.capacity - at);
-    // The bytes stay where they are until the other agent says that they were taken.
-    message->pieces[0] = {known.data + at, first};
-    message->pieces[1] = {known.data, size - first};
+    const size_t size = std::min<size_t>(written - state.sent, kLargestMessage);
+    const size_t at = state.sent % state.capacity, first = std::min(size, state.capacity - at);
+    // The bytes stay where they are until the other agent says that they were consumed.
+    message->pieces[0] = {state.data + at, first};
+    message->pieces[1] = {state.data, size - first};
     Header& header = message->header;
     header.kind = Message::kRingData;
-    header.flags = logarithm(known.capacity);
+    header.flags = logarithm(state.capacity);
     header.table = end.from;
     header.part = end.to;
     header.count = static_cast<uint32_t>(size);
     header.want = number;
     header.number = tag;
     peer_(end.peer).send(std::move(message));
-    known.sent += static_cast<uint32_t>(size);
+    state.sent += static_cast<uint32_t>(size);
   }
 }
 
-void ChannelRelay::tell(End& end, uint32_t number) {
-  Ring& known = end.known(number);
-  const uint32_t taken = end.channel.ring(number).taken.load();
-  if (taken - known.taken > known.sent - known.taken) throw std::runtime_error("a worker of this host took too much");
-  if (taken == known.taken) return;
+void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
+  RingState& state = end.ring_state(number);
+  const uint32_t consumed = end.channel.ring(number).consumed.load();
+  if (consumed - state.consumed > state.sent - state.consumed) throw std::runtime_error("a worker of this host took too much");
+  if (consumed == state.consumed) return;
   auto message = std::make_unique<Outgoing>();
   message->header.kind = Message::kRingCredit;
   message->header.table = end.from;
   message->header.part = end.to;
-  message->header.count = taken - known.taken;
+  message->header.count = consumed - state.consumed;
   message->header.want = number;
   peer_(end.peer).send(std::move(message));
-  known.taken = taken;
+  state.consumed = consumed;
 }
 
-ChannelRelay::End& ChannelRelay::end_of(const Header& header, uint32_t agent) {
+ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32_t agent) {
   const auto found = ends_.find({header.table, header.part});
   if (found == ends_.end() || found->second.peer != agent ||
       found->second.outgoing != (header.kind == Message::kRingCredit)) {
-    throw std::runtime_error("a move between workers that have no such channel");
+    throw std::runtime_error("a transfer between workers that have no such channel");
   }
   return found->second;
 }
 
 void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
-  End& end = end_of(header, from);
+  ChannelEnd& end = channel_end(header, from);
   if (header.kind == Message::kRingCredit) {
-    if (header.want >= end.rings.size() || header.count > end.rings[header.want].sent - end.rings[header.want].taken) {
-      throw std::runtime_error("more of a move taken than was sent");
+    if (header.want >= end.rings.size() || header.count > end.rings[header.want].sent - end.rings[header.want].consumed) {
+      throw std::runtime_error("more of a transfer consumed than was sent");
     }
     return;
   }
   if (header.want >= kMaxRings || header.flags < kMinRingLog2 || header.flags > kMaxRingLog2) {
-    throw std::runtime_error("a move by a malformed ring");
+    throw std::runtime_error("a transfer by a malformed ring");
   }
-  Ring& known = end.known(header.want);
+  RingState& state = end.ring_state(header.want);
   const uint32_t capacity = 1U << header.flags;
-  if (known.capacity == 0 || known.tag != header.number) {
-    end.channel.define(header.want, header.number, capacity);
-    known.capacity = capacity;
-    known.tag = header.number;
-    known.data = end.channel.data(header.want);
+  if (state.capacity == 0 || state.tag != header.number) {
+    end.channel.define_ring(header.want, header.number, capacity);
+    state.capacity = capacity;
+    state.tag = header.number;
+    state.data = end.channel.ring_data(header.want);
   }
-  const uint32_t used = known.sent - end.channel.ring(header.want).taken.load();
-  if (known.capacity != capacity || used > capacity || header.count > capacity - used ||
+  const uint32_t used = state.sent - end.channel.ring(header.want).consumed.load();
+  if (state.capacity != capacity || used > capacity || header.count > capacity - used ||
       header.count == 0) {
-    throw std::runtime_error("more of a move than there is room for");
+    throw std::runtime_error("more of a transfer than there is room for");
   }
-  const size_t at = known.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
-  pieces[0] = {known.data + at, first};
-  pieces[1] = {known.data, header.count - first};
+  const size_t at = state.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
+  pieces[0] = {state.data + at, first};
+  pieces[1] = {state.data, header.count - first};
 }
 
 void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {
-  End& end = end_of(header, from);
-  Ring& known = end.known(header.want);
+  ChannelEnd& end = channel_end(header, from);
+  RingState& state = end.ring_state(header.want);
   RingHeader& ring = end.channel.ring(header.want);
   ChannelHeader& head = end.channel.header();
-  Flag* waits;
+  Flag* waiting;
   if (header.kind == Message::kRingCredit) {
-    known.taken += header.count;
-    ring.taken.store(known.taken);
-    waits = &head.writer_waiting;
+    state.consumed += header.count;
+    ring.consumed.store(state.consumed);
+    waiting = &head.writer_waiting;
   } else {
-    known.sent += header.count;  // of one message at a time, see priority_of
-    ring.written.store(known.sent);
-    waits = &head.reader_waiting;
+    state.sent += header.count;  // of one message at a time, see priority_of
+    ring.written.store(state.sent);
+    waiting = &head.reader_waiting;
   }
-  if (waits->exchange(0) && workers[end.worker].mapped()) ring_bell(*workers[end.worker].at<WorkerBlock>(0));
+  if (waiting->exchange(0) && workers[end.worker].mapped()) ring_bell(*workers[end.worker].at<WorkerBlock>(0));
 }
 
 }  // namespace lane

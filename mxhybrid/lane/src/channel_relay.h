@@ -1,7 +1,7 @@
-// An agent's part in moves between hosts: it keeps two copies of a channel alike, see channel.h.
+// An agent's part in transfers between hosts: it keeps two copies of a channel alike, see channel.h.
 //
 // What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
-// (Message::kRingData); how much the reader has taken comes back (kRingCredit), and makes room.  So the ring bounds what is under
+// (Message::kRingData); how much the reader has consumed comes back (kRingCredit), and makes room.  So the ring bounds what is under
 // way, and both agents read and write nothing but the two rings.
 #pragma once
 
@@ -42,25 +42,25 @@ class ChannelRelay {
   void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
 
  private:
-  struct Ring;
-  struct End;
+  struct RingState;
+  struct ChannelEnd;
   /// A ring with something to send, and its place among its worker's changes, relative to the last one seen.
-  struct Waiting {
+  struct PendingRing {
     int32_t turn;
-    End* end;
+    ChannelEnd* end;
     uint32_t number;
   };
 
-  End& end_of(const Header& header, uint32_t agent);
-  void send(End& end, uint32_t number);
-  void tell(End& end, uint32_t number);
+  ChannelEnd& channel_end(const Header& header, uint32_t agent);
+  void send_data(ChannelEnd& end, uint32_t number);
+  void send_credit(ChannelEnd& end, uint32_t number);
 
   const uint32_t agent_, host_;
   const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
-  std::map<std::pair<uint32_t, uint32_t>, End> ends_;  // by ranks
+  std::map<std::pair<uint32_t, uint32_t>, ChannelEnd> ends_;  // by ranks
   std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::channel_changes
-  std::vector<Waiting> waiting_;                       // within `progress`
+  std::vector<PendingRing> pending_;                       // within `progress`
 };
 
 }  // namespace lane

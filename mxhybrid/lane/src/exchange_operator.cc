@@ -17,16 +17,16 @@ constexpr int kAsync = 4;
 
 char kToken[] = "token", kGiven[] = "given", kAfter[] = "after", kTaken[] = "taken";
 
-/// One use of a move.
+/// One use of a transfer.
 struct Use {
-  std::shared_ptr<Move> move;
+  std::shared_ptr<PersistentTransfer> transfer;
   const char* source;
   char* target;
 };
 
 void begin_use(void*, void* on_complete, void* parameter) {
   const Use& use = *static_cast<Use*>(parameter);
-  use.move->begin(use.source, use.target, *static_cast<OnComplete*>(on_complete));
+  use.transfer->start(use.source, use.target, *static_cast<OnComplete*>(on_complete));
 }
 
 void delete_use(void* parameter) { delete static_cast<Use*>(parameter); }
@@ -39,7 +39,7 @@ void delete_use(void* parameter) { delete static_cast<Use*>(parameter); }
 
 }  // namespace
 
-ExchangeOperator::ExchangeOperator(std::shared_ptr<Move> forward, std::shared_ptr<Move> backward,
+ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
                                    std::unique_ptr<Shape> given, std::unique_ptr<Shape> taken, ArrayFunctions arrays,
                                    PushFunction push)
     : forward_(std::move(forward)),
@@ -88,7 +88,7 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<Move> forward, std::shared_pt
   for (void*& payload : info_.payloads) payload = this;
 }
 
-void ExchangeOperator::begin(const std::shared_ptr<Move>& move, int count, void** arrays, const int* tags, Tag from,
+void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
                              Tag to) {
   // Of each tag the token comes first.
   int given = 0;
@@ -102,9 +102,9 @@ void ExchangeOperator::begin(const std::shared_ptr<Move>& move, int count, void*
       fail("an array cannot be read");
     }
   }
-  auto* use = new Use{move, static_cast<const char*>(source), static_cast<char*>(target)};
+  auto* use = new Use{transfer, static_cast<const char*>(source), static_cast<char*>(target)};
   if (push_(begin_use, use, delete_use, &kCpu, nullptr, 0, written.data(), static_cast<int>(written.size()), &kAsync, 0,
-            "mxhybrid_move", false) != 0) {
+            "mxhybrid_transfer", false) != 0) {
     fail("MXNet's engine does not take it");
   }
   for (int at = 0; at < count; ++at) {

@@ -1,10 +1,10 @@
-// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a move forwards, and
+// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a transfer forwards, and
 // another one backwards.
 //
 // MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of a NDArrayOpInfo of
 // include/mxnet/c_api.h in a thread of the engine, with arrays that are computed and in their default layout, and goes
 // on once what the functions had the engine write is written.  So no thread waits, and no other one has to be woken for
-// a move to begin.  It has no types but float32, and does not say what is to be added: whoever builds the graph sees to
+// a transfer to begin.  It has no types but float32, and does not say what is to be added: whoever builds the graph sees to
 // it that nothing is.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bundle.h"
-#include "worker_moves.h"
+#include "worker_transfers.h"
 
 namespace lane {
 
@@ -40,7 +40,7 @@ class ExchangeOperator {
   using Shape = std::vector<unsigned>;
 
   /// With the shapes of what is given and taken, null if it is nothing.
-  ExchangeOperator(std::shared_ptr<Move> forward, std::shared_ptr<Move> backward, std::unique_ptr<Shape> given,
+  ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> given,
                    std::unique_ptr<Shape> taken, ArrayFunctions arrays, PushFunction push);
   ExchangeOperator(const ExchangeOperator&) = delete;
   ExchangeOperator& operator=(const ExchangeOperator&) = delete;
@@ -51,10 +51,10 @@ class ExchangeOperator {
   /// Tags of arrays, as ndarray_op.cc has them.
   enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
-  void begin(const std::shared_ptr<Move>& move, int count, void** arrays, const int* tags, Tag from, Tag to);
+  void begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from, Tag to);
   void infer(int* dimensions, unsigned** shapes);
 
-  const std::shared_ptr<Move> forward_, backward_;
+  const std::shared_ptr<PersistentTransfer> forward_, backward_;
   const std::unique_ptr<Shape> given_, taken_;
   const ArrayFunctions arrays_;
   const PushFunction push_;

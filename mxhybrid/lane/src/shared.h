@@ -2,7 +2,7 @@
 //
 // Two kinds of processes meet here.  A *agent* holds partitions of tables; it lives in a parameter server, or in a
 // worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
-// its agents, and agents map that of the workers in whose tables, sums and moves they have a part.
+// its agents, and agents map that of the workers in whose tables, sums and transfers they have a part.
 //
 // Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
 // written by one side, with release order after whatever it announces, and read by the other with acquire order.

@@ -63,12 +63,12 @@ Worker::Worker(Membership membership, uint32_t host)
       blocks_(agents_.size()), bells_(agents_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
       sums_(*block_.at<WorkerBlock>(0), waiter_, membership_.worker_counts.at(host), [this](uint32_t agent) { ring(agent); }),
-      moves_(std::make_shared<WorkerMoves>(*block_.at<WorkerBlock>(0), waiter_,
+      channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), waiter_,
                                            [this](uint32_t agent) { ring(agent); })) {}
 
 Worker::~Worker() {
   waiter_.close();
-  moves_->close();
+  channels_->close();
   for (int bell : bells_) {
     if (bell >= 0) ::close(bell);
   }

@@ -11,7 +11,7 @@
 
 #include "agent.h"
 #include "rows.h"
-#include "worker_moves.h"
+#include "worker_transfers.h"
 #include "worker_sums.h"
 
 namespace lane {
@@ -66,7 +66,7 @@ class Worker {
   uint32_t sums_agent(uint64_t number) const { return membership_.sums_agent(host_, number); }
   uint32_t position(uint32_t agent) const;
   /// Transfers between workers.
-  const std::shared_ptr<WorkerMoves>& moves() { return moves_; }
+  const std::shared_ptr<WorkerChannels>& channels() { return channels_; }
   /// The agent of this host that takes care of channels to and from other hosts.
   uint32_t channel_agent(uint32_t from, uint32_t to) const { return ChannelRelay::agent_of(membership_, host_, from, to); }
 
@@ -93,7 +93,7 @@ class Worker {
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Waiter waiter_;
   WorkerSums sums_;
-  const std::shared_ptr<WorkerMoves> moves_;  // shared with moves
+  const std::shared_ptr<WorkerChannels> channels_;  // shared with transfers
 };
 
 }  // namespace lane

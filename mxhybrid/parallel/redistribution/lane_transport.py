@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ...lane.exchange_operator import ExchangeOperator
-from ...lane.moves import Channels, Passage
+from ...lane.transfers import Channels, PersistentTransfer
 from ...native.engine import address_of, handles_of
 from ..sharding.box import Box, full, overlap, without
 from .exchange import Exchange, Move, Slices
@@ -17,9 +17,9 @@ class LaneTransport:
 
     def __init__(self, channels: Channels):
         self._channels = channels
-        self._passages: Dict[int, Passage] = {}
+        self._transfers: Dict[int, PersistentTransfer] = {}
         # Where backward passes of two calls meet, threads of MXNet come with one move at the same time: of a second
-        # passage with its tag nobody would find what it sends.
+        # transfer with its tag nobody would find what it sends.
         self._lock = threading.Lock()
 
     def push(self, move: Move, source: Any, target: Any, others: List[Any], adds: bool = False) -> None:
@@ -35,53 +35,53 @@ class LaneTransport:
                 other[:] = 0
             return
         arrays = others if target is None else others + [target]
-        passage = self._passage(move, source, target)
-        passage.push(None if source is None else address_of(source), None if target is None else address_of(target),
+        transfer = self._transfer(move, source, target)
+        transfer.start(None if source is None else address_of(source), None if target is None else address_of(target),
                      handles_of(arrays))
 
     def push_views(self, move: Move, source: Any, target: Any, arrays: List[Any], priority: int) -> None:
         """Have the engine make a move from one NumPy array to the other, which are the memory of `arrays`."""
-        passage = self._passage(move, source, target)
-        passage.push(None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
+        transfer = self._transfer(move, source, target)
+        transfer.start(None if source is None else source.ctypes.data, None if target is None else target.ctypes.data,
                      handles_of(arrays), priority)
 
     def forget(self, moves: List[Move]) -> None:
         """They will not be made any more, when what is under way is done: others may have the memory."""
         for move in moves:
-            self._passages.pop(move.tag, None)
+            self._transfers.pop(move.tag, None)
 
-    def _passage(self, move: Move, source: Any, target: Any) -> Passage:
+    def _transfer(self, move: Move, source: Any, target: Any) -> PersistentTransfer:
         some = target if source is None else source
         with self._lock:
-            return self._passages.get(move.tag) or self._new_passage(
+            return self._transfers.get(move.tag) or self._new_transfer(
                 move, np.float32 if some is None else some.dtype, None if source is None else source.shape,
                 None if target is None else target.shape)
 
-    def _new_passage(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
-                     target: Optional[Tuple[int, ...]]) -> Passage:
-        self._passages[move.tag] = passage_of(self._channels, move, dtype, source, target)
-        return self._passages[move.tag]
+    def _new_transfer(self, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
+                     target: Optional[Tuple[int, ...]]) -> PersistentTransfer:
+        self._transfers[move.tag] = transfer_of(self._channels, move, dtype, source, target)
+        return self._transfers[move.tag]
 
     def operator(self, exchange: Exchange) -> Optional[ExchangeOperator]:
         """What makes an exchange without Python; None where its type is none that MXNet has such operators for."""
         if exchange.dtype != np.float32:
             return None
         source, target = exchange.shapes
-        forward = self._new_passage(exchange.forward, exchange.dtype, source, target)
-        backward = self._new_passage(exchange.backward, exchange.dtype, target, source)
+        forward = self._new_transfer(exchange.forward, exchange.dtype, source, target)
+        backward = self._new_transfer(exchange.backward, exchange.dtype, target, source)
         return ExchangeOperator(forward, backward, source, target)
 
 
-def passage_of(channels: Channels, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
-               target: Optional[Tuple[int, ...]]) -> Passage:
+def transfer_of(channels: Channels, move: Move, dtype: Any, source: Optional[Tuple[int, ...]],
+               target: Optional[Tuple[int, ...]]) -> PersistentTransfer:
     """A move of arrays of these shapes, described to the lane."""
-    made = channels.passage(move.tag, dtype, source, target, move.adds)
+    made = channels.transfer(move.tag, dtype, source, target, move.adds)
     for rank, where in move.sends:
         made.send(rank, where)
     for rank, where in move.receives:
         made.receive(rank, where)
     for here, there in move.own:
-        made.keep(here, there)
+        made.copy_local(here, there)
     if target is not None and not move.adds and move.fill == move.fill:
         rest = [full(target)]
         for where in [where for _, where in move.receives] + [there for _, there in move.own]:

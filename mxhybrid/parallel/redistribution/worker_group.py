@@ -10,7 +10,7 @@ from ...base.errors import InputError
 from ...base.peers import connect_peers
 from ...base.sealed import new_secret
 from ...job.job import Job
-from ...lane.moves import Channels
+from ...lane.transfers import Channels
 from .exchange import Exchange
 from .exchange_op import ExchangeNode, MailTransport, Transport
 from .lane_transport import LaneTransport

@@ -62,9 +62,9 @@ enum Step : uint8_t {
   kGive = 9,
   kReopenSum = 10,
   kReopenTable = 11,
-  // Of the same worker, with the other host's: a move's tag, and how many bytes; or all that came.
-  kGiveBytes = 12,
-  kTakeBytes = 13,
+  // Of the same worker, with the other host's: a transfer's tag, and how many bytes; or all that came.
+  kWriteBytes = 12,
+  kReadBytes = 13,
   kSteps = 14
 };
 
@@ -76,8 +76,8 @@ enum Template : uint8_t {
   kAPart = 3,
   kATotal = 4,
   kABye = 5,
-  kAMove = 6,
-  kATaken = 7,
+  kARingData = 6,
+  kARingCredit = 7,
   kTemplates = 8
 };
 
@@ -292,8 +292,8 @@ class Hosts {
       case kTakeRows: return take_rows(table(reader));
       case kGive: return give(sum(reader));
       case kReopenSum: return reopen(sum(reader));
-      case kGiveBytes: return give_bytes(*links_[last], reader);
-      case kTakeBytes: return take_bytes(*links_[last]);
+      case kWriteBytes: return write_bytes(*links_[last], reader);
+      case kReadBytes: return read_bytes(*links_[last]);
       default: return reopen(table(reader));
     }
   }
@@ -337,7 +337,7 @@ class Hosts {
       case kABye:
         header.kind = Message::kBye;
         break;
-      case kAMove:
+      case kARingData:
         header.kind = Message::kRingData;
         header.flags = static_cast<uint8_t>(kMinRingLog2 + part);
         header.table = from;
@@ -346,7 +346,7 @@ class Hosts {
         values = count;
         proper = kTransfers;
         break;
-      case kATaken:
+      case kARingCredit:
         header.kind = Message::kRingCredit;
         header.table = 0;
         header.part = from;
@@ -437,34 +437,34 @@ class Hosts {
     sum.given.at<SumGiven>(0)->count.add();
     worker_.block().at<WorkerBlock>(0)->given.add();
   }
-  void give_bytes(Link& link, Reader& reader) {
+  void write_bytes(Link& link, Reader& reader) {
     const uint64_t tag = reader.byte() % 4;
     const uint32_t bytes = reader.byte();
     const auto [found, is_new] = link.rings.try_emplace(tag, 0);
-    if (is_new) found->second = link.out.open(tag, 1);
+    if (is_new) found->second = link.out.open_ring(tag, 1);
     RingHeader& ring = link.out.ring(found->second);
-    const uint32_t written = ring.written.load(), used = written - ring.taken.load();
+    const uint32_t written = ring.written.load(), used = written - ring.consumed.load();
     check(used <= ring.capacity, "more was taken than was given");
     if (used == 0 && !is_new) ++results;
     if (bytes > ring.capacity - used) return;
     ring.written.store(written + bytes);
     changed(link.out, found->second);
   }
-  void take_bytes(Link& link) {
+  void read_bytes(Link& link) {
     for (uint32_t number = 0; number < link.in.header().rings.load(); ++number) {
       RingHeader& ring = link.in.ring(number);
       if (ring.capacity == 0) continue;
-      check(link.in.data(number) != nullptr, "a ring that is nowhere");
-      const uint32_t written = ring.written.load(), there = written - ring.taken.load();
+      check(link.in.ring_data(number) != nullptr, "a ring that is nowhere");
+      const uint32_t written = ring.written.load(), there = written - ring.consumed.load();
       check(there <= ring.capacity, "more was given than there is room for");
       if (there == 0) continue;
       ++results;
-      ring.taken.store(written);
+      ring.consumed.store(written);
       changed(link.in, number);
     }
   }
   void changed(Channel& channel, uint32_t ring) {
-    channel.mark(ring, worker_.block().at<WorkerBlock>(0)->channel_changes.load());
+    channel.mark_changed(ring, worker_.block().at<WorkerBlock>(0)->channel_changes.load());
     worker_.block().at<WorkerBlock>(0)->channel_changes.add();
   }
   void reopen(OpenSum& sum) {
@@ -565,28 +565,28 @@ std::vector<Case> cases() {
                step(kTakeRows, 1, {1})})},
       {"more questions than tickets ask", "too many questions", 0,
        repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 2)},
-      {"moves", "", 3,
-       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {5, 1, 9, 1}), step(kTakeBytes, 1),
-               say(kAMove, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kTakeBytes, 1), step(kGoOn, 1, {kTransfers, 255}),
-               step(kTakeBytes, 1)})},
-      {"moves of this host's", "", 2,
-       joined({step(kGiveBytes, 1, {2, 200}), step(kGiveBytes, 2, {3, 100}), say(kATaken, 1, {0, 0, 200, 0}),
-               step(kGiveBytes, 1, {2, 250}), say(kATaken, 1, {0, 0, 250, 0}), step(kGiveBytes, 1, {2, 0})})},
+      {"transfers", "", 3,
+       joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {5, 1, 9, 1}), step(kReadBytes, 1),
+               say(kARingData, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kReadBytes, 1), step(kGoOn, 1, {kTransfers, 255}),
+               step(kReadBytes, 1)})},
+      {"transfers of this host's", "", 2,
+       joined({step(kWriteBytes, 1, {2, 200}), step(kWriteBytes, 2, {3, 100}), say(kARingCredit, 1, {0, 0, 200, 0}),
+               step(kWriteBytes, 1, {2, 250}), say(kARingCredit, 1, {0, 0, 250, 0}), step(kWriteBytes, 1, {2, 0})})},
       {"a ring that gets another tag", "", 2,
-       joined({say(kAMove, 1, {3, 0, 200, 0}), step(kTakeBytes, 1), say(kAMove, 1, {4, 0, 250, 0}),
-               step(kTakeBytes, 1)})},
+       joined({say(kARingData, 1, {3, 0, 200, 0}), step(kReadBytes, 1), say(kARingData, 1, {4, 0, 250, 0}),
+               step(kReadBytes, 1)})},
       {"a ring that is not empty gets another tag", "not free", 0,
-       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {4, 0, 1, 0})})},
-      {"another size of a ring", "more of a move than there is room for", 1,
-       joined({say(kAMove, 1, {3, 0, 200, 0}), step(kTakeBytes, 1), say(kAMove, 1, {3, 1, 200, 0})})},
-      {"a move too large", "more of a move than there is room for", 0,
-       joined({say(kAMove, 1, {3, 0, 200, 0}), say(kAMove, 1, {3, 0, 57, 0})})},
+       joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {4, 0, 1, 0})})},
+      {"another size of a ring", "more of a transfer than there is room for", 1,
+       joined({say(kARingData, 1, {3, 0, 200, 0}), step(kReadBytes, 1), say(kARingData, 1, {3, 1, 200, 0})})},
+      {"a transfer too large", "more of a transfer than there is room for", 0,
+       joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {3, 0, 57, 0})})},
       {"rings too large", "no room for another ring", 0,
-       joined({say(kAMove, 1, {1, 5, 1, 0}), say(kAMove, 1, {2, 5, 1, 1}), say(kAMove, 1, {3, 5, 1, 2})})},
-      {"a ring of no size", "malformed ring", 0, say(kAMove, 1, {1, 13, 1, 0})},
-      {"more taken than sent", "more of a move taken", 0,
-       joined({step(kGiveBytes, 1, {2, 200}), say(kATaken, 1, {0, 0, 200, 0}), say(kATaken, 1, {0, 0, 1, 0})})},
-      {"taken of no ring", "more of a move taken", 0, say(kATaken, 1, {0, 0, 0, 7})},
+       joined({say(kARingData, 1, {1, 5, 1, 0}), say(kARingData, 1, {2, 5, 1, 1}), say(kARingData, 1, {3, 5, 1, 2})})},
+      {"a ring of no size", "malformed ring", 0, say(kARingData, 1, {1, 13, 1, 0})},
+      {"more taken than sent", "more of a transfer consumed", 0,
+       joined({step(kWriteBytes, 1, {2, 200}), say(kARingCredit, 1, {0, 0, 200, 0}), say(kARingCredit, 1, {0, 0, 1, 0})})},
+      {"taken of no ring", "more of a transfer consumed", 0, say(kARingCredit, 1, {0, 0, 0, 7})},
       {"noise", "malformed fragment", 0, step(kNoise, 1, {4, 1, 2, 3, 255})},
       {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
       // What once wrote or read where nothing was.

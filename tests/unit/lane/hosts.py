@@ -44,14 +44,14 @@ class Called:
         self.complete = OnComplete(ctypes.cast(self._callback, ctypes.c_void_p), None, None)
 
 
-def begin(passage, source, target):
+def begin(transfer, source, target):
     """Make a move once more, as MXNet's engine does; its `there` is set when it is made."""
     called = Called()
     called.arrays = source, target
-    use = lib.checked(lib.move_use(passage.share, None if source is None else pointer(source),
+    use = lib.checked(lib.transfer_run_new(transfer.pointer, None if source is None else pointer(source),
                                    None if target is None else pointer(target)))
-    lib.move_begin(None, ctypes.addressof(called.complete), use)
-    lib.move_use_close(use)
+    lib.transfer_start(None, ctypes.addressof(called.complete), use)
+    lib.transfer_run_close(use)
     return called
 
 
@@ -227,13 +227,13 @@ class Hosts:
             for other, (their_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
-                inbox = lib.checked(lib.worker_open_inbox(worker, other, room))
+                inbox = lib.checked(lib.worker_open_incoming(worker, other, room))
                 if their_host == host:
                     self._inboxes[other, rank] = os.dup(inbox)
                     continue
                 agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
                 lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, their_host, inbox))
-                outbox = lib.checked(lib.worker_open_outbox(worker, other, room))
+                outbox = lib.checked(lib.worker_open_outgoing(worker, other, room))
                 lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, their_host, outbox))
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (their_host, _, their_worker) in enumerate(self.workers):

@@ -76,24 +76,24 @@ struct Job {
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
-        const int inbox = workers[me]->moves()->open_inbox(other, kRingBytes);
+        const int inbox = workers[me]->channels()->open_incoming(other, kRingBytes);
         if (hosts[other] == hosts[me]) {
           inboxes[me][other] = dup(inbox);
           continue;
         }
         Agent& agent = *agents[workers[me]->channel_agent(me, other)];
         agent.open_channel(locals[me], false, other, me, hosts[other], inbox);
-        agent.open_channel(locals[me], true, me, other, hosts[other], workers[me]->moves()->open_outbox(other, kRingBytes));
+        agent.open_channel(locals[me], true, me, other, hosts[other], workers[me]->channels()->open_outgoing(other, kRingBytes));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
         if (hosts[other] != hosts[me]) {
-          workers[me]->moves()->link_by_agent(other, workers[me]->position(workers[me]->channel_agent(me, other)));
+          workers[me]->channels()->link_by_agent(other, workers[me]->position(workers[me]->channel_agent(me, other)));
           continue;
         }
-        workers[me]->moves()->link(other, inboxes[other][me], workers[other]->block().descriptor());
+        workers[me]->channels()->link(other, inboxes[other][me], workers[other]->block().descriptor());
         close(inboxes[other][me]);
       }
     }

@@ -116,7 +116,7 @@ void sums() {
 }
 
 /// One worker gives another one arrays by a ring that has room for two, then others by a new tag of the ring.
-void move_arrays(Job& job) {
+void transfer_arrays(Job& job) {
   constexpr uint32_t kUses = 3;
   constexpr uint64_t kElements = 32;
   job.link();
@@ -126,19 +126,19 @@ void move_arrays(Job& job) {
       const Box all(sizeof(float), {kElements}, {0, {sizeof(float)}});
       std::vector<float> arrays[kUses];
       for (uint64_t tag = 0; tag < 2; ++tag) {
-        const auto move = std::make_shared<Move>(worker.moves(), me, tag, Element::kFloat32, false,
+        const auto transfer = std::make_shared<PersistentTransfer>(worker.channels(), me, tag, Element::kFloat32, false,
                                                  me * kElements * sizeof(float));
-        me == 0 ? move->send(1, all) : move->receive(0, all);
-        move->open();
+        me == 0 ? transfer->send(1, all) : transfer->receive(0, all);
+        transfer->open();
         uint32_t made = 0;
         for (uint32_t use = 0; use < kUses - tag; ++use) {
           arrays[use].assign(kElements, me == 0 ? static_cast<float>(10 * tag + use) : -1.0F);
           char* const data = reinterpret_cast<char*>(arrays[use].data());
-          move->begin(data, data, {count, nullptr, &made});
+          transfer->start(data, data, {count, nullptr, &made});
         }
         explorer::wait_until([&] { return made == kUses - tag; });
         for (uint32_t use = 0; use < kUses - tag; ++use) {
-          check(arrays[use].back() == static_cast<float>(10 * tag + use), "a wrong move");
+          check(arrays[use].back() == static_cast<float>(10 * tag + use), "a wrong transfer");
         }
       }
     });
@@ -148,12 +148,12 @@ void move_arrays(Job& job) {
 
 void rings() {
   Job job({2}, {1});
-  move_arrays(job);
+  transfer_arrays(job);
 }
 
 void rings_between_hosts() {
   Job job({1, 1}, {1, 1});
-  move_arrays(job);
+  transfer_arrays(job);
 }
 
 struct Scenario {

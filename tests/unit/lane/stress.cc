@@ -63,29 +63,29 @@ void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t 
   }
 }
 
-/// What one worker does with moves: each gives all others all it has, of which every second row goes first, and adds up.
-void move_about(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
+/// What one worker does with transfers: each gives all others all it has, of which every second row goes first, and adds up.
+void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   const uint32_t count = static_cast<uint32_t>(job.workers.size());
   std::mt19937 random(me);
-  std::vector<std::shared_ptr<Move>> moves;
+  std::vector<std::shared_ptr<PersistentTransfer>> transfers;
   for (uint32_t which = 0; which < sizes.size(); ++which) {
     const uint64_t half = sizes[which] / 2;
     const Box first(sizeof(float), {half}, {0, {2 * sizeof(float)}}), all(sizeof(float), {2 * half},
                                                                           {0, {sizeof(float)}});
-    moves.push_back(std::make_shared<Move>(job.workers[me]->moves(), me, which, Element::kFloat32, which % 2 == 0,
+    transfers.push_back(std::make_shared<PersistentTransfer>(job.workers[me]->channels(), me, which, Element::kFloat32, which % 2 == 0,
                                            2 * half * sizeof(float)));
-    Move& move = *moves.back();
+    PersistentTransfer& transfer = *transfers.back();
     for (uint32_t other = 0; other < count; ++other) {
       if (other == me) {
-        move.keep(Box(sizeof(float), {2 * half}, {0, {sizeof(float)}}, {0, {sizeof(float)}}));
+        transfer.copy_local(Box(sizeof(float), {2 * half}, {0, {sizeof(float)}}, {0, {sizeof(float)}}));
       } else {
-        move.send(other, first);
-        move.send(other, all);
-        move.receive(other, first);
-        move.receive(other, all);
+        transfer.send(other, first);
+        transfer.send(other, all);
+        transfer.receive(other, first);
+        transfer.receive(other, all);
       }
     }
-    move.open();
+    transfer.open();
   }
   struct Use {
     uint32_t which, step;
@@ -104,14 +104,14 @@ void move_about(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint3
       use.step = step;
       use.source.assign(sizes[which] / 2 * 2, static_cast<float>(which % 2 ? step : me + step));
       use.target.assign(sizes[which] / 2 * 2, -1);
-      moves[which]->begin(reinterpret_cast<const char*>(use.source.data()), reinterpret_cast<char*>(use.target.data()),
+      transfers[which]->start(reinterpret_cast<const char*>(use.source.data()), reinterpret_cast<char*>(use.target.data()),
                           {set, nullptr, &use.there});
     }
     const size_t most = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
     while (uses.size() > most) {  // up to three steps are under way
       Use& use = *uses.front();
       for (int waited = 0; !use.there.load(); ++waited) {
-        check(waited < 10 * kLimitMs, "a move that does not end");
+        check(waited < 10 * kLimitMs, "a transfer that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
       for (uint32_t k = 0; k < use.target.size(); ++k) {
@@ -120,7 +120,7 @@ void move_about(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint3
           const float value = static_cast<float>(other + use.step);
           expected = (other == 0 ? 0 : expected) + (other == me ? value : k % 2 ? value : 2 * value);
         }
-        check(use.target[k] == expected, "a wrong move");
+        check(use.target[k] == expected, "a wrong transfer");
       }
       uses.erase(uses.begin());
     }
@@ -200,7 +200,7 @@ void work(Job& job, uint32_t me, uint32_t steps) {
     }
   });
   std::thread adds_up([&job, me, steps] { add_up(job, me, kSums, steps); });
-  move_about(job, me, kMoved, steps / 2);
+  transfer_arrays(job, me, kMoved, steps / 2);
   adds_up.join();
   trains.join();
 }

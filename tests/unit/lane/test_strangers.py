@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.lane.moves import Passage
+from mxhybrid.lane.transfers import PersistentTransfer
 
 from .hosts import ASSIGN, Hosts, begin, lib
 
@@ -112,7 +112,7 @@ def refused(job, data):
     (fragment(message(MOVE, flags=8, table=1, count=8, body=b'0' * 4)) +
      fragment(message(MOVE, flags=8, table=1, number=2, count=8), 2), 'a stream that is not its own'),
     (fragment(message(TAKEN, table=1, part=0, count=0)), 'no such channel'),
-    (fragment(message(TAKEN, table=0, part=1, count=1)), 'more of a move taken'),
+    (fragment(message(TAKEN, table=0, part=1, count=1)), 'more of a transfer consumed'),
     (b'', 'is lost'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_malformed_ends_the_agent_and_is_named(job, data, why):
@@ -136,10 +136,10 @@ def test_noise_ends_the_agent_at_most(noise):
         made.close()
 
 
-def test_moves_that_are_well_formed(job):
+def test_transfers_that_are_well_formed(job):
     """Bytes come for a ring that nobody reads yet, from both ends of it and around its end; what is given goes out."""
-    give = passage(job, 5, send=True)
-    take = passage(job, 6, send=False)
+    give = transfer(job, 5, send=True)
+    take = transfer(job, 6, send=False)
     for step in range(5):  # of 96 bytes each, in a ring of 256
         body = np.full(24, step, 'f4').tobytes()
         for part in (body[:50], body[50:]):
@@ -162,9 +162,9 @@ def test_moves_that_are_well_formed(job):
     assert job.failures == []
 
 
-def passage(job, tag, send):
+def transfer(job, tag, send):
     """A move of 24 float32 between worker 0 and worker 1, which is not there."""
-    made = Passage(job.workers[0][2], 0, tag, 'f4', (24,), (24,), False)
+    made = PersistentTransfer(job.workers[0][2], 0, tag, 'f4', (24,), (24,), False)
     (made.send if send else made.receive)(1, [slice(0, 24)])
     made.open()
     return made
@@ -197,9 +197,9 @@ class Late(Alone):
 def test_what_is_begun_first_is_sent_first(order):
     job = Late([1, 1], [1, 1])
     job.link(room=1 << 12)
-    passages = {tag: passage(job, tag, True) for tag in (7, 8, 9)}
+    transfers = {tag: transfer(job, tag, True) for tag in (7, 8, 9)}
     for tag in order:
-        assert begin(passages[tag], np.full(24, tag, np.float32), None).there.wait(10)
+        assert begin(transfers[tag], np.full(24, tag, np.float32), None).there.wait(10)
     Alone.start(job)
     wanted = [struct.pack('<Q', tag) + np.full(24, tag, np.float32).tobytes() for tag in order]
     data = b''
@@ -207,7 +207,7 @@ def test_what_is_begun_first_is_sent_first(order):
         data += job.socket.recv(1 << 16)
     assert sorted(wanted, key=data.index) == wanted
     assert job.failures == []
-    passages.clear()
+    transfers.clear()
     job.socket.sendall(fragment(message(BYE)))
     job.socket.close()
     job.close()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mxhybrid.base.errors import JobError
-from mxhybrid.lane.moves import Passage
+from mxhybrid.lane.transfers import PersistentTransfer
 from mxhybrid.parallel.redistribution.exchange import Exchange
-from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, passage_of
+from mxhybrid.parallel.redistribution.lane_transport import LaneTransport, transfer_of
 from mxhybrid.parallel.redistribution.socket_transport import Mail
 from mxhybrid.parallel.sharding.box import cuts, full
 from mxhybrid.parallel.sharding.layout import Layout
@@ -28,13 +28,13 @@ RANKS = 3
 
 
 class Channels:
-    """What passage_of() asks of the channels of a worker."""
+    """What transfer_of() asks of the channels of a worker."""
 
     def __init__(self, job, rank):
         self._worker, self._rank = job.workers[rank][2], rank
 
-    def passage(self, *args):
-        return Passage(self._worker, self._rank, *args)
+    def transfer(self, *args):
+        return PersistentTransfer(self._worker, self._rank, *args)
 
 
 @pytest.fixture(scope='module', params=SHAPES)
@@ -71,16 +71,16 @@ def by_mail(mails, moves, sources, targets):
 
 def by_lane(job, moves, sources, targets, times=1):
     """What the lane gives; memory is used again at once."""
-    passages = []
+    transfers = []
     for rank, (move, source, target) in enumerate(zip(moves, sources, targets)):
         dtype = next(array.dtype for array in (*sources, *targets) if array is not None)
-        passages.append(passage_of(Channels(job, rank), move, dtype, None if source is None else source.shape,
+        transfers.append(transfer_of(Channels(job, rank), move, dtype, None if source is None else source.shape,
                                    None if target is None else target.shape))
     for _ in range(times):
         for target in targets:
             if target is not None:
                 target.view(np.uint8)[...] = 0xaa
-        called = [begin(*one) for one in zip(passages, sources, targets)]
+        called = [begin(*one) for one in zip(transfers, sources, targets)]
         assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
     return targets
 
@@ -148,18 +148,18 @@ def swap(job, count, dtype='float32', adds=False):
     number = next(_tags)
     exchanges = [Exchange(number, rank, Layout((count,), whole, partial=True), whole, np.dtype(dtype))
                  for rank in range(RANKS)]
-    return [passage_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
+    return [transfer_of(Channels(job, rank), one.forward, dtype, (count,), (count,))
             for rank, one in enumerate(exchanges)]
 
 
 #: A ring has 256 bytes to 1 MB; messages between hosts 256 KB at most.
 @pytest.mark.parametrize('count', [1, 63, 64, 65, 129, 1000, 131072, 262144, 262145, 1000003])
 def test_sizes(job, count):
-    passages = swap(job, count)
+    transfers = swap(job, count)
     for step in range(3):
         sources = [np.random.RandomState([rank, step]).normal(size=count).astype('f4') for rank in range(RANKS)]
         targets = [np.full(count, np.nan, 'f4') for _ in range(RANKS)]
-        called = [begin(*one) for one in zip(passages, sources, targets)]
+        called = [begin(*one) for one in zip(transfers, sources, targets)]
         assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
         expected = np.float32(0) + sources[0] + sources[1] + sources[2]
         for target in targets:
@@ -171,8 +171,8 @@ def one_way(job, giver, taker, count):
     number = next(_tags)
     exchanges = [Exchange(number, rank, Layout((count,), {giver: whole}), {taker: whole}, np.dtype('f4'))
                  for rank in (giver, taker)]
-    return (passage_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
-            passage_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
+    return (transfer_of(Channels(job, giver), exchanges[0].forward, 'f4', (count,), None),
+            transfer_of(Channels(job, taker), exchanges[1].forward, 'f4', None, (count,)))
 
 
 @pytest.mark.parametrize('count, fit', [(5, 10), (1000, 2), (100000, 2), (600000, 0)])
@@ -205,9 +205,9 @@ def test_a_tag_that_waits_holds_up_no_other(job):
     source = np.arange(1 << 20, dtype='f4')
     waiting = begin(give, source, None)
     for _ in range(3):
-        passages = swap(job, 50000)
-        called = [begin(passage, np.full(50000, rank, 'f4'), np.empty(50000, 'f4'))
-                  for rank, passage in enumerate(passages)]
+        transfers = swap(job, 50000)
+        called = [begin(transfer, np.full(50000, rank, 'f4'), np.empty(50000, 'f4'))
+                  for rank, transfer in enumerate(transfers)]
         assert all(one.there.wait(LIMIT_MS / 1000) for one in called)
         assert all((one.arrays[1] == 3).all() for one in called)
     assert not waiting.there.is_set()
@@ -238,7 +238,7 @@ def test_many_tags_in_any_order(job):
     assert job.everywhere(run) == [True] * RANKS
 
 
-def test_rings_of_moves_that_are_gone_are_used_again():
+def test_rings_of_transfers_that_are_gone_are_used_again():
     with hosts([1, 1], [1, 1]) as made:
         made.link(room=8 << 10)  # two rings of 4 KB
         for _ in range(20):
@@ -259,21 +259,21 @@ def test_a_channel_without_room_says_so():
         assert kept
 
 
-def test_a_tag_is_one_move_s(job):
+def test_a_tag_belongs_to_one_transfer(job):
     """The reader finds the first ring with a tag: what went by another one would never come."""
     move = Exchange(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
-    kept = passage_of(Channels(job, 0), move, 'f4', (5,), None)
-    with pytest.raises(JobError, match='another move has the tag %d' % move.tag):
-        passage_of(Channels(job, 0), move, 'f4', (5,), None)
+    kept = transfer_of(Channels(job, 0), move, 'f4', (5,), None)
+    with pytest.raises(JobError, match='another transfer has the tag %d' % move.tag):
+        transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     assert kept
 
 
-def test_threads_that_come_with_a_move_at_the_same_time(job):
-    """As of backward passes of two calls of a network whose order is not the calls': they share a passage."""
+def test_threads_that_come_with_a_transfer_at_the_same_time(job):
+    """As of backward passes of two calls of a network whose order is not the calls': they share a transfer."""
     class SlowChannels(Channels):
-        def passage(self, *args):
+        def transfer(self, *args):
             time.sleep(0.2)
-            return super().passage(*args)
+            return super().transfer(*args)
 
     number, count, whole = next(_tags), 1000, ((0, 1000),)
     give, take = [Exchange(number, rank, Layout((count,), {0: whole}), {1: whole}, np.dtype('f4')).forward
@@ -304,6 +304,6 @@ def test_workers_that_are_not_linked():
 
 def test_types_that_are_none(job):
     with pytest.raises(JobError, match='complex64'):
-        Passage(job.workers[0][2], 0, next(_tags), 'complex64', (1,), None, False)
+        PersistentTransfer(job.workers[0][2], 0, next(_tags), 'complex64', (1,), None, False)
 
 

@@ -1,5 +1,5 @@
-"""Moves of pieces of arrays between workers, compiled, ``src/worker_moves.h``: the channels on which they go, and what
-is moved.
+"""Transfers of pieces of arrays between workers, compiled, ``src/worker_transfers.h``: the channels on which they go,
+and what is transferred.
 """
 import os
 import time
@@ -68,7 +68,7 @@ class Channels:
 
     def _introduce(self, rank: int, connection: Connection) -> None:
         """Give what another worker needs of this one."""
-        inbox = self._library.checked(self._library.worker_open_inbox(self._lane.pointer, rank, 0))
+        inbox = self._library.checked(self._library.worker_open_incoming(self._lane.pointer, rank, 0))
         connection.send(['inbox', self.rank], inbox)
         connection.send(['block', self.rank], self._library.worker_block(self._lane.pointer))
 
@@ -91,22 +91,22 @@ class Channels:
         pointer, own = self._lane.pointer, self.rank
         agent = self._library.checked(self._library.worker_channel_agent(pointer, own, rank))
         self._lane.open_channel(agent, True, own, rank,
-                            self._library.checked(self._library.worker_open_outbox(pointer, rank, 0)))
+                            self._library.checked(self._library.worker_open_outgoing(pointer, rank, 0)))
         self._lane.open_channel(agent, False, rank, own,
-                            self._library.checked(self._library.worker_open_inbox(pointer, rank, 0)))
+                            self._library.checked(self._library.worker_open_incoming(pointer, rank, 0)))
         self._library.checked(self._library.worker_link_by_agents(pointer, rank, agent))
 
-    def passage(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
-                adds: bool) -> 'Passage':
-        """A new move, see there."""
-        return Passage(self._lane.pointer, self.rank, tag, dtype, source, target, adds)
+    def transfer(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
+                adds: bool) -> 'PersistentTransfer':
+        """A new transfer, see there."""
+        return PersistentTransfer(self._lane.pointer, self.rank, tag, dtype, source, target, adds)
 
 
-class Passage:
-    """A move that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on the
+class PersistentTransfer:
+    """A transfer that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on the
     CPU and contiguous, either of which may be None.
 
-    No other move has, or had, the same tag; all workers describe the same pieces, those between two of them in the same
+    No other transfer has, or had, the same tag; all workers describe the same pieces, those between two of them in the same
     order.  With `adds`, what comes is added up in the order of ranks; else each element comes once.
     """
 
@@ -120,8 +120,8 @@ class Passage:
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
         #: What the compiled functions know it by.
-        self.share = self._library.checked(self._library.move_new(worker, rank, tag, element, int(adds), size))
-        weakref.finalize(self, self._library.move_close, self.share).atexit = False
+        self.pointer = self._library.checked(self._library.transfer_new(worker, rank, tag, element, int(adds), size))
+        weakref.finalize(self, self._library.transfer_close, self.pointer).atexit = False
 
     def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:
         return () if shape is None else tuple(int(np.prod(shape[at + 1:], dtype=np.int64)) * self._dtype.itemsize
@@ -137,35 +137,35 @@ class Passage:
 
     def send(self, rank: int, where: Slices) -> None:
         """Of the source, to another worker."""
-        self._library.checked(self._library.move_send(self.share, rank, len(where), self._shape(where),
+        self._library.checked(self._library.transfer_send(self.pointer, rank, len(where), self._shape(where),
                                                       *self._place(where, self._source)))
 
     def receive(self, rank: int, where: Slices) -> None:
         """From another worker."""
-        self._library.checked(self._library.move_receive(self.share, rank, len(where), self._shape(where),
+        self._library.checked(self._library.transfer_receive(self.pointer, rank, len(where), self._shape(where),
                                                          *self._place(where, self._target)))
 
-    def keep(self, here: Slices, there: Slices) -> None:
+    def copy_local(self, here: Slices, there: Slices) -> None:
         """From the source to the target."""
-        self._library.checked(self._library.move_keep(self.share, len(here), self._shape(here),
+        self._library.checked(self._library.transfer_copy_local(self.pointer, len(here), self._shape(here),
                                                       *self._place(here, self._source),
                                                       *self._place(there, self._target)))
 
     def fill(self, where: Slices, value: float) -> None:
         """What has one value."""
         raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
-        self._library.checked(self._library.move_fill(self.share, len(where), self._shape(where),
+        self._library.checked(self._library.transfer_fill(self.pointer, len(where), self._shape(where),
                                                       *self._place(where, self._target),
                                                       int(np.frombuffer(raw, _VALUE)[0])))
 
     def open(self) -> None:
         """All is described."""
-        self._library.checked(self._library.move_open(self.share))
+        self._library.checked(self._library.transfer_open(self.pointer))
 
-    def push(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
-        """Have the engine make the move from one address to the other, once it gets to `writes`, given as
+    def start(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
+        """Have the engine make the transfer from one address to the other, once it gets to `writes`, given as
         :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile.
         """
-        use = self._library.checked(self._library.move_use(self.share, source, target))
-        push_native(self._library.move_begin, use, _NO_ARRAYS, writes, priority, b'mxhybrid_move',
-                    self._library.move_use_close)
+        use = self._library.checked(self._library.transfer_run_new(self.pointer, source, target))
+        push_native(self._library.transfer_start, use, _NO_ARRAYS, writes, priority, b'mxhybrid_transfer',
+                    self._library.transfer_run_close)

@@ -1,4 +1,4 @@
-#include "worker_moves.h"
+#include "worker_transfers.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +17,7 @@ constexpr size_t kChunk = 128 << 10;
 
 // ------------------------------------------------------------------------------------------------------------- channels
 
-int WorkerMoves::open_inbox(uint32_t rank, size_t room) {
+int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].in;
   if (place) throw std::runtime_error("a channel is opened twice");
@@ -25,7 +25,7 @@ int WorkerMoves::open_inbox(uint32_t rank, size_t room) {
   return place->memory().descriptor();
 }
 
-int WorkerMoves::open_outbox(uint32_t rank, size_t room) {
+int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].out;
   if (place) throw std::runtime_error("a channel is opened twice");
@@ -33,7 +33,7 @@ int WorkerMoves::open_outbox(uint32_t rank, size_t room) {
   return place->memory().descriptor();
 }
 
-void WorkerMoves::link(uint32_t rank, int inbox, int block) {
+void WorkerChannels::link(uint32_t rank, int inbox, int block) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
   if (made.linked || !made.in || made.out) throw std::runtime_error("workers are linked twice, or not at all");
@@ -43,7 +43,7 @@ void WorkerMoves::link(uint32_t rank, int inbox, int block) {
   made.linked = true;
 }
 
-void WorkerMoves::link_by_agent(uint32_t rank, uint32_t agent) {
+void WorkerChannels::link_by_agent(uint32_t rank, uint32_t agent) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
   if (made.linked || !made.in || !made.out) throw std::runtime_error("workers are linked twice, or not at all");
@@ -53,12 +53,12 @@ void WorkerMoves::link_by_agent(uint32_t rank, uint32_t agent) {
   made.linked = true;
 }
 
-void WorkerMoves::close() {
+void WorkerChannels::close() {
   std::lock_guard<std::mutex> lock(mutex_);
   closed_ = true;
 }
 
-WorkerMoves::Link& WorkerMoves::link(uint32_t rank) {
+WorkerChannels::Link& WorkerChannels::link(uint32_t rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = links_.find(rank);
   if (found == links_.end() || !found->second.linked) {
@@ -67,108 +67,108 @@ WorkerMoves::Link& WorkerMoves::link(uint32_t rank) {
   return found->second;
 }
 
-void WorkerMoves::written(Link& link, uint32_t ring) {
+void WorkerChannels::notify_written(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
     if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.out->mark(ring, block_.channel_changes.load());
+  link.out->mark_changed(ring, block_.channel_changes.load());
   block_.channel_changes.add();
-  ring_(link.agent);
+  notify_agent_(link.agent);
 }
 
-void WorkerMoves::taken(Link& link, uint32_t ring) {
+void WorkerChannels::notify_consumed(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
     if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
     return;
   }
-  link.in->mark(ring, block_.channel_changes.load());
+  link.in->mark_changed(ring, block_.channel_changes.load());
   block_.channel_changes.add();
-  ring_(link.agent);
+  notify_agent_(link.agent);
 }
 
 // ------------------------------------------------------------------------------------------------------ description
 
-Move::~Move() {
-  std::lock_guard<std::mutex> lock(all_->mutex_);
-  if (all_->closed_) return;
-  for (auto& [rank, from] : receives_) {  // all of it, so that the ring can become another move's
-    if (from.data != nullptr && !from.link->block.mapped()) all_->taken(*from.link, from.ring);
+PersistentTransfer::~PersistentTransfer() {
+  std::lock_guard<std::mutex> lock(channels_->mutex_);
+  if (channels_->closed_) return;
+  for (auto& [rank, from] : receives_) {  // all of it, so that the ring can become another transfer's
+    if (from.data != nullptr && !from.link->block.mapped()) channels_->notify_consumed(*from.link, from.ring);
   }
   for (auto& [rank, to] : sends_) {
-    if (to.data != nullptr) to.link->out->close(to.ring);
+    if (to.data != nullptr) to.link->out->close_ring(to.ring);
   }
 }
 
-void Move::open() {
+void PersistentTransfer::open() {
   size_t kept = 0;
-  for (const Box& box : kept_) kept += box.bytes();
+  for (const Box& box : local_) kept += box.bytes();
   bool own = kept > 0;  // has yet to get its place
   for (auto& [rank, from] : receives_) {
-    from.link = &all_->link(rank);
-    if (own && rank > rank_) addends_.push_back(nullptr);
+    from.link = &channels_->link(rank);
+    if (own && rank > rank_) partials_.push_back(nullptr);
     own = own && rank < rank_;
-    addends_.push_back(&from);
+    partials_.push_back(&from);
   }
-  if (own) addends_.push_back(nullptr);
-  if (!addends_.empty()) first_covers_ = (addends_[0] == nullptr ? kept : addends_[0]->bytes) == target_bytes_;
-  for (auto& [rank, to] : sends_) to.link = &all_->link(rank);
-  std::lock_guard<std::mutex> lock(all_->mutex_);
+  if (own) partials_.push_back(nullptr);
+  if (!partials_.empty()) first_covers_ = (partials_[0] == nullptr ? kept : partials_[0]->bytes) == target_bytes_;
+  for (auto& [rank, to] : sends_) to.link = &channels_->link(rank);
+  std::lock_guard<std::mutex> lock(channels_->mutex_);
   for (auto& [rank, to] : sends_) {
-    to.ring = to.link->out->open(tag_, to.padded);
-    to.data = to.link->out->data(to.ring);
+    to.ring = to.link->out->open_ring(tag_, to.padded);
+    to.data = to.link->out->ring_data(to.ring);
   }
 }
 
 // ------------------------------------------------------------------------------------------------------------- uses
 
-void Move::begin(const char* source, char* target, const OnComplete& complete) {
+void PersistentTransfer::start(const char* source, char* target, const OnComplete& complete) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    uses_.push_back({source, target, complete});
-    if (attended_) return;
-    attended_ = true;
+    runs_.push_back({source, target, complete});
+    if (is_running_) return;
+    is_running_ = true;
   }
-  if (!advance()) all_->waiter_.add_seen([self = shared_from_this()] { return self->advance(); }, [] {}, seen_);
+  if (!advance()) channels_->waiter_.add_seen([self = shared_from_this()] { return self->advance(); }, [] {}, seen_);
 }
 
-bool Move::advance() {
+bool PersistentTransfer::advance() {
   try {
     for (;;) {
-      if (!step()) return false;
+      if (!progress()) return false;
       bool last;
-      const OnComplete complete = use_.complete;
+      const OnComplete complete = run_.complete;
       {
         std::lock_guard<std::mutex> lock(mutex_);
-        uses_.pop_front();
-        last = uses_.empty();
-        attended_ = !last;
+        runs_.pop_front();
+        last = runs_.empty();
+        is_running_ = !last;
       }
       complete();
       if (last) return true;
     }
   } catch (const std::exception& error) {
-    // Nobody could be told: the engine's threads know no exceptions from here, and others wait for this worker.
-    std::fprintf(stderr, "mxhybrid: pieces of arrays cannot be moved: %s\n", error.what());
+    // Nobody could be reported: the engine's threads know no exceptions from here, and others wait for this worker.
+    std::fprintf(stderr, "mxhybrid: pieces of arrays cannot be progressed: %s\n", error.what());
     std::abort();
   }
 }
 
 /// Go on with the use at hand; returns whether it is made.
-bool Move::step() {
+bool PersistentTransfer::progress() {
   if (!started_) {
     std::lock_guard<std::mutex> lock(mutex_);
-    use_ = uses_.front();
-    start();
+    run_ = runs_.front();
+    reset();
   }
   for (;;) {
-    bool moved = work();
-    if (!moved && !ended()) {
+    bool progressed = transfer_some();
+    if (!progressed && !ended()) {
       // Others wake this worker from here on; what they did before is looked for once more.
-      seen_ = all_->block_.bell.load();
-      wait_for_others();
-      moved = work();
-      if (!moved) return false;
+      seen_ = channels_->block_.bell.load();
+      announce_waiting();
+      progressed = transfer_some();
+      if (!progressed) return false;
     }
     if (ended()) break;
   }
@@ -176,28 +176,28 @@ bool Move::step() {
   return true;
 }
 
-void Move::start() {
+void PersistentTransfer::reset() {
   started_ = true;
   prepared_ = false;
-  added_ = 0;
+  partials_added_ = 0;
   for (auto* streams : {&sends_, &receives_}) {
     for (auto& [rank, each] : *streams) each.done = each.box = each.start = 0;
   }
 }
 
-bool Move::ended() const {
+bool PersistentTransfer::ended() const {
   const auto is_ended = [](const auto& each) { return each.second.ended(); };
-  return prepared_ && (!adds_ || added_ == addends_.size()) && std::all_of(sends_.begin(), sends_.end(), is_ended) &&
+  return prepared_ && (!adds_ || partials_added_ == partials_.size()) && std::all_of(sends_.begin(), sends_.end(), is_ended) &&
          std::all_of(receives_.begin(), receives_.end(), is_ended);
 }
 
-void Move::wait_for_others() {
+void PersistentTransfer::announce_waiting() {
   for (auto& [rank, to] : sends_) {
     if (!to.ended()) to.link->out->header().writer_waiting.store(1);
   }
   if (adds_) {
     // Whatever comes from others waits until its turn in the sum comes.
-    if (added_ < addends_.size() && addends_[added_]) addends_[added_]->link->in->header().reader_waiting.store(1);
+    if (partials_added_ < partials_.size() && partials_[partials_added_]) partials_[partials_added_]->link->in->header().reader_waiting.store(1);
     return;
   }
   // What fits into its ring needs nobody: it is enough to be woken for one of them, and to find most others there then.
@@ -210,50 +210,50 @@ void Move::wait_for_others() {
 }
 
 /// Give, and take, a little of everything; returns whether that was anything.
-bool Move::work() {
-  bool moved = false;
-  for (auto& [rank, to] : sends_) moved = give(to) || moved;
+bool PersistentTransfer::transfer_some() {
+  bool progressed = false;
+  for (auto& [rank, to] : sends_) progressed = write_ring(to) || progressed;
   if (!prepared_) {
     prepare();
-    prepared_ = moved = true;
+    prepared_ = progressed = true;
   }
   if (!adds_) {
-    for (auto& [rank, from] : receives_) moved = take(from, copy) || moved;
-    return moved;
+    for (auto& [rank, from] : receives_) progressed = read_ring(from, copy) || progressed;
+    return progressed;
   }
-  for (; added_ < addends_.size(); ++added_) {
-    const Apply apply = added_ == 0 && first_covers_ ? adding_to_zero(element_) : adding(element_);
-    Stream* from = addends_[added_];
+  for (; partials_added_ < partials_.size(); ++partials_added_) {
+    const Apply apply = partials_added_ == 0 && first_covers_ ? adding_to_zero(element_) : adding(element_);
+    PeerStream* from = partials_[partials_added_];
     if (from == nullptr) {
-      keep_all(apply);
-      moved = true;
+      apply_local(apply);
+      progressed = true;
     } else {
-      moved = take(*from, apply) || moved;
+      progressed = read_ring(*from, apply) || progressed;
       if (!from->ended()) break;
     }
   }
-  return moved;
+  return progressed;
 }
 
 /// What needs nobody else.
-void Move::prepare() {
+void PersistentTransfer::prepare() {
   if (adds_) {
-    if (!first_covers_ && target_bytes_) std::memset(use_.target, 0, target_bytes_);
+    if (!first_covers_ && target_bytes_) std::memset(run_.target, 0, target_bytes_);
     return;
   }
   const size_t size = size_of(element_);
-  for (const Filling& filling : fillings_) {
-    filling.at.each(0, filling.at.bytes(), [&](size_t to, size_t, size_t bytes) {
-      for (size_t i = 0; i < bytes; i += size) std::memcpy(use_.target + to + i, &filling.value, size);
+  for (const Fill& fill : fills_) {
+    fill.at.each(0, fill.at.bytes(), [&](size_t to, size_t, size_t bytes) {
+      for (size_t i = 0; i < bytes; i += size) std::memcpy(run_.target + to + i, &fill.value, size);
     });
   }
-  keep_all(copy);
+  apply_local(copy);
 }
 
-void Move::keep_all(Apply apply) {
-  for (const Box& box : kept_) {
+void PersistentTransfer::apply_local(Apply apply) {
+  for (const Box& box : local_) {
     box.each(0, box.bytes(), [&](size_t from, size_t to, size_t bytes) {
-      apply(use_.target + to, use_.source + from, bytes);
+      apply(run_.target + to, run_.source + from, bytes);
     });
   }
 }
@@ -261,7 +261,7 @@ void Move::keep_all(Apply apply) {
 /// Call `apply(offset in the array, offset in the ring, bytes)` for the next `count` bytes of a stream, of which the
 /// first is number `position` in the ring.
 template <typename Function>
-void Move::each(Stream& stream, size_t count, size_t position, size_t capacity, Function apply) {
+void PersistentTransfer::each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply) {
   while (count > 0 && stream.done < stream.bytes) {
     const Box& box = stream.boxes[stream.box];
     const size_t first = stream.done - stream.start, at = position % capacity;
@@ -280,49 +280,49 @@ void Move::each(Stream& stream, size_t count, size_t position, size_t capacity, 
   stream.done += count;  // padding
 }
 
-bool Move::give(Stream& to) {
+bool PersistentTransfer::write_ring(PeerStream& to) {
   if (to.ended()) return false;
   RingHeader& ring = to.link->out->ring(to.ring);
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
-  const uint32_t used = written - ring.taken.load();
-  if (used > capacity) throw std::runtime_error("more was taken than was given");
+  const uint32_t used = written - ring.consumed.load();
+  if (used > capacity) throw std::runtime_error("more was consumed than was given");
   size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kChunk});
   size -= size % size_of(element_);
   if (size == 0) return false;
   each(to, size, written, capacity, [&](size_t offset, size_t at, size_t bytes) {
-    std::memcpy(to.data + at, use_.source + offset, bytes);
+    std::memcpy(to.data + at, run_.source + offset, bytes);
   });
   ring.written.store(written + static_cast<uint32_t>(size));
-  all_->written(*to.link, to.ring);
+  channels_->notify_written(*to.link, to.ring);
   return true;
 }
 
-bool Move::take(Stream& from, Apply apply) {
+bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   if (from.ended()) return false;
   Channel& channel = *from.link->in;
   if (from.ring == kMaxRings) {
-    from.ring = channel.find(tag_);
+    from.ring = channel.find_ring(tag_);
     if (from.ring == kMaxRings) return false;
-    from.data = channel.data(from.ring);
-    from.told = channel.ring(from.ring).taken.load();
+    from.data = channel.ring_data(from.ring);
+    from.reported = channel.ring(from.ring).consumed.load();
   }
   RingHeader& ring = channel.ring(from.ring);
-  const uint32_t capacity = ring.capacity, taken = ring.taken.load(std::memory_order_relaxed);
-  const uint32_t there = ring.written.load() - taken;
+  const uint32_t capacity = ring.capacity, consumed = ring.consumed.load(std::memory_order_relaxed);
+  const uint32_t there = ring.written.load() - consumed;
   if (there > capacity) throw std::runtime_error("more was given than there is room for");
   size_t size = std::min({from.padded - from.done, static_cast<size_t>(there), kChunk});
   size -= size % size_of(element_);
   if (size == 0) return false;
-  each(from, size, taken, capacity, [&](size_t offset, size_t at, size_t bytes) {
-    apply(use_.target + offset, from.data + at, bytes);
+  each(from, size, consumed, capacity, [&](size_t offset, size_t at, size_t bytes) {
+    apply(run_.target + offset, from.data + at, bytes);
   });
-  const uint32_t now = taken + static_cast<uint32_t>(size);
-  ring.taken.store(now);
-  // Between hosts, news of half a ring at a time are enough: there is room for a move in the other half, and who fills
+  const uint32_t now = consumed + static_cast<uint32_t>(size);
+  ring.consumed.store(now);
+  // Between hosts, news of half a ring at a time are enough: there is room for a transfer in the other half, and who fills
   // both with a part of one waits for news of all.
-  if (from.link->block.mapped() || now - from.told >= capacity / 2) {
-    from.told = now;
-    all_->taken(*from.link, from.ring);
+  if (from.link->block.mapped() || now - from.reported >= capacity / 2) {
+    from.reported = now;
+    channels_->notify_consumed(*from.link, from.ring);
   }
   return true;
 }
