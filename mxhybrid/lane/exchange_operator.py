@@ -13,7 +13,8 @@ Shape = Optional[Tuple[int, ...]]
 
 
 class ExchangeOperator:
-    """Two transfers of arrays of float32, forwards and backwards; this object has to live as long as graphs with it run.
+    """Two transfers of arrays of float32, forwards and backwards; this object has to live as long as graphs with it
+    run.
 
     Whatever a graph has it write is to be written, never added, as MXNet does not tell it: it may read no input of the
     graph and write no output of it, nor be one of so many readers that MXNet adds up their gradients in place.  Where a

@@ -103,11 +103,11 @@ class Channels:
 
 
 class PersistentTransfer:
-    """A transfer that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on the
-    CPU and contiguous, either of which may be None.
+    """A transfer that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on
+    the CPU and contiguous, either of which may be None.
 
-    No other transfer has, or had, the same tag; all workers describe the same pieces, those between two of them in the same
-    order.  With `adds`, what comes is added up in the order of ranks; else each element comes once.
+    No other transfer has, or had, the same tag; all workers describe the same pieces, those between two of them in the
+    same order.  With `adds`, what comes is added up in the order of ranks; else each element comes once.
     """
 
     def __init__(self, worker: int, rank: int, tag: int, dtype: Any, source: Optional[Tuple[int, ...]],

@@ -1,5 +1,5 @@
-// An agent: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its own
-// partitions, and sends the rest on to the agents of other hosts, whose rows it keeps for all workers of its host.
+// An agent: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its
+// own partitions, and sends the rest on to the agents of other hosts, whose rows it keeps for all workers of its host.
 //
 // One thread serves.  Every function of Agent may be called from any other thread, while it serves.
 #pragma once

@@ -49,8 +49,8 @@ void Agent::take_round(Table& table) {
 void Agent::note_shown(Table& table, uint64_t question, const Asked& asked) {
   Owner& owner = table.owners.at(asked.peer);
   if (question & kOwnQuestion) owner.is_asked = false;
-  // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one before
-  // to all partitions.
+  // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one
+  // before to all partitions.
   const uint32_t shown = asked.flags & kFence ? asked.want : asked.want - 1;
   if (reached(shown, owner.shown)) owner.shown = shown;
 }

@@ -275,9 +275,8 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   found->worker->deliver(found->number, found->ticket, found->out, *static_cast<lane::OnComplete*>(on_complete));
 }
 /// Ask for rows, write them to an array of their own, or have the engine do that where they are not there yet, and have
-/// it copied to row_sparse arrays, of one shape.
-/// 0 when all is handed to the engine; 1 while too many are under way; where MXNet refuses, 2 to make the array, and 3 to
-/// take the operations.
+/// it copied to row_sparse arrays, of one shape. 0 when all is handed to the engine; 1 while too many are under way;
+/// where MXNet refuses, 2 to make the array, and 3 to take the operations.
 int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
                      void** outs, uint32_t num_outs, int priority) {
   return guarded([&] {
@@ -354,7 +353,8 @@ void lane_sum_begin(void*, void* on_complete, void* sum) {
   static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
 }
 
-// ------------------------------------------------------------------------------------------------------------ transfers
+// ------------------------------------------------------------------------------------------------------------
+// transfers
 
 /// Returns the descriptor of the channel from a worker to this one.
 int lane_worker_open_incoming(void* worker, uint32_t rank, uint64_t room) {
@@ -441,8 +441,8 @@ void lane_transfer_start(void*, void* on_complete, void* use) {
   found.transfer->start(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
 }
 
-/// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions are no
-/// array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
+/// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions
+/// are no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
 void* lane_exchange_operator_new(void* forward, void* backward, int given_dimensions, const uint64_t* given,
                                  int taken_dimensions, const uint64_t* taken, void* get_data, void* free, void* push) {
   return guarded([&]() -> void* {

@@ -1,12 +1,12 @@
-// How workers hand pieces of arrays to each other.  A *channel* leads from one worker to another one, through memory that
-// both map; it has a ring of bytes for each tag, so that what waits under one tag stands in the way of no other.
+// How workers hand pieces of arrays to each other.  A *channel* leads from one worker to another one, through memory
+// that both map; it has a ring of bytes for each tag, so that what waits under one tag stands in the way of no other.
 //
-// Of a channel between workers of one host there is one copy.  Between hosts there are two, one that the writer shares with an
-// agent of its host, and one that such an agent shares with the reader: agents keep them alike, see channel_relay.h.  So the rules
-// are the same for the worker at either end.
+// Of a channel between workers of one host there is one copy.  Between hosts there are two, one that the writer shares
+// with an agent of its host, and one that such an agent shares with the reader: agents keep them alike, see
+// channel_relay.h.  So the rules are the same for the worker at either end.
 //
-// A ring is full when `capacity` bytes were written and not consumed: its writer goes on once the reader has consumed some,
-// and nothing but the ring's own memory is needed for what is under way.
+// A ring is full when `capacity` bytes were written and not consumed: its writer goes on once the reader has consumed
+// some, and nothing but the ring's own memory is needed for what is under way.
 #pragma once
 
 #include <cstdint>
@@ -33,25 +33,26 @@ struct ChannelHeader {
   alignas(64) Flag reader_waiting;
   /// 1 while the writer waits for room: who takes then puts 0 here and has to wake it.
   alignas(64) Flag writer_waiting;
-  /// Of channels to and from other hosts: changes that the worker made and its agent has to look at, and in which rings.
-  /// The worker sets the ring's bit and then adds 1; the agent takes bits away and then looks.
+  /// Of channels to and from other hosts: changes that the worker made and its agent has to look at, and in which
+  /// rings. The worker sets the ring's bit and then adds 1; the agent takes bits away and then looks.
   alignas(64) Counter changed;
   alignas(64) std::atomic<uint64_t> dirty[kMaxRings / 64];
 };
 
-/// Of each ring.  Both counters are bytes, modulo 2^32; `written` is stored after the bytes are in their place, `consumed`
-/// after the reader has copied them, so that 0 <= written - consumed <= capacity.  Byte number n lies at n % capacity; each
-/// use of a transfer begins at a multiple of 8.
+/// Of each ring.  Both counters are bytes, modulo 2^32; `written` is stored after the bytes are in their place,
+/// `consumed` after the reader has copied them, so that 0 <= written - consumed <= capacity.  Byte number n lies at n %
+/// capacity; each use of a transfer begins at a multiple of 8.
 struct RingHeader {
   /// Whose it is, plus 1; stored after the two fields below, which never change afterwards.  The writer may give the
-  /// ring another tag when everything in it was consumed.  A reader that is `reader_waiting` looks for it: see shared.h.
+  /// ring another tag when everything in it was consumed.  A reader that is `reader_waiting` looks for it: see
+  /// shared.h.
   alignas(64) std::atomic<uint64_t> tag;
   uint64_t offset;
   uint32_t capacity;
   alignas(64) Counter written;
   alignas(64) Counter consumed;
-  /// Of channels to other hosts: how many changes the worker had made, in all its channels, before its last one here; what it
-  /// began first is sent first.
+  /// Of channels to other hosts: how many changes the worker had made, in all its channels, before its last one here;
+  /// what it began first is sent first.
   Counter change_number;
 };
 

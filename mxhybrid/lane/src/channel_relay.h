@@ -1,8 +1,8 @@
 // An agent's part in transfers between hosts: it keeps two copies of a channel alike, see channel.h.
 //
 // What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
-// (Message::kRingData); how much the reader has consumed comes back (kRingCredit), and makes room.  So the ring bounds what is under
-// way, and both agents read and write nothing but the two rings.
+// (Message::kRingData); how much the reader has consumed comes back (kRingCredit), and makes room.  So the ring bounds
+// what is under way, and both agents read and write nothing but the two rings.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a transfer forwards, and
-// another one backwards.
+// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a transfer forwards,
+// and another one backwards.
 //
-// MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of a NDArrayOpInfo of
-// include/mxnet/c_api.h in a thread of the engine, with arrays that are computed and in their default layout, and goes
-// on once what the functions had the engine write is written.  So no thread waits, and no other one has to be woken for
-// a transfer to begin.  It has no types but float32, and does not say what is to be added: whoever builds the graph sees to
-// it that nothing is.
+// MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of a NDArrayOpInfo
+// of include/mxnet/c_api.h in a thread of the engine, with arrays that are computed and in their default layout, and
+// goes on once what the functions had the engine write is written.  So no thread waits, and no other one has to be
+// woken for a transfer to begin.  It has no types but float32, and does not say what is to be added: whoever builds the
+// graph sees to it that nothing is.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parame
                              const void* context, void** reads, int num_reads, void** writes, int num_writes,
                              const void* property, int priority, const char* name, bool wait);
 
-/// Inputs are a token and what is given, outputs a token and what is taken, each of which may not be there.  MXNet keeps
-/// its address for as long as a graph may run.
+/// Inputs are a token and what is given, outputs a token and what is taken, each of which may not be there.  MXNet
+/// keeps its address for as long as a graph may run.
 class ExchangeOperator {
  public:
   using Shape = std::vector<unsigned>;

@@ -1,5 +1,5 @@
-// What a BatchNorm over several workers computes beside MXNet's own kernels, as operators in graphs that its engine calls
-// without Python, see exchange_operator.h.
+// What a BatchNorm over several workers computes beside MXNet's own kernels, as operators in graphs that its engine
+// calls without Python, see exchange_operator.h.
 #pragma once
 
 #include <memory>
@@ -64,8 +64,8 @@ class MomentsOperator : public ArrayOperator {
   const NormShape norm_shape_;
 };
 
-/// Takes moments of several parts, of (parts, 2, channels), and gamma and beta; gives scale and shift of each channel, and
-/// the joint mean and variance, which have no gradient.
+/// Takes moments of several parts, of (parts, 2, channels), and gamma and beta; gives scale and shift of each channel,
+/// and the joint mean and variance, which have no gradient.
 class JointOperator : public ArrayOperator {
  public:
   /// With the share that each part has of all elements, and what is added to a variance.
@@ -82,8 +82,9 @@ class JointOperator : public ArrayOperator {
   const double epsilon_;
 };
 
-/// For each of several running averages takes an array of any values, the average, and what goes into that; gives a number
-/// without a meaning.  The gradients of the arrays are the next running averages, whatever that of the number is.
+/// For each of several running averages takes an array of any values, the average, and what goes into that; gives a
+/// number without a meaning.  The gradients of the arrays are the next running averages, whatever that of the number
+/// is.
 class AverageOperator : public ArrayOperator {
  public:
   struct Average {

@@ -7,9 +7,10 @@
 // Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
 // written by one side, with release order after whatever it announces, and read by the other with acquire order.
 //
-// A process that is about to sleep says so (`asleep`, `sleepers`, `pull_waiting`, `reader_waiting`, `writer_waiting`) and then looks once more; the
-// other side changes something and then looks whether anybody sleeps.  One of them has to see what the other stored, so
-// all of them are sequentially consistent: a load with acquire order may be made before the store that precedes it.
+// A process that is about to sleep says so (`asleep`, `sleepers`, `pull_waiting`, `reader_waiting`, `writer_waiting`)
+// and then looks once more; the other side changes something and then looks whether anybody sleeps.  One of them has to
+// see what the other stored, so all of them are sequentially consistent: a load with acquire order may be made before
+// the store that precedes it.
 #pragma once
 
 #include <atomic>
@@ -81,9 +82,9 @@ inline size_t size_of(Dtype dtype) {
 /// Row r is row r / P of partition r % P.  Of a host's agents, exactly one *handles* each partition: its owner, if that
 /// is on this host, else the one that sends what this host's workers push on to the owner.
 ///
-/// Workers wait for the agents that have a part in what they do, and for no others.  So an agent that handles no partition
-/// of a table maps no worker's memory for it, and takes no rounds; an agent that handles no partition of another host
-/// reads no tickets.
+/// Workers wait for the agents that have a part in what they do, and for no others.  So an agent that handles no
+/// partition of a table maps no worker's memory for it, and takes no rounds; an agent that handles no partition of
+/// another host reads no tickets.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;

@@ -1,5 +1,5 @@
-// An agent's part in dense sums over all workers: it adds up what its host's workers give, exchanges that with the agents
-// of other hosts, and shows its host's workers the result.
+// An agent's part in dense sums over all workers: it adds up what its host's workers give, exchanges that with the
+// agents of other hosts, and shows its host's workers the result.
 //
 // Each sum is cut into pieces; each piece belongs to one host.  An agent sends the sum of its host to the owner of the
 // piece (Message::kPart), which adds all of them up in the order of hosts and sends the result to all (kTotal).  So an

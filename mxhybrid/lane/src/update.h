@@ -1,6 +1,6 @@
-// What a push does to rows of a partition, and a sum to dense weights, with the same numbers as MXNet 1.9.1's kernels for
-// row_sparse and dense gradients (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h): each formula stands as it stands
-// there, operations in the same order, and nothing is contracted (-ffp-contract=off).
+// What a push does to rows of a partition, and a sum to dense weights, with the same numbers as MXNet 1.9.1's kernels
+// for row_sparse and dense gradients (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h):
+// each formula stands as it stands there, operations in the same order, and nothing is contracted (-ffp-contract=off).
 #pragma once
 
 #include <cstddef>

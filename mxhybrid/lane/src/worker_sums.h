@@ -21,8 +21,8 @@ class WorkerSums {
 
   class Sum;
 
-  /// Make a sum of which the agent at position `agent` takes care; the descriptor of the values, which the sum keeps until
-  /// it is attached.
+  /// Make a sum of which the agent at position `agent` takes care; the descriptor of the values, which the sum keeps
+  /// until it is attached.
   int open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t count);
   /// Map the result.
   void attach(uint64_t number, int descriptor);

@@ -15,7 +15,8 @@ constexpr size_t kChunk = 128 << 10;
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------------- channels
+// -------------------------------------------------------------------------------------------------------------
+// channels
 
 int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -318,8 +319,8 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   });
   const uint32_t now = consumed + static_cast<uint32_t>(size);
   ring.consumed.store(now);
-  // Between hosts, news of half a ring at a time are enough: there is room for a transfer in the other half, and who fills
-  // both with a part of one waits for news of all.
+  // Between hosts, news of half a ring at a time are enough: there is room for a transfer in the other half, and who
+  // fills both with a part of one waits for news of all.
   if (from.link->block.mapped() || now - from.reported >= capacity / 2) {
     from.reported = now;
     channels_->notify_consumed(*from.link, from.ring);

@@ -1,8 +1,9 @@
 // A worker's side of transfers, in which workers give each other pieces of arrays.
 //
 // A transfer is described once, and then made again and again; each time is an operation of MXNet's engine, which calls
-// `begin` in one of its threads when the arrays are there, and is told when the transfer is made.  What can be done at once
-// is done in that thread; the rest in the worker's Waiter, whenever another worker has written, or consumed, something.
+// `begin` in one of its threads when the arrays are there, and is told when the transfer is made.  What can be done at
+// once is done in that thread; the rest in the worker's Waiter, whenever another worker has written, or consumed,
+// something.
 #pragma once
 
 #include <deque>
@@ -63,8 +64,9 @@ class WorkerChannels {
 /// A transfer as this worker sees it.  Uses that are under way share it.
 class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfer> {
  public:
-  /// Under a tag that no other transfer has or had, whose ring the reader would find; the target has so many bytes.  With
-  /// `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes once.
+  /// Under a tag that no other transfer has or had, whose ring the reader would find; the target has so many bytes.
+  /// With `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes
+  /// once.
   PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
       : channels_(std::move(all)), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
   ~PersistentTransfer();

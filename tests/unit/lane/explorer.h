@@ -3,8 +3,8 @@
 // Explored is the compiled part itself, as g++ compiles it for ThreadSanitizer: explorer_memory.cc takes the place of
 // that library and learns of each access to memory.  Threads are coroutines of one thread.  At each atomic operation on
 // shared memory the explorer chooses the thread that goes on, and the store that a load sees.  It runs a scenario again
-// and again, with all choices of which at most a given number are unusual.  The usual choices are to go on with the same
-// thread, and to see the newest store.  Of C++'s memory model, only load buffering is left out.
+// and again, with all choices of which at most a given number are unusual.  The usual choices are to go on with the
+// same thread, and to see the newest store.  Of C++'s memory model, only load buffering is left out.
 //
 // Found are data races on shared memory, threads that sleep for ever, and what a scenario checks.
 #pragma once

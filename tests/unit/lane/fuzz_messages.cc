@@ -302,8 +302,8 @@ class Hosts {
   OpenSum& sum(Reader& reader) { return sums_[reader.byte() % sums_.size()]; }
 
   /// A template, a table, sum or tag, a partition, piece or how large a ring is, how many rows or bytes, and what a
-  /// question waits for, or which ring; a stream, if not
-  /// the one where such messages belong; a byte that is to be changed, and by what, if at all; and how much is held back.
+  /// question waits for, or which ring; a stream, if not the one where such messages belong; a byte that is to be
+  /// changed, and by what, if at all; and how much is held back.
   void say(Other& other, uint32_t from, Reader& reader) {
     const uint8_t kind = reader.byte() % kTemplates, which = reader.byte(), part = reader.byte(), count = reader.byte(),
                   want = reader.byte(), stream = reader.byte(), place = reader.byte(), change = reader.byte(),

@@ -1,6 +1,6 @@
-// Small scenarios of the lane, explored as explorer.h says: the counters of shared.h and the rings of channel.h.  Each is
-// explored as it is, and with mutants of the orders of memory, which have to fail.  Ends with 1 where a scenario fails,
-// or a mutant does not.
+// Small scenarios of the lane, explored as explorer.h says: the counters of shared.h and the rings of channel.h.  Each
+// is explored as it is, and with mutants of the orders of memory, which have to fail.  Ends with 1 where a scenario
+// fails, or a mutant does not.
 #include <cstdio>
 #include <cstring>
 #include <string>

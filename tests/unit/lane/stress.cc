@@ -63,7 +63,8 @@ void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t 
   }
 }
 
-/// What one worker does with transfers: each gives all others all it has, of which every second row goes first, and adds up.
+/// What one worker does with transfers: each gives all others all it has, of which every second row goes first, and
+/// adds up.
 void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   const uint32_t count = static_cast<uint32_t>(job.workers.size());
   std::mt19937 random(me);
