@@ -249,7 +249,9 @@ void Agent::serve() {
   }
   if (!ends_well) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& each : peers_) shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this agent
+    for (auto& each : peers_) {
+      shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this agent
+    }
   }
   ended_ = 1;
   wake(ended_);

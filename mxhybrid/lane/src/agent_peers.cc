@@ -9,7 +9,9 @@ namespace lane {
 void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
   if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.begin(header, number, pieces);
-  if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) return agent.relay_.begin(header, number, pieces);
+  if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
+    return agent.relay_.begin(header, number, pieces);
+  }
   auto& stays = about[priority_of(header.kind)];
   stays = agent.shared_table(header.table);
   Table& table = *stays;
@@ -19,7 +21,8 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   switch (header.kind) {
     case Message::kPush: {
       const uint32_t host = agent.membership_.agent_hosts[number];
-      if (!part.mine || agent.membership_.handler(host, agent.number_) != number || agent.membership_.worker_counts[host] == 0) {
+      if (!part.mine || agent.membership_.handler(host, agent.number_) != number ||
+          agent.membership_.worker_counts[host] == 0) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");

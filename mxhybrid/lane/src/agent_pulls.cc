@@ -165,7 +165,9 @@ bool Agent::finish_pulls(Table& table) {
 }
 
 void Agent::forget_rows(Table& table) {
-  if (!table.under_way.empty()) throw std::runtime_error("a worker pushed before the rows that it asked for were there");
+  if (!table.under_way.empty()) {
+    throw std::runtime_error("a worker pushed before the rows that it asked for were there");
+  }
   uint32_t* slots = table.slots.at<uint32_t>(0);
   for (uint64_t at : table.held) slots[at] = 0;
   table.held.clear();
@@ -181,7 +183,8 @@ bool Agent::too_many_questions(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
   // Each ticket of a worker asks for each partition once at a time, and the agent asks for itself.
-  return *unanswered > uint64_t(kTickets) * membership_.worker_counts[membership_.agent_hosts[peer]] * table.shape.partitions();
+  return *unanswered >
+         uint64_t(kTickets) * membership_.worker_counts[membership_.agent_hosts[peer]] * table.shape.partitions();
 }
 
 void Agent::answer(Table& table) {

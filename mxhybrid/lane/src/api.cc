@@ -224,7 +224,8 @@ void lane_agent_free(void* agent) { delete static_cast<Agent*>(agent); }
 
 void* lane_worker_new(uint32_t host, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
                       const uint32_t* workers) {
-  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host); }, nullptr);
+  return guarded([&]() -> void* { return new Worker(membership_of(agents, hosts, num_hosts, workers), host); },
+                 nullptr);
 }
 int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
 int lane_worker_add_agent(void* worker, uint32_t agent, int bell, int descriptor) {
@@ -383,9 +384,9 @@ int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
 void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t element, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
     if (element >= lane::kElements) throw std::runtime_error("elements of no known type");
-    return new std::shared_ptr<PersistentTransfer>(std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
-                                                            static_cast<lane::Element>(element), adds != 0,
-                                                            target_bytes));
+    return new std::shared_ptr<PersistentTransfer>(
+        std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
+                                             static_cast<lane::Element>(element), adds != 0, target_bytes));
   }, nullptr);
 }
 int lane_transfer_send(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
@@ -404,8 +405,8 @@ int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const
     return 0;
   }, -1);
 }
-int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from, const uint64_t* from_strides,
-                   uint64_t to, const uint64_t* to_strides) {
+int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from,
+                             const uint64_t* from_strides, uint64_t to, const uint64_t* to_strides) {
   return guarded([&] {
     transfer_of(share).copy_local(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                             side_of(dimensions, from, from_strides), side_of(dimensions, to, to_strides)));
@@ -413,8 +414,8 @@ int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* s
   }, -1);
 }
 /// `value` is that of an element, in the first bytes.
-int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset, const uint64_t* strides,
-                   uint64_t value) {
+int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
+                       const uint64_t* strides, uint64_t value) {
   return guarded([&] {
     transfer_of(share).fill(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
                             side_of(dimensions, offset, strides)), value);
@@ -452,8 +453,8 @@ void* lane_exchange_operator_new(void* forward, void* backward, int given_dimens
       if (transfer_of(share).element() != lane::Element::kFloat32) throw std::runtime_error("not of type float32");
     }
     return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
-                                *static_cast<std::shared_ptr<PersistentTransfer>*>(backward), shape_of(given_dimensions, given),
-                                shape_of(taken_dimensions, taken), functions,
+                                *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
+                                shape_of(given_dimensions, given), shape_of(taken_dimensions, taken), functions,
                                 reinterpret_cast<lane::PushFunction>(push));
   }, nullptr);
 }
@@ -477,11 +478,13 @@ void* lane_joint_operator_new(uint32_t parts, const double* shares, uint64_t cha
         new lane::JointOperator({shares, shares + parts}, channels, epsilon, functions_of(get_data, free)));
   }, nullptr);
 }
-void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths, const double* factors,
-                                void* get_data, void* free) {
+void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const uint64_t* lengths,
+                                const double* factors, void* get_data, void* free) {
   return guarded([&]() -> void* {
     std::vector<lane::AverageOperator::Average> made;
-    for (uint32_t i = 0; i < averages; factors += lengths[i++]) made.push_back({counts[i], {factors, factors + lengths[i]}});
+    for (uint32_t i = 0; i < averages; factors += lengths[i++]) {
+      made.push_back({counts[i], {factors, factors + lengths[i]}});
+    }
     return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(made), functions_of(get_data, free)));
   }, nullptr);
 }
@@ -516,15 +519,19 @@ void lane_bundle_begin(void*, void* on_complete, void* share) {
 /// What lane_bundle_update takes; per weight two states, null where there is none.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
                       void** states, const double* lrs, const double* wds) {
-  return guarded([&]() -> void* {
-    auto made = std::make_unique<BundleUpdate>(BundleUpdate{*static_cast<std::shared_ptr<Bundle>*>(share), rule_of(kind, settings), {}});
-    for (uint32_t i = 0; i < count; ++i) {
-      made->targets.push_back({static_cast<char*>(weights[i]),
-                               {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
-                               lrs[i], wds[i]});
-    }
-    return made.release();
-  }, nullptr);
+  return guarded(
+      [&]() -> void* {
+        auto made = std::make_unique<BundleUpdate>(
+            BundleUpdate{*static_cast<std::shared_ptr<Bundle>*>(share), rule_of(kind, settings), {}});
+        for (uint32_t i = 0; i < count; ++i) {
+          made->targets.push_back({static_cast<char*>(weights[i]),
+                                   {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
+                                   lrs[i],
+                                   wds[i]});
+        }
+        return made.release();
+      },
+      nullptr);
 }
 /// EngineFuncParamDeleter.
 void lane_update_close(void* update) { delete static_cast<BundleUpdate*>(update); }

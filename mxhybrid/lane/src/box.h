@@ -9,7 +9,15 @@
 namespace lane {
 
 /// Types of elements; integers are added modulo their size.
-enum class Element : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2, kInt8 = 3, kInt16 = 4, kInt32 = 5, kInt64 = 6 };
+enum class Element : uint32_t {
+  kFloat16 = 0,
+  kFloat32 = 1,
+  kFloat64 = 2,
+  kInt8 = 3,
+  kInt16 = 4,
+  kInt32 = 5,
+  kInt64 = 6
+};
 constexpr uint32_t kElements = 7;
 size_t size_of(Element element);
 

@@ -60,7 +60,9 @@ void ChannelRelay::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t 
 
 bool ChannelRelay::has_work(const std::vector<Memory>& workers) const {
   for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->channel_changes.load() != seen_[worker]) return true;
+    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->channel_changes.load() != seen_[worker]) {
+      return true;
+    }
   }
   return false;
 }
@@ -132,7 +134,9 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
 void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
   RingState& state = end.ring_state(number);
   const uint32_t consumed = end.channel.ring(number).consumed.load();
-  if (consumed - state.consumed > state.sent - state.consumed) throw std::runtime_error("a worker of this host took too much");
+  if (consumed - state.consumed > state.sent - state.consumed) {
+    throw std::runtime_error("a worker of this host took too much");
+  }
   if (consumed == state.consumed) return;
   auto message = std::make_unique<Outgoing>();
   message->header.kind = Message::kRingCredit;
@@ -156,7 +160,8 @@ ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32
 void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   ChannelEnd& end = channel_end(header, from);
   if (header.kind == Message::kRingCredit) {
-    if (header.want >= end.rings.size() || header.count > end.rings[header.want].sent - end.rings[header.want].consumed) {
+    if (header.want >= end.rings.size() ||
+        header.count > end.rings[header.want].sent - end.rings[header.want].consumed) {
       throw std::runtime_error("more of a transfer consumed than was sent");
     }
     return;

@@ -39,9 +39,9 @@ void delete_use(void* parameter) { delete static_cast<Use*>(parameter); }
 
 }  // namespace
 
-ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
-                                   std::unique_ptr<Shape> given, std::unique_ptr<Shape> taken, ArrayFunctions arrays,
-                                   PushFunction push)
+ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
+                                   std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> given,
+                                   std::unique_ptr<Shape> taken, ArrayFunctions arrays, PushFunction push)
     : forward_(std::move(forward)),
       backward_(std::move(backward)),
       given_(std::move(given)),
@@ -88,8 +88,8 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, 
   for (void*& payload : info_.payloads) payload = this;
 }
 
-void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
-                             Tag to) {
+void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
+                             const int* tags, Tag from, Tag to) {
   // Of each tag the token comes first.
   int given = 0;
   std::vector<void*> written;

@@ -40,8 +40,9 @@ class ExchangeOperator {
   using Shape = std::vector<unsigned>;
 
   /// With the shapes of what is given and taken, null if it is nothing.
-  ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> given,
-                   std::unique_ptr<Shape> taken, ArrayFunctions arrays, PushFunction push);
+  ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
+                   std::unique_ptr<Shape> given, std::unique_ptr<Shape> taken, ArrayFunctions arrays,
+                   PushFunction push);
   ExchangeOperator(const ExchangeOperator&) = delete;
   ExchangeOperator& operator=(const ExchangeOperator&) = delete;
 
@@ -51,7 +52,8 @@ class ExchangeOperator {
   /// Tags of arrays, as ndarray_op.cc has them.
   enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
-  void begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from, Tag to);
+  void begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
+             Tag to);
   void infer(int* dimensions, unsigned** shapes);
 
   const std::shared_ptr<PersistentTransfer> forward_, backward_;

@@ -153,7 +153,9 @@ void JointOperator::forward(const Arrays& inputs, const Arrays& outputs) const {
   const float *moments = inputs[0], *gamma = inputs[1], *beta = inputs[2];
   for (size_t channel = 0; channel < channels_; ++channel) {
     double mean = 0, variance = 0;
-    for (size_t part = 0; part < shares_.size(); ++part) mean += shares_[part] * moments[2 * part * channels_ + channel];
+    for (size_t part = 0; part < shares_.size(); ++part) {
+      mean += shares_[part] * moments[2 * part * channels_ + channel];
+    }
     for (size_t part = 0; part < shares_.size(); ++part) {
       const double apart = moments[2 * part * channels_ + channel] - mean;
       variance += shares_[part] * (moments[(2 * part + 1) * channels_ + channel] + apart * apart);
@@ -191,7 +193,8 @@ AverageOperator::AverageOperator(std::vector<Average> averages, ArrayFunctions a
 
 void AverageOperator::forward(const Arrays&, const Arrays& outputs) const { outputs[0][0] = 0; }
 
-void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&, const Arrays& input_gradients) const {
+void AverageOperator::backward(const Arrays&, const Arrays& inputs, const Arrays&,
+                               const Arrays& input_gradients) const {
   size_t place = 0;
   for (const Average& average : averages_) {
     for (size_t i = 0; i < average.count; ++i) {

@@ -59,12 +59,17 @@ struct Worker::Table {
 };
 
 Worker::Worker(Membership membership, uint32_t host)
-    : membership_(std::move(membership)), host_(host), agents_(membership_.agents_of(host)), block_(sizeof(WorkerBlock)),
-      blocks_(agents_.size()), bells_(agents_.size(), -1),
+    : membership_(std::move(membership)),
+      host_(host),
+      agents_(membership_.agents_of(host)),
+      block_(sizeof(WorkerBlock)),
+      blocks_(agents_.size()),
+      bells_(agents_.size(), -1),
       waiter_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), waiter_, membership_.worker_counts.at(host), [this](uint32_t agent) { ring(agent); }),
+      sums_(*block_.at<WorkerBlock>(0), waiter_, membership_.worker_counts.at(host),
+            [this](uint32_t agent) { ring(agent); }),
       channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), waiter_,
-                                           [this](uint32_t agent) { ring(agent); })) {}
+                                                 [this](uint32_t agent) { ring(agent); })) {}
 
 Worker::~Worker() {
   waiter_.close();

@@ -68,7 +68,9 @@ class Worker {
   /// Transfers between workers.
   const std::shared_ptr<WorkerChannels>& channels() { return channels_; }
   /// The agent of this host that takes care of channels to and from other hosts.
-  uint32_t channel_agent(uint32_t from, uint32_t to) const { return ChannelRelay::agent_of(membership_, host_, from, to); }
+  uint32_t channel_agent(uint32_t from, uint32_t to) const {
+    return ChannelRelay::agent_of(membership_, host_, from, to);
+  }
 
  private:
   struct Pull;

@@ -70,7 +70,9 @@ WorkerChannels::Link& WorkerChannels::link(uint32_t rank) {
 
 void WorkerChannels::notify_written(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
-    if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
+    if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) {
+      ring_bell(*link.block.at<WorkerBlock>(0));
+    }
     return;
   }
   link.out->mark_changed(ring, block_.channel_changes.load());
@@ -80,7 +82,9 @@ void WorkerChannels::notify_written(Link& link, uint32_t ring) {
 
 void WorkerChannels::notify_consumed(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
-    if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) ring_bell(*link.block.at<WorkerBlock>(0));
+    if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) {
+      ring_bell(*link.block.at<WorkerBlock>(0));
+    }
     return;
   }
   link.in->mark_changed(ring, block_.channel_changes.load());
@@ -188,7 +192,8 @@ void PersistentTransfer::reset() {
 
 bool PersistentTransfer::ended() const {
   const auto is_ended = [](const auto& each) { return each.second.ended(); };
-  return prepared_ && (!adds_ || partials_added_ == partials_.size()) && std::all_of(sends_.begin(), sends_.end(), is_ended) &&
+  return prepared_ && (!adds_ || partials_added_ == partials_.size()) &&
+         std::all_of(sends_.begin(), sends_.end(), is_ended) &&
          std::all_of(receives_.begin(), receives_.end(), is_ended);
 }
 
@@ -198,7 +203,9 @@ void PersistentTransfer::announce_waiting() {
   }
   if (adds_) {
     // Whatever comes from others waits until its turn in the sum comes.
-    if (partials_added_ < partials_.size() && partials_[partials_added_]) partials_[partials_added_]->link->in->header().reader_waiting.store(1);
+    if (partials_added_ < partials_.size() && partials_[partials_added_]) {
+      partials_[partials_added_]->link->in->header().reader_waiting.store(1);
+    }
     return;
   }
   // What fits into its ring needs nobody: it is enough to be woken for one of them, and to find most others there then.

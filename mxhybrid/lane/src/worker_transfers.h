@@ -67,8 +67,14 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Under a tag that no other transfer has or had, whose ring the reader would find; the target has so many bytes.
   /// With `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes
   /// once.
-  PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Element element, bool adds, size_t target_bytes)
-      : channels_(std::move(all)), rank_(rank), tag_(tag), element_(element), adds_(adds), target_bytes_(target_bytes) {}
+  PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Element element, bool adds,
+                     size_t target_bytes)
+      : channels_(std::move(all)),
+        rank_(rank),
+        tag_(tag),
+        element_(element),
+        adds_(adds),
+        target_bytes_(target_bytes) {}
   ~PersistentTransfer();
   PersistentTransfer(const PersistentTransfer&) = delete;
   PersistentTransfer& operator=(const PersistentTransfer&) = delete;

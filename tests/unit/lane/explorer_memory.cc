@@ -118,7 +118,9 @@ void touch(const volatile void* address, size_t size, bool writes) {
   for (uintptr_t word = first / 4; word <= (first + size - 1) / 4; ++word) {
     Word& found = run.words[word];
     bool fine = found.writer == me || found.written <= View::at(clock, found.writer);
-    for (auto& [reader, time] : found.reads) fine = fine && (!writes || reader == me || time <= View::at(clock, reader));
+    for (auto& [reader, time] : found.reads) {
+      fine = fine && (!writes || reader == me || time <= View::at(clock, reader));
+    }
     if (!fine) fail(writes ? "a data race: a write" : "a data race: a read");
     if (writes) {
       found.reads.clear();

@@ -167,7 +167,9 @@ class Other : public Inbox {
 class Hosts {
  public:
   Hosts()
-      : agent_(0, membership(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}), worker_(membership(), 0) {
+      : agent_(
+            0, membership(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}),
+        worker_(membership(), 0) {
     agent_.add_worker(0, worker_.block().descriptor());
     worker_.add_agent(0, dup(agent_.bell()), agent_.block().descriptor());
     for (uint32_t host = 1; host < kHosts; ++host) {
@@ -534,12 +536,13 @@ std::vector<Case> cases() {
   // Of messages in a stream that is not theirs.
   const uint8_t urgent = kAnotherStream + kUrgent, questions = kAnotherStream + kQuestions;
   return {
-      {"rows", "", 1, joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 0, 0}), answers,
-                              step(kTakeRows, 1, {0})})},
-      {"rows as float16", "", 2, joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}),
-                                         step(kAskRows, 1, {1, 2, 1}), answers, answers, step(kTakeRows, 1, {1})})},
-      {"wide rows", "", 1, joined({step(kPushRows, 1, {2, 0}), wide, step(kAskRows, 1, {2, 2, 0}), answers,
-                                   step(kTakeRows, 1, {2})})},
+      {"rows", "", 1,
+       joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 0, 0}), answers, step(kTakeRows, 1, {0})})},
+      {"rows as float16", "", 2,
+       joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}), step(kAskRows, 1, {1, 2, 1}), answers,
+               answers, step(kTakeRows, 1, {1})})},
+      {"wide rows", "", 1,
+       joined({step(kPushRows, 1, {2, 0}), wide, step(kAskRows, 1, {2, 2, 0}), answers, step(kTakeRows, 1, {2})})},
       {"a fence, and another table", "", 2,
        joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 1}), answers, step(kTakeRows, 1, {0}),
                step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kAskRows, 1, {0, 0, 2}), answers,
@@ -548,8 +551,8 @@ std::vector<Case> cases() {
        joined({say(kAQuestion, 1, {0, 0, 3, 1}), say(kAQuestion, 2, {0, 3, 0, 1}), step(kDeaf, 2),
                say(kAQuestion, 2, {1, 1, 4, 0}), say(kAQuestion, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes,
                step(kDeaf, 2), say(kABye, 2), step(kGone, 2)})},
-      {"sums", "", 2, joined({step(kGive, 1, {0}), step(kGive, 1, {1}), parts, totals, step(kGive, 1, {0}),
-                              step(kGive, 1, {1})})},
+      {"sums", "", 2,
+       joined({step(kGive, 1, {0}), step(kGive, 1, {1}), parts, totals, step(kGive, 1, {0}), step(kGive, 1, {1})})},
       {"parts that come early", "", 1,
        joined({step(kReopenSum, 1, {0}), parts, step(kGive, 1, {0}), step(kGive, 1, {0}), step(kGive, 1, {0})})},
       {"halves of messages", "", 2,
@@ -567,8 +570,8 @@ std::vector<Case> cases() {
        repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 2)},
       {"transfers", "", 3,
        joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {5, 1, 9, 1}), step(kReadBytes, 1),
-               say(kARingData, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kReadBytes, 1), step(kGoOn, 1, {kTransfers, 255}),
-               step(kReadBytes, 1)})},
+               say(kARingData, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kReadBytes, 1),
+               step(kGoOn, 1, {kTransfers, 255}), step(kReadBytes, 1)})},
       {"transfers of this host's", "", 2,
        joined({step(kWriteBytes, 1, {2, 200}), step(kWriteBytes, 2, {3, 100}), say(kARingCredit, 1, {0, 0, 200, 0}),
                step(kWriteBytes, 1, {2, 250}), say(kARingCredit, 1, {0, 0, 250, 0}), step(kWriteBytes, 1, {2, 0})})},
@@ -585,7 +588,8 @@ std::vector<Case> cases() {
        joined({say(kARingData, 1, {1, 5, 1, 0}), say(kARingData, 1, {2, 5, 1, 1}), say(kARingData, 1, {3, 5, 1, 2})})},
       {"a ring of no size", "malformed ring", 0, say(kARingData, 1, {1, 13, 1, 0})},
       {"more taken than sent", "more of a transfer consumed", 0,
-       joined({step(kWriteBytes, 1, {2, 200}), say(kARingCredit, 1, {0, 0, 200, 0}), say(kARingCredit, 1, {0, 0, 1, 0})})},
+       joined(
+           {step(kWriteBytes, 1, {2, 200}), say(kARingCredit, 1, {0, 0, 200, 0}), say(kARingCredit, 1, {0, 0, 1, 0})})},
       {"taken of no ring", "more of a transfer consumed", 0, say(kARingCredit, 1, {0, 0, 0, 7})},
       {"noise", "malformed fragment", 0, step(kNoise, 1, {4, 1, 2, 3, 255})},
       {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
@@ -600,8 +604,8 @@ std::vector<Case> cases() {
        joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}),
                // The second is put together byte by byte: the template answers a question once.
                say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}),
-               step(kBytes, 1, {kQuestions, 32, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,
-                                0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}),
+               step(kBytes, 1, {kQuestions, 32, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0,
+                                0,          0,  0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
       {"a result of a sum of which only a part has come", "no sum", 0,
        joined({say(kAPart, 1, {2, 0}), say(kATotal, 1, {2, 0})})},

@@ -30,7 +30,9 @@ inline void check(bool fine, const char* what) {
 /// Agents have yet to be started.
 struct Job {
   Job(const std::vector<uint32_t>& workers_on, const std::vector<uint32_t>& agents_on) {
-    for (uint32_t host = 0; host < agents_on.size(); ++host) membership.agent_hosts.insert(membership.agent_hosts.end(), agents_on[host], host);
+    for (uint32_t host = 0; host < agents_on.size(); ++host) {
+      membership.agent_hosts.insert(membership.agent_hosts.end(), agents_on[host], host);
+    }
     membership.worker_counts = workers_on;
     for (uint32_t number = 0; number < membership.agent_hosts.size(); ++number) {
       agents.push_back(std::make_unique<Agent>(number, membership, [](uint32_t, uint32_t, const List&) {},
@@ -83,7 +85,8 @@ struct Job {
         }
         Agent& agent = *agents[workers[me]->channel_agent(me, other)];
         agent.open_channel(locals[me], false, other, me, hosts[other], inbox);
-        agent.open_channel(locals[me], true, me, other, hosts[other], workers[me]->channels()->open_outgoing(other, kRingBytes));
+        agent.open_channel(locals[me], true, me, other, hosts[other],
+                           workers[me]->channels()->open_outgoing(other, kRingBytes));
       }
     }
     for (uint32_t me = 0; me < workers.size(); ++me) {

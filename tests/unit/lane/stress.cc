@@ -73,8 +73,8 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
     const uint64_t half = sizes[which] / 2;
     const Box first(sizeof(float), {half}, {0, {2 * sizeof(float)}}), all(sizeof(float), {2 * half},
                                                                           {0, {sizeof(float)}});
-    transfers.push_back(std::make_shared<PersistentTransfer>(job.workers[me]->channels(), me, which, Element::kFloat32, which % 2 == 0,
-                                           2 * half * sizeof(float)));
+    transfers.push_back(std::make_shared<PersistentTransfer>(job.workers[me]->channels(), me, which, Element::kFloat32,
+                                                             which % 2 == 0, 2 * half * sizeof(float)));
     PersistentTransfer& transfer = *transfers.back();
     for (uint32_t other = 0; other < count; ++other) {
       if (other == me) {
@@ -105,8 +105,8 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
       use.step = step;
       use.source.assign(sizes[which] / 2 * 2, static_cast<float>(which % 2 ? step : me + step));
       use.target.assign(sizes[which] / 2 * 2, -1);
-      transfers[which]->start(reinterpret_cast<const char*>(use.source.data()), reinterpret_cast<char*>(use.target.data()),
-                          {set, nullptr, &use.there});
+      transfers[which]->start(reinterpret_cast<const char*>(use.source.data()),
+                              reinterpret_cast<char*>(use.target.data()), {set, nullptr, &use.there});
     }
     const size_t most = step + 1 < steps ? random() % 2 * 2 * sizes.size() : 0;
     while (uses.size() > most) {  // up to three steps are under way
