@@ -5,8 +5,8 @@ the workers that come to share memory, and what Python has to know of the rows.
 
 Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``sum``
 (number, type and elements), each along with its memory for that, ``channel`` (number of the worker, whether it leads
-away, ranks of both ends, number of the other host), and ``no sum`` (number).  The agent answers ``bell`` and ``block``,
-``table``, ``sum``, each with a descriptor, and ``channel``.
+away, ranks of both ends, number of the other host), and ``no sum`` (number). The agent answers ``doorbell`` and
+``block``, ``table``, ``sum``, each with a descriptor, and ``channel``.
 """
 import ctypes
 import os
@@ -215,7 +215,7 @@ class Agent:
         try:
             if word == 'worker':
                 self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))
-                connection.tell(['bell'], self._library.agent_bell(self._handle))
+                connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
             elif word == 'sum':
                 result = self._library.checked(self._library.agent_open_sum(self._handle, number, *more, descriptor))

@@ -29,7 +29,7 @@ _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
     'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Call, Failed]),
-    'agent_bell': (_INT, [_POINTER]),
+    'agent_doorbell': (_INT, [_POINTER]),
     'agent_block': (_INT, [_POINTER]),
     'agent_connect': (_INT, [_POINTER, _U32, _INT]),
     'agent_add_worker': (_INT, [_POINTER, _U32, _INT]),

@@ -61,9 +61,9 @@ class Lane:
     def _meet(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
         connection.send(['worker', self._local], self._library.worker_block(self._handle))
-        bell, block = self._descriptor(agent), self._descriptor(agent)
+        doorbell, block = self._descriptor(agent), self._descriptor(agent)
         try:
-            self._library.checked(self._library.worker_add_agent(self._handle, agent, bell, block))
+            self._library.checked(self._library.worker_add_agent(self._handle, agent, doorbell, block))
         finally:
             os.close(block)
 

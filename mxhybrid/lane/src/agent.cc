@@ -38,13 +38,13 @@ Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
       sums_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
       relay_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
-  bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  doorbell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (bell_ < 0 || epoll_ < 0) fail_with_errno("eventfd");
+  if (doorbell_ < 0 || epoll_ < 0) fail_with_errno("eventfd");
   struct epoll_event event = {};
   event.events = EPOLLIN;
   event.data.ptr = nullptr;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, bell_, &event);
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, doorbell_, &event);
 }
 
 Agent::~Agent() {
@@ -52,7 +52,7 @@ Agent::~Agent() {
   }
   peers_.clear();
   ::close(epoll_);
-  ::close(bell_);
+  ::close(doorbell_);
 }
 
 void Agent::connect(uint32_t number, int socket) {
@@ -196,8 +196,8 @@ bool Agent::close(int milliseconds) {
   if (!thread_.joinable()) return true;
   // Without the mutex, which the thread holds while it works: it may work for long.
   closing_ = true;
-  const uint64_t ring = 1;
-  if (::write(bell_, &ring, sizeof ring) < 0) {
+  const uint64_t signal = 1;
+  if (::write(doorbell_, &signal, sizeof signal) < 0) {
     // It rings already.
   }
   const int64_t limit = now() + milliseconds * int64_t{1000000};
@@ -263,7 +263,7 @@ bool Agent::turn(int milliseconds) {
   bool writing = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (progress()) notify();
+    if (progress()) notify_workers();
     if (closing_ && !said_bye_) say_bye();
     for (auto& each : peers_) {
       Peer& peer = *each.second;
@@ -290,8 +290,8 @@ bool Agent::turn(int milliseconds) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.ptr == nullptr) {
-      uint64_t rings;
-      if (::read(bell_, &rings, sizeof rings) < 0) continue;
+      uint64_t signals;
+      if (::read(doorbell_, &signals, sizeof signals) < 0) continue;
     } else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
       hear(*static_cast<Peer*>(events[i].data.ptr));
     }
@@ -326,10 +326,10 @@ bool Agent::has_work() {
   return false;
 }
 
-void Agent::notify() {
+void Agent::notify_workers() {
   for (Memory& memory : workers_) {
     if (!memory.mapped()) continue;
-    ring_bell(*memory.at<WorkerBlock>(0));
+    notify(*memory.at<WorkerBlock>(0));
   }
 }
 

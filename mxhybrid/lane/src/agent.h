@@ -36,7 +36,7 @@ class Agent {
   ~Agent();
 
   /// Rung by workers, an eventfd; for them, as is the memory of the AgentBlock.
-  int bell() const { return bell_; }
+  int doorbell() const { return doorbell_; }
   const Memory& block() const { return block_; }
 
   /// Take over a connection with another agent.
@@ -115,7 +115,7 @@ class Agent {
            uint64_t own = 0);
   void note_shown(Table& table, uint64_t question, const Asked& asked);
   bool publish(Table& table);
-  void notify();
+  void notify_workers();
   const std::shared_ptr<Table>& shared_table(uint32_t number);
   Table& table(uint32_t number);
   Part& own_part(uint32_t number, uint32_t part);
@@ -130,7 +130,7 @@ class Agent {
 
   std::mutex mutex_;
   Memory block_;
-  int bell_ = -1, epoll_ = -1;
+  int doorbell_ = -1, epoll_ = -1;
   std::vector<Memory> workers_;  // WorkerBlocks
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   Sums sums_;

@@ -138,7 +138,7 @@ void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, ui
   }, nullptr);
 }
 
-int lane_agent_bell(void* agent) { return static_cast<Agent*>(agent)->bell(); }
+int lane_agent_doorbell(void* agent) { return static_cast<Agent*>(agent)->doorbell(); }
 int lane_agent_block(void* agent) { return static_cast<Agent*>(agent)->block().descriptor(); }
 
 int lane_agent_connect(void* agent, uint32_t peer, int socket) {
@@ -228,8 +228,8 @@ void* lane_worker_new(uint32_t host, uint32_t agents, const uint32_t* hosts, uin
                  nullptr);
 }
 int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block().descriptor(); }
-int lane_worker_add_agent(void* worker, uint32_t agent, int bell, int descriptor) {
-  return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, bell, descriptor); return 0; }, -1);
+int lane_worker_add_agent(void* worker, uint32_t agent, int doorbell, int descriptor) {
+  return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, doorbell, descriptor); return 0; }, -1);
 }
 /// Returns the descriptor of the table's memory, which is open until all agents of the host are attached.
 int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,

@@ -202,7 +202,7 @@ void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Me
     ring.written.store(state.sent);
     waiting = &head.reader_waiting;
   }
-  if (waiting->exchange(0) && workers[end.worker].mapped()) ring_bell(*workers[end.worker].at<WorkerBlock>(0));
+  if (waiting->exchange(0) && workers[end.worker].mapped()) notify(*workers[end.worker].at<WorkerBlock>(0));
 }
 
 }  // namespace lane

@@ -55,9 +55,9 @@ void sleep_while(Flag& flag, uint32_t seen, int milliseconds) {
 
 void wake(Flag& flag) { syscall(SYS_futex, word(flag), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
-void ring_bell(WorkerBlock& worker) {
-  worker.bell.add();
-  if (worker.sleepers.load() > 0) worker.bell.wake();
+void notify(WorkerBlock& worker) {
+  worker.doorbell.add();
+  if (worker.sleepers.load() > 0) worker.doorbell.wake();
 }
 
 }  // namespace lane

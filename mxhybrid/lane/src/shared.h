@@ -121,7 +121,7 @@ struct Traffic {
 
 /// One of each agent.
 struct AgentBlock {
-  /// 1 while the agent sleeps, or is about to: who has work for it has to ring its bell then.
+  /// 1 while the agent sleeps, or is about to: who has work for it has to ring its doorbell then.
   alignas(64) Flag asleep;
   alignas(64) Traffic traffic;
 };
@@ -157,8 +157,8 @@ struct AgentTableLayout {
 /// One of each worker.
 struct WorkerBlock {
   /// Agents, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
-  alignas(64) Counter bell;
-  /// Threads of the worker that sleep on `bell`, or are about to.
+  alignas(64) Counter doorbell;
+  /// Threads of the worker that sleep on `doorbell`, or are about to.
   alignas(64) Flag sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
   alignas(64) Counter given;
@@ -235,6 +235,6 @@ static_assert(sizeof(SumGiven) <= kSumData && sizeof(SumTotal) <= kSumData, "val
 constexpr int kFallbackMs = LANE_FALLBACK_MS;
 
 /// Tell a worker that something has happened.
-void ring_bell(WorkerBlock& worker);
+void notify(WorkerBlock& worker);
 
 }  // namespace lane

@@ -64,25 +64,25 @@ Worker::Worker(Membership membership, uint32_t host)
       agents_(membership_.agents_of(host)),
       block_(sizeof(WorkerBlock)),
       blocks_(agents_.size()),
-      bells_(agents_.size(), -1),
-      waiter_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), waiter_, membership_.worker_counts.at(host),
-            [this](uint32_t agent) { ring(agent); }),
-      channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), waiter_,
-                                                 [this](uint32_t agent) { ring(agent); })) {}
+      doorbells_(agents_.size(), -1),
+      completions_(*block_.at<WorkerBlock>(0)),
+      sums_(*block_.at<WorkerBlock>(0), completions_, membership_.worker_counts.at(host),
+            [this](uint32_t agent) { notify_agent(agent); }),
+      channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), completions_,
+                                                 [this](uint32_t agent) { notify_agent(agent); })) {}
 
 Worker::~Worker() {
-  waiter_.close();
+  completions_.close();
   channels_->close();
-  for (int bell : bells_) {
-    if (bell >= 0) ::close(bell);
+  for (int doorbell : doorbells_) {
+    if (doorbell >= 0) ::close(doorbell);
   }
 }
 
-void Worker::add_agent(uint32_t agent, int bell, int descriptor) {
+void Worker::add_agent(uint32_t agent, int doorbell, int descriptor) {
   const uint32_t at = position(agent);
   blocks_.at(at) = Memory(descriptor, sizeof(AgentBlock));
-  bells_.at(at) = bell;
+  doorbells_.at(at) = doorbell;
 }
 
 uint32_t Worker::position(uint32_t agent) const {
@@ -142,10 +142,10 @@ std::shared_ptr<Worker::Table> Worker::table(uint32_t number) {
   return found->second;
 }
 
-void Worker::ring(uint32_t agent) {
+void Worker::notify_agent(uint32_t agent) {
   if (!blocks_[agent].at<AgentBlock>(0)->asleep.load()) return;
-  const uint64_t ring = 1;
-  if (::write(bells_[agent], &ring, sizeof ring) < 0) {
+  const uint64_t signal = 1;
+  if (::write(doorbells_[agent], &signal, sizeof signal) < 0) {
     // It rings already; or the agent is gone, which the job monitor notices.
   }
 }
@@ -156,12 +156,12 @@ bool Worker::wait(Done done, int milliseconds) {
   const auto limit = Clock::now() + std::chrono::milliseconds(milliseconds);
   WorkerBlock& block = *block_.at<WorkerBlock>(0);
   for (;;) {
-    const uint32_t seen = block.bell.load();
+    const uint32_t seen = block.doorbell.load();
     if (done()) return true;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
     if (left <= 0) return false;
     block.sleepers.fetch_add(1);
-    block.bell.sleep_while(seen, static_cast<int>(left));
+    block.doorbell.sleep_while(seen, static_cast<int>(left));
     block.sleepers.fetch_sub(1);
   }
 }
@@ -204,7 +204,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   const uint32_t workers = membership_.worker_counts[host_];
   for (uint32_t agent : table.takers) {
     // The one that completes a round rings.
-    if (completes_round(table.sides[agent].shared->arrived, workers)) ring(agent);
+    if (completes_round(table.sides[agent].shared->arrived, workers)) notify_agent(agent);
   }
   return true;
 }
@@ -234,7 +234,7 @@ int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t fl
     pull.asked = shared.asked.load() + 1;
     shared.asked.store(pull.asked, std::memory_order_release);
     table.shared->activity.add();
-    for (uint32_t agent : table.answerers) ring(agent);
+    for (uint32_t agent : table.answerers) notify_agent(agent);
   }
   return ticket;
 }
@@ -261,7 +261,7 @@ bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
 
 void Worker::deliver(uint32_t number, int ticket, char* out, const OnComplete& complete) {
   const std::shared_ptr<Table> found = table(number);
-  waiter_.add([this, found, ticket] { return is_answered(*found, ticket); }, [this, found, ticket, out, complete] {
+  completions_.add([this, found, ticket] { return is_answered(*found, ticket); }, [this, found, ticket, out, complete] {
     write(*found, ticket, out);
     complete();
   });
@@ -324,7 +324,7 @@ void Worker::write(Table& table, int ticket, char* out) {
   for (uint32_t agent : table.answerers) {
     if (!(pull.flags & kExact) || !table.sides[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
-    ring(agent);
+    notify_agent(agent);
   }
   bool was_delivered;
   {
@@ -333,7 +333,7 @@ void Worker::write(Table& table, int ticket, char* out) {
     pull.used = pull.delivered = false;
   }
   if (!was_delivered) return;
-  ring_bell(*block_.at<WorkerBlock>(0));  // somebody may wait in `settle`
+  notify(*block_.at<WorkerBlock>(0));  // somebody may wait in `settle`
 }
 
 }  // namespace lane

@@ -31,8 +31,8 @@ class Worker {
 
   /// The memory of the WorkerBlock, for agents.
   const Memory& block() const { return block_; }
-  /// Get to know an agent of this host: its bell, which is taken over, and the memory of its AgentBlock.
-  void add_agent(uint32_t agent, int bell, int descriptor);
+  /// Get to know an agent of this host: its doorbell, which is taken over, and the memory of its AgentBlock.
+  void add_agent(uint32_t agent, int doorbell, int descriptor);
   /// Learn a table; its memory, for agents, has the layout WorkerTableLayout.
   int add_table(uint32_t number, const TableShape& shape);
   /// Map the memory of an agent of this host for a table, of which the layout is AgentTableLayout.
@@ -78,7 +78,7 @@ class Worker {
   struct Table;
 
   std::shared_ptr<Table> table(uint32_t number);
-  void ring(uint32_t agent);
+  void notify_agent(uint32_t agent);
   /// Whether `done` becomes true within so many milliseconds.
   template <typename Done>
   bool wait(Done done, int milliseconds);
@@ -91,9 +91,9 @@ class Worker {
   Memory block_;
   std::mutex mutex_;
   std::vector<Memory> blocks_;  // of the agents of this host, in order
-  std::vector<int> bells_;
+  std::vector<int> doorbells_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
-  Waiter waiter_;
+  CompletionThread completions_;
   WorkerSums sums_;
   const std::shared_ptr<WorkerChannels> channels_;  // shared with transfers
 };

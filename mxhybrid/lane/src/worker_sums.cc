@@ -40,10 +40,11 @@ WorkerSums::Sum& WorkerSums::sum(uint64_t number) {
 void WorkerSums::Sum::begin(const OnComplete& complete) {
   const uint32_t round = ++round_;
   SumTotal* total = total_.at<SumTotal>(0);
-  all_->waiter_.add([total, round] { return reached(total->done.load(std::memory_order_acquire), round); }, complete);
+  all_->completions_.add([total, round] { return reached(total->done.load(std::memory_order_acquire), round); },
+                         complete);
   given_.at<SumGiven>(0)->count.store(round, std::memory_order_release);
   all_->block_.given.add();
-  if (completes_round(total->arrived, all_->workers_)) all_->ring_(agent_);
+  if (completes_round(total->arrived, all_->workers_)) all_->notify_agent_(agent_);
 }
 
 }  // namespace lane

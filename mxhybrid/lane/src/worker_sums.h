@@ -9,15 +9,16 @@
 #include <memory>
 #include <mutex>
 
-#include "waiter.h"
+#include "completion_thread.h"
 
 namespace lane {
 
 class WorkerSums {
  public:
   /// With the worker's block, how many workers its host has, and what rings an agent of the host, by its position.
-  WorkerSums(WorkerBlock& block, Waiter& waiter, uint32_t workers, std::function<void(uint32_t)> ring)
-      : block_(block), waiter_(waiter), workers_(workers), ring_(std::move(ring)) {}
+  WorkerSums(WorkerBlock& block, CompletionThread& completions, uint32_t workers,
+             std::function<void(uint32_t)> notify_agent)
+      : block_(block), completions_(completions), workers_(workers), notify_agent_(std::move(notify_agent)) {}
 
   class Sum;
 
@@ -32,9 +33,9 @@ class WorkerSums {
 
  private:
   WorkerBlock& block_;
-  Waiter& waiter_;
+  CompletionThread& completions_;
   const uint32_t workers_;
-  const std::function<void(uint32_t)> ring_;
+  const std::function<void(uint32_t)> notify_agent_;
   std::mutex mutex_;
   std::map<uint64_t, std::unique_ptr<Sum>> sums_;
 };

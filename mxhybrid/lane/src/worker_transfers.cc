@@ -71,7 +71,7 @@ WorkerChannels::Link& WorkerChannels::link(uint32_t rank) {
 void WorkerChannels::notify_written(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
     if (link.out->header().reader_waiting.load() && link.out->header().reader_waiting.exchange(0)) {
-      ring_bell(*link.block.at<WorkerBlock>(0));
+      notify(*link.block.at<WorkerBlock>(0));
     }
     return;
   }
@@ -83,7 +83,7 @@ void WorkerChannels::notify_written(Link& link, uint32_t ring) {
 void WorkerChannels::notify_consumed(Link& link, uint32_t ring) {
   if (link.block.mapped()) {
     if (link.in->header().writer_waiting.load() && link.in->header().writer_waiting.exchange(0)) {
-      ring_bell(*link.block.at<WorkerBlock>(0));
+      notify(*link.block.at<WorkerBlock>(0));
     }
     return;
   }
@@ -134,7 +134,9 @@ void PersistentTransfer::start(const char* source, char* target, const OnComplet
     if (is_running_) return;
     is_running_ = true;
   }
-  if (!advance()) channels_->waiter_.add_seen([self = shared_from_this()] { return self->advance(); }, [] {}, seen_);
+  if (!advance()) {
+    channels_->completions_.add_unready([self = shared_from_this()] { return self->advance(); }, [] {}, seen_);
+  }
 }
 
 bool PersistentTransfer::advance() {
@@ -170,7 +172,7 @@ bool PersistentTransfer::progress() {
     bool progressed = transfer_some();
     if (!progressed && !ended()) {
       // Others wake this worker from here on; what they did before is looked for once more.
-      seen_ = channels_->block_.bell.load();
+      seen_ = channels_->block_.doorbell.load();
       announce_waiting();
       progressed = transfer_some();
       if (!progressed) return false;

@@ -2,8 +2,8 @@
 //
 // A transfer is described once, and then made again and again; each time is an operation of MXNet's engine, which calls
 // `begin` in one of its threads when the arrays are there, and is told when the transfer is made.  What can be done at
-// once is done in that thread; the rest in the worker's Waiter, whenever another worker has written, or consumed,
-// something.
+// once is done in that thread; the rest in the worker's CompletionThread, whenever another worker has written, or
+// consumed, something.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@
 
 #include "box.h"
 #include "channel.h"
-#include "waiter.h"
+#include "completion_thread.h"
 
 namespace lane {
 
@@ -25,8 +25,8 @@ class PersistentTransfer;
 class WorkerChannels {
  public:
   /// With the worker's block, and what rings an agent of its host, by its position.
-  WorkerChannels(WorkerBlock& block, Waiter& waiter, std::function<void(uint32_t)> ring)
-      : block_(block), waiter_(waiter), notify_agent_(std::move(ring)) {}
+  WorkerChannels(WorkerBlock& block, CompletionThread& completions, std::function<void(uint32_t)> notify_agent)
+      : block_(block), completions_(completions), notify_agent_(std::move(notify_agent)) {}
 
   /// Make the channel from a worker of any host to this one; its memory, which is kept until the channel is linked.
   int open_incoming(uint32_t rank, size_t room);
@@ -54,7 +54,7 @@ class WorkerChannels {
   void notify_consumed(Link& link, uint32_t ring);
 
   WorkerBlock& block_;
-  Waiter& waiter_;
+  CompletionThread& completions_;
   const std::function<void(uint32_t)> notify_agent_;
   std::mutex mutex_;  // of what follows, and of the rings of channels
   std::map<uint32_t, Link> links_;
@@ -161,7 +161,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   Run run_ = {};           // at hand
   bool started_ = false, prepared_ = false;
   size_t partials_added_ = 0;   // addends
-  uint32_t seen_ = 0;  // the bell, before others were asked to wake this worker
+  uint32_t seen_ = 0;  // the doorbell, before others were asked to wake this worker
 };
 
 }  // namespace lane

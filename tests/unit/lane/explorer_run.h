@@ -79,7 +79,7 @@ struct Run {
   uint32_t numbered = 0;
   std::vector<uint32_t> sequential;  // by location: the number of the store that sequential loads must not miss
   std::unordered_map<uintptr_t, Word> words;
-  std::map<int, std::shared_ptr<View>> bells;  // by descriptor of an eventfd: what those that rang have known
+  std::map<int, std::shared_ptr<View>> doorbells;  // by descriptor of an eventfd: what those that rang have known
   std::unordered_map<pthread_mutex_t*, Mutex> mutexes;
   View announced;
   std::unordered_map<uintptr_t, uint64_t> wakes;  // by futex

@@ -1,4 +1,4 @@
-// Threads, locks, futexes and bells: in place of the system's functions.
+// Threads, locks, futexes and doorbells: in place of the system's functions.
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -51,10 +51,10 @@ namespace {
 
 View& view() { return at_hand->current->view; }
 
-std::shared_ptr<View> bell(int descriptor) {
+std::shared_ptr<View> doorbell(int descriptor) {
   if (!in_thread()) return nullptr;
-  const auto found = at_hand->bells.find(descriptor);
-  return found == at_hand->bells.end() ? nullptr : found->second;
+  const auto found = at_hand->doorbells.find(descriptor);
+  return found == at_hand->doorbells.end() ? nullptr : found->second;
 }
 
 }  // namespace
@@ -63,23 +63,23 @@ extern "C" {
 
 int eventfd(unsigned value, int flags) noexcept {
   const int made = static_cast<int>(call_system(SYS_eventfd2, value, flags));
-  if (at_hand) at_hand->bells[made] = std::make_shared<View>();
+  if (at_hand) at_hand->doorbells[made] = std::make_shared<View>();
   return made;
 }
 
 int dup(int descriptor) noexcept {
   const int made = static_cast<int>(call_system(SYS_dup, descriptor));
-  if (at_hand && at_hand->bells.count(descriptor)) at_hand->bells[made] = at_hand->bells[descriptor];
+  if (at_hand && at_hand->doorbells.count(descriptor)) at_hand->doorbells[made] = at_hand->doorbells[descriptor];
   return made;
 }
 
 ssize_t write(int descriptor, const void* data, size_t size) {
-  if (const auto known = bell(descriptor)) explorer::release(*known);
+  if (const auto known = doorbell(descriptor)) explorer::release(*known);
   return call_system(SYS_write, descriptor, data, size);
 }
 
 ssize_t read(int descriptor, void* data, size_t size) {
-  if (const auto known = bell(descriptor)) view().join(*known);
+  if (const auto known = doorbell(descriptor)) view().join(*known);
   return call_system(SYS_read, descriptor, data, size);
 }
 

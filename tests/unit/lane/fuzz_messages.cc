@@ -171,7 +171,7 @@ class Hosts {
             0, membership(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}),
         worker_(membership(), 0) {
     agent_.add_worker(0, worker_.block().descriptor());
-    worker_.add_agent(0, dup(agent_.bell()), agent_.block().descriptor());
+    worker_.add_agent(0, dup(agent_.doorbell()), agent_.block().descriptor());
     for (uint32_t host = 1; host < kHosts; ++host) {
       int pair[2];
       check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "socketpair");

@@ -100,8 +100,8 @@ class Hosts:
             for host, local, worker in self.workers:
                 if host == self.agent_hosts[number]:
                     lib.checked(lib.agent_add_worker(agent, local, lib.worker_block(worker)))
-                    bell = os.dup(lib.agent_bell(agent))
-                    lib.checked(lib.worker_add_agent(worker, number, bell, lib.agent_block(agent)))
+                    doorbell = os.dup(lib.agent_doorbell(agent))
+                    lib.checked(lib.worker_add_agent(worker, number, doorbell, lib.agent_block(agent)))
         self.start()
         self.tables = {}
         #: By table: descriptors of the memory that workers share for it.

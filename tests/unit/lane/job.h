@@ -55,7 +55,7 @@ struct Job {
         locals.push_back(local);
         for (uint32_t agent : membership.agents_of(host)) {
           agents[agent]->add_worker(local, workers.back()->block().descriptor());
-          workers.back()->add_agent(agent, dup(agents[agent]->bell()), agents[agent]->block().descriptor());
+          workers.back()->add_agent(agent, dup(agents[agent]->doorbell()), agents[agent]->block().descriptor());
         }
       }
     }

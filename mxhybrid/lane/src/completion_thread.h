@@ -19,19 +19,19 @@ struct OnComplete {
   void operator()() const { callback(engine, parameter, nullptr); }
 };
 
-class Waiter {
+class CompletionThread {
  public:
-  /// What agents do becomes visible with `bell`, and `sleepers` are woken.
-  explicit Waiter(WorkerBlock& block) : block_(block) {}
-  ~Waiter() { close(); }
-  Waiter(const Waiter&) = delete;
-  Waiter& operator=(const Waiter&) = delete;
+  /// What agents do becomes visible with `doorbell`, and `sleepers` are woken.
+  explicit CompletionThread(WorkerBlock& block) : block_(block) {}
+  ~CompletionThread() { close(); }
+  CompletionThread(const CompletionThread&) = delete;
+  CompletionThread& operator=(const CompletionThread&) = delete;
 
   /// Call `finish`, in the thread, once `ready` is true, which only the thread calls.
   void add(std::function<bool()> ready, std::function<void()> finish);
-  /// The same of what was not ready after the bell was at `seen`, and whose change is followed by the bell: the thread
-  /// is not woken before.
-  void add_seen(std::function<bool()> ready, std::function<void()> finish, uint32_t seen);
+  /// The same of what was not ready after the doorbell was at `seen`, and whose change is followed by the doorbell: the
+  /// thread is not woken before.
+  void add_unready(std::function<bool()> ready, std::function<void()> finish, uint32_t seen);
   /// End the thread; nothing is under way, or nobody waits for it any more.
   void close();
 

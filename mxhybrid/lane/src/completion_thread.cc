@@ -1,31 +1,31 @@
-#include "waiter.h"
+#include "completion_thread.h"
 
 #include <algorithm>
 #include <iterator>
 
 namespace lane {
 
-void Waiter::push(Item item) {
+void CompletionThread::push(Item item) {
   std::lock_guard<std::mutex> lock(mutex_);
   added_.push_back(std::move(item));
-  if (!thread_.joinable()) thread_ = std::thread(&Waiter::serve, this);
+  if (!thread_.joinable()) thread_ = std::thread(&CompletionThread::serve, this);
 }
 
-void Waiter::add(std::function<bool()> ready, std::function<void()> finish) {
+void CompletionThread::add(std::function<bool()> ready, std::function<void()> finish) {
   push({std::move(ready), std::move(finish)});
-  ring_bell(block_);  // it may sleep, and what is added may be ready
+  notify(block_);  // it may sleep, and what is added may be ready
 }
 
-void Waiter::add_seen(std::function<bool()> ready, std::function<void()> finish, uint32_t seen) {
+void CompletionThread::add_unready(std::function<bool()> ready, std::function<void()> finish, uint32_t seen) {
   push({std::move(ready), std::move(finish)});
   // Whoever has rung since may have done so for what is added, when the thread did not know it.
-  if (block_.bell.load() != seen) ring_bell(block_);
+  if (block_.doorbell.load() != seen) notify(block_);
 }
 
-void Waiter::serve() {
+void CompletionThread::serve() {
   std::vector<Item> under_way, done;
   for (;;) {
-    const uint32_t seen = block_.bell.load();
+    const uint32_t seen = block_.doorbell.load();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (closing_) return;
@@ -42,19 +42,19 @@ void Waiter::serve() {
     done.clear();
     if (any) continue;
     block_.sleepers.fetch_add(1);
-    block_.bell.sleep_while(seen, kFallbackMs);
+    block_.doorbell.sleep_while(seen, kFallbackMs);
     block_.sleepers.fetch_sub(1);
   }
 }
 
-void Waiter::close() {
+void CompletionThread::close() {
   if (!thread_.joinable()) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
-  block_.bell.add();
-  block_.bell.wake();
+  block_.doorbell.add();
+  block_.doorbell.wake();
   thread_.join();
   added_.clear();
 }
