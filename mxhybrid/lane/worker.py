@@ -138,7 +138,7 @@ class Lane:
     def _request(self, table: Any, ids: np.ndarray, flags: int) -> Callable[[np.ndarray], None]:
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
-        ticket = self._ask(number, ids, flags)
+        request = self._post(number, ids, flags)
         span: Optional[int] = None
         if self._trace.enabled:
             span = self._trace.new_id()
@@ -147,7 +147,7 @@ class Lane:
         def write(result: np.ndarray) -> None:
             direct = result.flags.c_contiguous and result.dtype == table.dtype
             rows = result if direct else np.empty(result.shape, table.dtype)
-            self._take(number, ticket, rows)
+            self._wait(number, request, rows)
             if not direct:
                 result[:] = rows
             if span is not None:
@@ -163,7 +163,7 @@ class Lane:
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
         delivery = self._library.checked(self._library.delivery_new(
-            self._handle, number, self._ask(number, ids, 0, True), rows.ctypes.data))
+            self._handle, number, self._post(number, ids, 0, True), rows.ctypes.data))
         push_native(self._library.worker_deliver, delivery, handles_of([]), handles_of([array]), priority,
                     b'mxhybrid_rows')
 
@@ -192,28 +192,29 @@ class Lane:
     def settle_deliveries(self, table: Any) -> None:
         """Wait until the engine has written all rows that it is to deliver."""
         number = self._numbers.get(table.index)
-        while number is not None and self._library.checked(self._library.worker_settle(self._handle, number,
-                                                                                       _SLICE_MS)):
+        if number is None:
+            return
+        while self._library.checked(self._library.worker_wait_for_deliveries(self._handle, number, _SLICE_MS)):
             pass
 
-    def _ask(self, number: int, ids: np.ndarray, flags: int, delivered: bool = False) -> int:
+    def _post(self, number: int, ids: np.ndarray, flags: int, delivered: bool = False) -> int:
         while True:
-            ticket = self._library.checked(self._library.worker_ask(self._handle, number, ids.ctypes.data, len(ids),
+            request = self._library.checked(self._library.worker_post(self._handle, number, ids.ctypes.data, len(ids),
                                                                     flags, int(delivered)))
-            if ticket >= 0:
-                return ticket
+            if request >= 0:
+                return request
             time.sleep(0.001)  # too many are under way
 
-    def _take(self, number: int, ticket: int, rows: np.ndarray) -> None:
-        while self._library.checked(self._library.worker_take(self._handle, number, ticket, rows.ctypes.data,
+    def _wait(self, number: int, request: int, rows: np.ndarray) -> None:
+        while self._library.checked(self._library.worker_wait(self._handle, number, request, rows.ctypes.data,
                                                               _SLICE_MS)):
             pass
 
     def settle(self) -> None:
         """Wait until all agents show all pushes of this worker."""
         nothing = np.empty(0, np.int64)
-        for number, ticket in [(number, self._ask(number, nothing, _FENCE)) for number in self._pushed]:
-            self._take(number, ticket, nothing)
+        for number, request in [(number, self._post(number, nothing, _FENCE)) for number in self._pushed]:
+            self._wait(number, request, nothing)
         self._pushed.clear()
 
     def network(self) -> Network:

@@ -92,8 +92,8 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
   }
   made->slots = Memory(std::max<uint64_t>(1, elsewhere) * sizeof(uint32_t));
   made->slots.close_descriptor();  // nobody else maps it
-  if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->sides.resize(workers_.size());
-  for (Side& side : made->sides) side.asked.resize(made->owners.empty() ? 0 : kTickets, kFirst);
+  if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->views.resize(workers_.size());
+  for (WorkerView& view : made->views) view.posted.resize(made->owners.empty() ? 0 : kMaxRowRequests, kFirst);
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = std::move(made);
 }
@@ -119,10 +119,10 @@ void Agent::attach(uint32_t number, uint32_t worker, int descriptor) {
     throw std::runtime_error("worker " + std::to_string(worker) + " is not on this host, which has " +
                              std::to_string(workers_.size()));
   }
-  if (found.sides.empty()) return;  // this agent has no part in the table
-  Side& side = found.sides[worker];
-  side.memory = Memory(descriptor, found.sides_layout.size);
-  side.shared = side.memory.at<WorkerTable>(0);
+  if (found.views.empty()) return;  // this agent has no part in the table
+  WorkerView& view = found.views[worker];
+  view.memory = Memory(descriptor, found.worker_layout.size);
+  view.shared = view.memory.at<WorkerTable>(0);
 }
 
 void Agent::drop_table(uint32_t number) {
@@ -319,8 +319,8 @@ void Agent::hear(Peer& peer) {
 bool Agent::has_work() {
   if (sums_.has_work(workers_) || relay_.has_work(workers_)) return true;
   for (auto& each : tables_) {
-    for (Side& side : each.second->sides) {
-      if (side.shared != nullptr && side.shared->activity.load() != side.activity) return true;
+    for (WorkerView& view : each.second->views) {
+      if (view.shared != nullptr && view.shared->activity.load() != view.activity) return true;
     }
   }
   return false;
@@ -341,17 +341,17 @@ bool Agent::progress() {
 }
 
 bool Agent::progress(Table& table) {
-  look(table);
-  bool news = take_pulls(table);
+  collect_requests(table);
+  bool news = start_requests(table);
   if (round_is_complete(table)) {
     take_round(table);
-    news = take_pulls(table) || news;
+    news = start_requests(table) || news;
   }
   for (uint32_t i = 0; i < table.parts.size(); ++i) {
     Part& part = table.parts[i];
     if (!part.mine) continue;
     for (;;) {
-      bool complete = table.sides.empty() || reached(table.taken, part.version + 1);
+      bool complete = table.views.empty() || reached(table.taken, part.version + 1);
       for (uint32_t host = 0; host < part.arrived.size(); ++host) {
         if (host != host_ && membership_.worker_counts[host] > 0 && part.arrived[host].empty()) complete = false;
       }
@@ -360,8 +360,8 @@ bool Agent::progress(Table& table) {
     }
   }
   news = publish(table) || news;
-  answer(table);
-  return finish_pulls(table) || news;
+  answer_pulls(table);
+  return complete_requests(table) || news;
 }
 
 bool Agent::publish(Table& table) {

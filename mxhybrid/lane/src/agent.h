@@ -84,11 +84,11 @@ class Agent {
  private:
   struct Pushed;   // rows that another host pushed
   struct Part;     // a partition, as far as it is this agent's business
-  struct Side;     // what a worker of this host shares for a table
-  struct Owner;    // another agent that owns partitions of a table
-  struct Asked;    // a question to another agent
-  struct Question; // another agent's
-  struct Pull;     // a worker's, by ticket
+  struct WorkerView;     // what a worker of this host shares for a table
+  struct RemoteOwner;    // another agent that owns partitions of a table
+  struct OutgoingPull;    // a pull that this agent has sent to another one
+  struct IncomingPull; // a pull that another agent has sent
+  struct LocalRequest;     // a row request of a worker of this host
   struct Table;
   struct Peer;
 
@@ -99,21 +99,21 @@ class Agent {
   bool progress();
   bool progress(Table& table);
   bool has_work();
-  void look(Table& table);
-  bool too_many_questions(Table& table, uint32_t peer);
-  bool take_pulls(Table& table);
-  bool take_pull(Table& table, const Pull& pull);  // false if it waits for room
-  bool finish_pulls(Table& table);
+  void collect_requests(Table& table);
+  bool too_many_pulls(Table& table, uint32_t peer);
+  bool start_requests(Table& table);
+  bool start_request(Table& table, const LocalRequest& waiting);  // false if it waits for room
+  bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
   void take_round(Table& table);
   void forget_rows(Table& table);
   void send_on(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
   uint32_t apply(Table& table, uint32_t part, const std::vector<List>& lists);
-  void answer(Table& table);
-  void ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places, char* to,
-           uint64_t own = 0);
-  void note_shown(Table& table, uint64_t question, const Asked& asked);
+  void answer_pulls(Table& table);
+  void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& places,
+                 char* to, uint64_t own = 0);
+  void note_version(Table& table, uint64_t number, const OutgoingPull& pull);
   bool publish(Table& table);
   void notify_workers();
   const std::shared_ptr<Table>& shared_table(uint32_t number);
@@ -136,7 +136,7 @@ class Agent {
   Sums sums_;
   ChannelRelay relay_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
-  uint64_t questions_ = 0;
+  uint64_t pulls_sent_ = 0;
   std::atomic<bool> closing_{false};
   bool said_bye_ = false;
   bool freed_ = false;  // memory of workers that a message was read from

@@ -39,29 +39,29 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
     case Message::kPull:
       if (!part.mine) throw std::runtime_error("a question for rows that are not here");
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
-      if (agent.too_many_questions(table, number)) throw std::runtime_error("too many questions at a time");
-      asking.peer = number;
-      asking.part = header.part;
-      asking.want = header.want;
-      asking.count = header.count;
-      asking.flags = header.flags;
-      asking.number = header.number;
-      asking.places = Buffer(header.count * sizeof(int32_t));
-      pieces[0] = {asking.places.data(), asking.places.size()};
+      if (agent.too_many_pulls(table, number)) throw std::runtime_error("too many pulls at a time");
+      incoming.peer = number;
+      incoming.part = header.part;
+      incoming.version = header.version;
+      incoming.count = header.count;
+      incoming.flags = header.flags;
+      incoming.number = header.number;
+      incoming.places = Buffer(header.count * sizeof(int32_t));
+      pieces[0] = {incoming.places.data(), incoming.places.size()};
       return;
     case Message::kRows: {
-      auto found = table.asked.find(header.number);
-      if (found == table.asked.end() || found->second.peer != number || found->second.part != header.part ||
+      auto found = table.outgoing_pulls.find(header.number);
+      if (found == table.outgoing_pulls.end() || found->second.peer != number || found->second.part != header.part ||
           found->second.count != header.count || found->second.flags != header.flags) {
         throw std::runtime_error("an answer to no question");
       }
-      Asked& asked = found->second;
-      const size_t size = asked.count * shape.travelling_bytes(asked.flags & kExact);
-      if (shape.travelling_bytes(asked.flags & kExact) != shape.row_bytes()) {
-        asked.halves = Buffer(size);
-        pieces[0] = {asked.halves.data(), size};
+      OutgoingPull& pull = found->second;
+      const size_t size = pull.count * shape.travelling_bytes(pull.flags & kExact);
+      if (shape.travelling_bytes(pull.flags & kExact) != shape.row_bytes()) {
+        pull.halves = Buffer(size);
+        pieces[0] = {pull.halves.data(), size};
       } else {
-        pieces[0] = {asked.to, size};
+        pieces[0] = {pull.to, size};
       }
       return;
     }
@@ -95,21 +95,21 @@ void Agent::Peer::end(const Header& header) {
       agent.take_push(table, header.part, agent.membership_.agent_hosts[number], std::move(arriving));
       return;
     case Message::kPull:
-      if (!well_formed(asking.places.as<int32_t>(), asking.count, shape.rows_of(header.part))) {
+      if (!well_formed(incoming.places.as<int32_t>(), incoming.count, shape.rows_of(header.part))) {
         throw std::runtime_error("malformed places");
       }
-      table.questions.push_back(std::move(asking));
+      table.incoming_pulls.push_back(std::move(incoming));
       ++*table.unanswered[number];
       return;
     default: {
-      auto found = table.asked.find(header.number);
-      Asked& asked = found->second;
-      if (asked.halves.size()) {
-        widen(asked.halves.as<uint16_t>(), reinterpret_cast<float*>(asked.to),
-              static_cast<size_t>(asked.count) * shape.width);
+      auto found = table.outgoing_pulls.find(header.number);
+      OutgoingPull& pull = found->second;
+      if (pull.halves.size()) {
+        widen(pull.halves.as<uint16_t>(), reinterpret_cast<float*>(pull.to),
+              static_cast<size_t>(pull.count) * shape.width);
       }
-      agent.note_shown(table, header.number, asked);
-      table.asked.erase(found);
+      agent.note_version(table, header.number, pull);
+      table.outgoing_pulls.erase(found);
     }
   }
 }

@@ -16,60 +16,60 @@ constexpr uint32_t kAhead = 4;
 
 }  // namespace
 
-void Agent::look(Table& table) {
-  for (uint32_t worker = 0; worker < table.sides.size(); ++worker) {
-    Side& side = table.sides[worker];
-    if (side.shared == nullptr) continue;
-    const uint32_t activity = side.shared->activity.load(std::memory_order_acquire);
-    if (activity == side.activity) continue;
-    side.activity = activity;
-    for (uint32_t i = 0; i < side.asked.size(); ++i) {
-      const uint32_t asked = side.shared->tickets[i].asked.load(std::memory_order_acquire);
-      if (asked == side.asked[i]) continue;
-      side.asked[i] = asked;
-      table.pulls.push_back({worker, i, asked, 0});
+void Agent::collect_requests(Table& table) {
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
+    WorkerView& view = table.views[worker];
+    if (view.shared == nullptr) continue;
+    const uint32_t activity = view.shared->activity.load(std::memory_order_acquire);
+    if (activity == view.activity) continue;
+    view.activity = activity;
+    for (uint32_t i = 0; i < view.posted.size(); ++i) {
+      const uint32_t posted = view.shared->requests[i].posted.load(std::memory_order_acquire);
+      if (posted == view.posted[i]) continue;
+      view.posted[i] = posted;
+      table.waiting_requests.push_back({worker, i, posted, 0});
     }
   }
 }
 
-bool Agent::take_pulls(Table& table) {
+bool Agent::start_requests(Table& table) {
   bool any_waits = false;
-  for (size_t i = 0; i < table.pulls.size();) {
-    const Pull pull = table.pulls[i];
-    const bool due = reached(table.taken, table.sides[pull.worker].shared->tickets[pull.ticket].want);
-    if (!due || !take_pull(table, pull)) {
+  for (size_t i = 0; i < table.waiting_requests.size();) {
+    const LocalRequest local = table.waiting_requests[i];
+    const bool due = reached(table.taken, table.views[local.worker].shared->requests[local.request].version);
+    if (!due || !start_request(table, local)) {
       any_waits = any_waits || due;
       ++i;
       continue;
     }
-    table.pulls.erase(table.pulls.begin() + i);
+    table.waiting_requests.erase(table.waiting_requests.begin() + i);
   }
   if (table.pull_waiting && !any_waits) {
     table.pull_waiting = false;
     table.shared->pull_waiting.store(0);
   }
-  return finish_pulls(table);
+  return complete_requests(table);
 }
 
-bool Agent::take_pull(Table& table, const Pull& taken) {
-  Pull pull = taken;
-  const Side& side = table.sides[pull.worker];
-  const Ticket& ticket = side.shared->tickets[pull.ticket];
-  const uint32_t want = ticket.want, flags = ticket.flags;
-  const uint32_t* bounds = side.memory.at<uint32_t>(table.sides_layout.ticket_bounds[pull.ticket]);
-  const int32_t* places = side.memory.at<int32_t>(table.sides_layout.ticket_places[pull.ticket]);
-  uint32_t* slots = side.memory.at<uint32_t>(table.sides_layout.ticket_slots[pull.ticket]);
+bool Agent::start_request(Table& table, const LocalRequest& waiting) {
+  LocalRequest local = waiting;
+  const WorkerView& view = table.views[local.worker];
+  const RowRequest& request = view.shared->requests[local.request];
+  const uint32_t version = request.version, flags = request.flags;
+  const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
+  const int32_t* places = view.memory.at<int32_t>(table.worker_layout.request_places[local.request]);
+  uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
   if (flags & kExact) {
-    if (!table.pull_waiting) {  // before this looks at what was released: a ticket that is given back later rings
+    if (!table.pull_waiting) {  // before this looks at what was released: a row request that is given back later rings
       table.pull_waiting = true;
       table.shared->pull_waiting.store(1);
     }
     // Room that was set aside is free again once nobody reads it.
     auto& beside = table.beside;
-    beside.erase(std::remove_if(beside.begin(), beside.end(), [&](const Pull& other) {
-      return reached(table.sides[other.worker].shared->tickets[other.ticket].released.load(), other.asked);
+    beside.erase(std::remove_if(beside.begin(), beside.end(), [&](const LocalRequest& other) {
+      return reached(table.views[other.worker].shared->requests[other.request].released.load(), other.posted);
     }), beside.end());
     if (beside.empty()) table.aside = 0;
     uint64_t rows = 0, all = 0;
@@ -79,7 +79,7 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
       all += shape.rows_of(part);
     }
     if (table.aside + rows > all && !beside.empty()) return false;
-    if (rows > 0) beside.push_back(pull);
+    if (rows > 0) beside.push_back(local);
   }
   std::vector<int32_t> missing;
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
@@ -87,7 +87,7 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
     const Part& there = table.parts[part];
     if (!there.elsewhere()) continue;
     if (flags & kFence) {
-      if (!fenced[there.owner]) ask(table, part, want, kFence, missing, nullptr);
+      if (!fenced[there.owner]) send_pull(table, part, version, kFence, missing, nullptr);
       fenced[there.owner] = 1;
       continue;
     }
@@ -100,7 +100,8 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
     if (flags & kExact) {
       missing.assign(places + first, places + first + count);
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.aside + i;
-      ask(table, part, want, kExact, missing, table.memory.at<char>(table.layout.aside) + table.aside * row_bytes);
+      send_pull(table, part, version, kExact, missing,
+                table.memory.at<char>(table.layout.aside) + table.aside * row_bytes);
       table.aside += count;
       continue;
     }
@@ -117,14 +118,14 @@ bool Agent::take_pull(Table& table, const Pull& taken) {
       slots[first + i] = known[place] - 1;
     }
     if (missing.empty()) continue;
-    ask(table, part, want, 0, missing, table.memory.at<char>(table.layout.cache) + start * row_bytes);
+    send_pull(table, part, version, 0, missing, table.memory.at<char>(table.layout.cache) + start * row_bytes);
   }
-  pull.last = questions_;
-  table.under_way.push_back(pull);
+  local.last_pull = pulls_sent_;
+  table.started_requests.push_back(local);
   return true;
 }
 
-void Agent::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const std::vector<int32_t>& places,
+void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& places,
                char* to, uint64_t own) {
   const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(places.size());
   auto message = std::make_unique<Outgoing>();
@@ -134,38 +135,38 @@ void Agent::ask(Table& table, uint32_t part, uint32_t want, uint8_t flags, const
   header.table = table.number;
   header.part = part;
   header.count = count;
-  header.want = want;
-  header.number = own | ++questions_;
+  header.version = version;
+  header.number = own | ++pulls_sent_;
   message->buffers[0] = Buffer(count * sizeof(int32_t));
   if (count) std::memcpy(message->buffers[0].data(), places.data(), count * sizeof(int32_t));
   message->pieces[0] = {message->buffers[0].data(), message->buffers[0].size()};
-  Asked& asked = table.asked[header.number];
-  asked.peer = owner;
-  asked.part = part;
-  asked.want = want;
-  asked.count = count;
-  asked.flags = flags;
-  asked.to = to;
+  OutgoingPull& pull = table.outgoing_pulls[header.number];
+  pull.peer = owner;
+  pull.part = part;
+  pull.version = version;
+  pull.count = count;
+  pull.flags = flags;
+  pull.to = to;
   peer(owner).connection.send(std::move(message));
 }
 
-bool Agent::finish_pulls(Table& table) {
+bool Agent::complete_requests(Table& table) {
   bool news = false;
-  for (size_t i = 0; i < table.under_way.size();) {
-    const Pull& pull = table.under_way[i];
-    if (!table.asked.empty() && table.asked.begin()->first <= pull.last) {
+  for (size_t i = 0; i < table.started_requests.size();) {
+    const LocalRequest& local = table.started_requests[i];
+    if (!table.outgoing_pulls.empty() && table.outgoing_pulls.begin()->first <= local.last_pull) {
       ++i;
       continue;
     }
-    table.sides[pull.worker].shared->tickets[pull.ticket].answered[local_].store(pull.asked);
-    table.under_way.erase(table.under_way.begin() + i);
+    table.views[local.worker].shared->requests[local.request].completed[local_].store(local.posted);
+    table.started_requests.erase(table.started_requests.begin() + i);
     news = true;
   }
   return news;
 }
 
 void Agent::forget_rows(Table& table) {
-  if (!table.under_way.empty()) {
+  if (!table.started_requests.empty()) {
     throw std::runtime_error("a worker pushed before the rows that it asked for were there");
   }
   uint32_t* slots = table.slots.at<uint32_t>(0);
@@ -179,48 +180,48 @@ void Agent::forget_rows(Table& table) {
   table.used = 0;
 }
 
-bool Agent::too_many_questions(Table& table, uint32_t peer) {
+bool Agent::too_many_pulls(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
-  // Each ticket of a worker asks for each partition once at a time, and the agent asks for itself.
-  return *unanswered >
-         uint64_t(kTickets) * membership_.worker_counts[membership_.agent_hosts[peer]] * table.shape.partitions();
+  // Each row request of a worker asks for each partition once at a time, and the agent asks for itself.
+  return *unanswered > uint64_t(kMaxRowRequests) * membership_.worker_counts[membership_.agent_hosts[peer]] *
+                           table.shape.partitions();
 }
 
-void Agent::answer(Table& table) {
+void Agent::answer_pulls(Table& table) {
   const TableShape& shape = table.shape;
-  for (size_t i = 0; i < table.questions.size();) {
-    Question& question = table.questions[i];
-    const Part& part = table.parts[question.part];
-    if (!reached(question.flags & kFence ? table.version : part.version, question.want)) {
+  for (size_t i = 0; i < table.incoming_pulls.size();) {
+    IncomingPull& pull = table.incoming_pulls[i];
+    const Part& part = table.parts[pull.part];
+    if (!reached(pull.flags & kFence ? table.version : part.version, pull.version)) {
       ++i;
       continue;
     }
-    const bool exact = question.flags & kExact;
+    const bool exact = pull.flags & kExact;
     const size_t row_bytes = shape.row_bytes(), travelling = shape.travelling_bytes(exact);
     auto message = std::make_unique<Outgoing>();
     message->header.kind = Message::kRows;
-    message->header.flags = question.flags;
+    message->header.flags = pull.flags;
     message->header.table = table.number;
-    message->header.part = question.part;
-    message->header.count = question.count;
-    message->header.number = question.number;
-    message->buffers[0] = Buffer(question.count * travelling);
+    message->header.part = pull.part;
+    message->header.count = pull.count;
+    message->header.number = pull.number;
+    message->buffers[0] = Buffer(pull.count * travelling);
     char* rows = message->buffers[0].data();
-    const int32_t* places = question.places.as<int32_t>();
+    const int32_t* places = pull.places.as<int32_t>();
     if (travelling == row_bytes) {
-      gather(part.shard, places, question.count, row_bytes, rows);
+      gather(part.shard, places, pull.count, row_bytes, rows);
     } else {
-      for (uint32_t k = 0; k < question.count; ++k) {
-        if (k + kAhead < question.count) __builtin_prefetch(part.shard + places[k + kAhead] * row_bytes);
+      for (uint32_t k = 0; k < pull.count; ++k) {
+        if (k + kAhead < pull.count) __builtin_prefetch(part.shard + places[k + kAhead] * row_bytes);
         narrow(reinterpret_cast<const float*>(part.shard + places[k] * row_bytes),
                reinterpret_cast<uint16_t*>(rows + k * travelling), shape.width);
       }
     }
     message->pieces[0] = {rows, message->buffers[0].size()};
-    message->sent = [unanswered = table.unanswered[question.peer]] { --*unanswered; };
-    peer(question.peer).connection.send(std::move(message));
-    table.questions.erase(table.questions.begin() + i);
+    message->sent = [unanswered = table.unanswered[pull.peer]] { --*unanswered; };
+    peer(pull.peer).connection.send(std::move(message));
+    table.incoming_pulls.erase(table.incoming_pulls.begin() + i);
   }
 }
 

@@ -9,12 +9,12 @@
 namespace lane {
 
 bool Agent::round_is_complete(const Table& table) const {
-  if (table.sides.empty() || table.unsent > 0) return false;
+  if (table.views.empty() || table.unsent > 0) return false;
   for (const auto& [agent, owner] : table.owners) {
-    if (!reached(owner.shown + kMostAhead, table.taken + 1)) return false;
+    if (!reached(owner.version + kMostAhead, table.taken + 1)) return false;
   }
-  for (const Side& side : table.sides) {
-    if (side.shared == nullptr || !reached(side.shared->pushed.load(std::memory_order_acquire), table.taken + 1)) {
+  for (const WorkerView& view : table.views) {
+    if (view.shared == nullptr || !reached(view.shared->pushed.load(std::memory_order_acquire), table.taken + 1)) {
       return false;
     }
   }
@@ -23,7 +23,7 @@ bool Agent::round_is_complete(const Table& table) const {
 
 void Agent::take_round(Table& table) {
   const uint32_t parts = table.shape.partitions();
-  for (uint32_t worker = 0; worker < table.sides.size(); ++worker) {
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     const uint32_t* bounds = table.bounds_of(worker);
     bool fine = bounds[0] == 0 && bounds[parts] <= table.shape.rows;
     for (uint32_t part = 0; fine && part < parts; ++part) {
@@ -40,19 +40,19 @@ void Agent::take_round(Table& table) {
     if (table.parts[part].elsewhere()) send_on(table, part);
   }
   for (auto& [agent, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
-    if (owner.is_asked || reached(owner.shown + kMostAhead - 2, table.taken)) continue;
-    owner.is_asked = true;
-    ask(table, owner.part, table.taken, kFence, {}, nullptr, kOwnQuestion);
+    if (owner.is_queried || reached(owner.version + kMostAhead - 2, table.taken)) continue;
+    owner.is_queried = true;
+    send_pull(table, owner.part, table.taken, kFence, {}, nullptr, kProgressQuery);
   }
 }
 
-void Agent::note_shown(Table& table, uint64_t question, const Asked& asked) {
-  Owner& owner = table.owners.at(asked.peer);
-  if (question & kOwnQuestion) owner.is_asked = false;
+void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull) {
+  RemoteOwner& owner = table.owners.at(pull.peer);
+  if (number & kProgressQuery) owner.is_queried = false;
   // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one
   // before to all partitions.
-  const uint32_t shown = asked.flags & kFence ? asked.want : asked.want - 1;
-  if (reached(shown, owner.shown)) owner.shown = shown;
+  const uint32_t version = pull.flags & kFence ? pull.version : pull.version - 1;
+  if (reached(version, owner.version)) owner.version = version;
 }
 
 void Agent::send_on(Table& table, uint32_t part) {
@@ -60,7 +60,7 @@ void Agent::send_on(Table& table, uint32_t part) {
   auto message = std::make_unique<Outgoing>();
   std::vector<List> lists;
   uint32_t most = 0;
-  for (uint32_t worker = 0; worker < table.sides.size(); ++worker) {
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     lists.push_back(table.pushed(worker, part));
     most += lists.back().count;
   }
@@ -112,7 +112,7 @@ void Agent::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed)
 void Agent::update(Table& table, uint32_t number) {
   Part& part = table.parts[number];
   std::vector<List> mine, lists;
-  for (uint32_t worker = 0; worker < table.sides.size(); ++worker) mine.push_back(table.pushed(worker, number));
+  for (uint32_t worker = 0; worker < table.views.size(); ++worker) mine.push_back(table.pushed(worker, number));
   Buffer places, rows;
   const bool alone = std::all_of(part.arrived.begin(), part.arrived.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });

@@ -22,17 +22,17 @@ inline int64_t now() {
 constexpr uint32_t kMostAhead = 4;
 /// Marks the number of a question by which an agent learns how far an owner is.  No worker waits for the answer, so it
 /// comes behind all others of a table.
-constexpr uint64_t kOwnQuestion = uint64_t(1) << 63;
+constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
 
 struct Agent::Pushed {
   uint32_t count;
   Buffer places, rows;
 };
 
-struct Agent::Owner {
+struct Agent::RemoteOwner {
   uint32_t part;            // one of its partitions
-  uint32_t shown = kFirst;  // pushes that all its partitions are known to show
-  bool is_asked = false;    // for more
+  uint32_t version = kFirst;  // pushes that all its partitions are known to show
+  bool is_queried = false;    // for more
 };
 
 struct Agent::Part {
@@ -55,32 +55,32 @@ struct Agent::Part {
   bool elsewhere() const { return handled && !mine; }
 };
 
-struct Agent::Side {
+struct Agent::WorkerView {
   Memory memory;
   WorkerTable* shared = nullptr;
   uint32_t activity = kFirst;
-  /// By ticket; empty if this agent answers no pulls, see TableShape.
-  std::vector<uint32_t> asked;
+  /// By row request; empty if this agent answers no pulls, see TableShape.
+  std::vector<uint32_t> posted;
 };
 
-struct Agent::Asked {
-  uint32_t peer, part, want, count;
+struct Agent::OutgoingPull {
+  uint32_t peer, part, version, count;
   uint8_t flags;
   char* to;
   Buffer halves;  // where rows arrive that have to be widened
 };
 
-struct Agent::Question {
-  uint32_t peer, part, want, count;
+struct Agent::IncomingPull {
+  uint32_t peer, part, version, count;
   uint8_t flags;
   uint64_t number;
   Buffer places;
 };
 
-struct Agent::Pull {
-  uint32_t worker, ticket;
-  uint32_t asked;        // to be answered
-  uint64_t last = 0;     // question that has to be answered before
+struct Agent::LocalRequest {
+  uint32_t worker, request;
+  uint32_t posted;        // to be answered
+  uint64_t last_pull = 0;     // question that has to be answered before
 };
 
 struct Agent::Table {
@@ -88,7 +88,7 @@ struct Agent::Table {
       : number(number),
         shape(shape),
         layout(shape, agent, handled),
-        sides_layout(shape),
+        worker_layout(shape),
         memory(layout.size),
         shared(memory.at<AgentTable>(0)),
         merger(shape.dtype, shape.width) {}
@@ -96,13 +96,13 @@ struct Agent::Table {
   const uint32_t number;
   const TableShape shape;
   const AgentTableLayout layout;
-  const WorkerTableLayout sides_layout;
+  const WorkerTableLayout worker_layout;
   Memory memory;
   AgentTable* const shared;
   Merger merger;
   std::vector<Part> parts;
   /// By worker of this host; empty if this agent handles no partition, see TableShape.
-  std::vector<Side> sides;
+  std::vector<WorkerView> views;
   /// Workers that were given its memory.
   uint32_t shares = 0;
   /// Rounds of this host's workers that were taken.
@@ -111,30 +111,30 @@ struct Agent::Table {
   uint32_t unsent = 0, reading = 0;
   uint32_t version = kFirst;
   /// By agent of another host whose partitions this agent handles.
-  std::map<uint32_t, Owner> owners;
+  std::map<uint32_t, RemoteOwner> owners;
 
   /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
   Memory slots;
   std::vector<uint64_t> held;
   uint32_t used = 0, used_before = 0;
   uint32_t aside = 0;
-  std::vector<Pull> beside;  // pulls that use rows set aside
+  std::vector<LocalRequest> beside;  // pulls that use rows set aside
   bool pull_waiting = false;      // as `shared` says
 
-  std::deque<Pull> pulls;       // to be taken
-  std::vector<Pull> under_way;  // to be answered
-  std::map<uint64_t, Asked> asked;
-  std::deque<Question> questions;
+  std::deque<LocalRequest> waiting_requests;       // to be taken
+  std::vector<LocalRequest> started_requests;  // to be answered
+  std::map<uint64_t, OutgoingPull> outgoing_pulls;
+  std::deque<IncomingPull> incoming_pulls;
   /// By agent: questions whose answers were not sent yet.
   std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
-  uint32_t* bounds_of(uint32_t worker) const { return sides[worker].memory.at<uint32_t>(sides_layout.push_bounds); }
+  uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
   /// What a worker pushed to a partition in the round at hand.
   List pushed(uint32_t worker, uint32_t part) const {
-    const Memory& memory = sides[worker].memory;
+    const Memory& memory = views[worker].memory;
     const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
-    return {memory.at<int32_t>(sides_layout.push_places) + first,
-            memory.at<char>(sides_layout.push_rows) + first * shape.row_bytes(), last - first};
+    return {memory.at<int32_t>(worker_layout.push_places) + first,
+            memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
   }
 };
 
@@ -151,7 +151,7 @@ struct Agent::Peer : public Inbox {
   bool writing = false, left = false;
   // Of messages that arrive, one of a kind at a time.
   Pushed arriving;     // a push
-  Question asking;     // a question
+  IncomingPull incoming;     // a question
   /// By stream: the table that a message is about, which stays until it is there.
   std::shared_ptr<Table> about[kPriorities];
 };

@@ -80,7 +80,7 @@ Rule rule_of(uint32_t kind, const double* settings) {
 struct Delivery {
   Worker* worker;
   uint32_t number;
-  int ticket;
+  int request;
   char* out;
 };
 
@@ -251,29 +251,29 @@ int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t
     return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds) ? 0 : 1;
   }, -1);
 }
-/// A ticket, from 0 on, or -2 while all are under way.
-int lane_worker_ask(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered) {
+/// A request, from 0 on, or -2 while all are under way.
+int lane_worker_post(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered) {
   return guarded([&] {
-    const int ticket = static_cast<Worker*>(worker)->ask(number, ids, count, flags, delivered != 0);
-    return ticket < 0 ? -2 : ticket;
+    const int request = static_cast<Worker*>(worker)->post(number, ids, count, flags, delivered != 0);
+    return request < 0 ? -2 : request;
   }, -1);
 }
 /// 0 when done, 1 when the time is out.
-int lane_worker_take(void* worker, uint32_t number, int ticket, void* out, int milliseconds) {
+int lane_worker_wait(void* worker, uint32_t number, int request, void* out, int milliseconds) {
   return guarded([&] {
-    return static_cast<Worker*>(worker)->take(number, ticket, static_cast<char*>(out), milliseconds) ? 0 : 1;
+    return static_cast<Worker*>(worker)->wait(number, request, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
 }
 /// What lane_worker_deliver takes.
-void* lane_delivery_new(void* worker, uint32_t number, int ticket, void* out) {
+void* lane_delivery_new(void* worker, uint32_t number, int request, void* out) {
   return guarded([&]() -> void* {
-    return new Delivery{static_cast<Worker*>(worker), number, ticket, static_cast<char*>(out)};
+    return new Delivery{static_cast<Worker*>(worker), number, request, static_cast<char*>(out)};
   }, nullptr);
 }
 /// EngineAsyncFunc; the delivery is gone afterwards.
 void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
-  found->worker->deliver(found->number, found->ticket, found->out, *static_cast<lane::OnComplete*>(on_complete));
+  found->worker->deliver(found->number, found->request, found->out, *static_cast<lane::OnComplete*>(on_complete));
 }
 /// Ask for rows, write them to an array of their own, or have the engine do that where they are not there yet, and have
 /// it copied to row_sparse arrays, of one shape. 0 when all is handed to the engine; 1 while too many are under way;
@@ -283,18 +283,18 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
   return guarded([&] {
     static const int32_t cpu[] = {1, 0};  // struct Context of include/mxnet/base.h
     static const int prioritized = 3;     // FnProperty::kCPUPrioritized of include/mxnet/engine.h
-    Worker& asking = *static_cast<Worker*>(worker);
-    const lane::Dtype dtype = asking.dtype(number);
+    Worker& poster = *static_cast<Worker*>(worker);
+    const lane::Dtype dtype = poster.dtype(number);
     const int flag = dtype == lane::Dtype::kFloat32 ? 0 : dtype == lane::Dtype::kFloat64 ? 1 : 2;
     const RowArray rows(*mxnet, outs[0], flag, lane::size_of(dtype), ids, count);
     if (rows.handle() == nullptr) return 2;
-    const int ticket = asking.ask(number, ids, count, 0, true);
-    if (ticket < 0) return 1;
+    const int request = poster.post(number, ids, count, 0, true);
+    if (request < 0) return 1;
     void* handle = rows.handle();
     // What is there already needs no thread of the engine's.
-    if (!asking.take(number, ticket, rows.values(), 0) &&
-        mxnet->push(lane_worker_deliver, new Delivery{&asking, number, ticket, rows.values()}, nullptr, cpu, nullptr, 0,
-                    &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
+    if (!poster.wait(number, request, rows.values(), 0) &&
+        mxnet->push(lane_worker_deliver, new Delivery{&poster, number, request, rows.values()}, nullptr, cpu, nullptr,
+                    0, &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
       return 3;
     }
     for (uint32_t i = 0; i < num_outs; ++i) {
@@ -307,8 +307,8 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
   }, -1);
 }
 /// 0 when done, 1 when the time is out.
-int lane_worker_settle(void* worker, uint32_t number, int milliseconds) {
-  return guarded([&] { return static_cast<Worker*>(worker)->settle(number, milliseconds) ? 0 : 1; }, -1);
+int lane_worker_wait_for_deliveries(void* worker, uint32_t number, int milliseconds) {
+  return guarded([&] { return static_cast<Worker*>(worker)->wait_for_deliveries(number, milliseconds) ? 0 : 1; }, -1);
 }
 /// Flags of lane::Overflow.
 int lane_worker_overflows(void* worker, uint32_t number) {
@@ -318,7 +318,7 @@ int lane_worker_overflows(void* worker, uint32_t number) {
 /// kinds.
 int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
   return guarded([&] {
-    if (kinds != lane::kMessages) throw std::runtime_error("another number of kinds of messages");
+    if (kinds != lane::kMessageKinds) throw std::runtime_error("another number of kinds of messages");
     std::fill(counts, counts + 2 * kinds, 0);
     static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
     return 0;

@@ -124,7 +124,7 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
     header.table = end.from;
     header.part = end.to;
     header.count = static_cast<uint32_t>(size);
-    header.want = number;
+    header.ring = number;
     header.number = tag;
     peer_(end.peer).send(std::move(message));
     state.sent += static_cast<uint32_t>(size);
@@ -143,7 +143,7 @@ void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
   message->header.table = end.from;
   message->header.part = end.to;
   message->header.count = consumed - state.consumed;
-  message->header.want = number;
+  message->header.ring = number;
   peer_(end.peer).send(std::move(message));
   state.consumed = consumed;
 }
@@ -160,24 +160,24 @@ ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32
 void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
   ChannelEnd& end = channel_end(header, from);
   if (header.kind == Message::kRingCredit) {
-    if (header.want >= end.rings.size() ||
-        header.count > end.rings[header.want].sent - end.rings[header.want].consumed) {
+    if (header.ring >= end.rings.size() ||
+        header.count > end.rings[header.ring].sent - end.rings[header.ring].consumed) {
       throw std::runtime_error("more of a transfer consumed than was sent");
     }
     return;
   }
-  if (header.want >= kMaxRings || header.flags < kMinRingLog2 || header.flags > kMaxRingLog2) {
+  if (header.ring >= kMaxRings || header.flags < kMinRingLog2 || header.flags > kMaxRingLog2) {
     throw std::runtime_error("a transfer by a malformed ring");
   }
-  RingState& state = end.ring_state(header.want);
+  RingState& state = end.ring_state(header.ring);
   const uint32_t capacity = 1U << header.flags;
   if (state.capacity == 0 || state.tag != header.number) {
-    end.channel.define_ring(header.want, header.number, capacity);
+    end.channel.define_ring(header.ring, header.number, capacity);
     state.capacity = capacity;
     state.tag = header.number;
-    state.data = end.channel.ring_data(header.want);
+    state.data = end.channel.ring_data(header.ring);
   }
-  const uint32_t used = state.sent - end.channel.ring(header.want).consumed.load();
+  const uint32_t used = state.sent - end.channel.ring(header.ring).consumed.load();
   if (state.capacity != capacity || used > capacity || header.count > capacity - used ||
       header.count == 0) {
     throw std::runtime_error("more of a transfer than there is room for");
@@ -189,8 +189,8 @@ void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
 
 void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {
   ChannelEnd& end = channel_end(header, from);
-  RingState& state = end.ring_state(header.want);
-  RingHeader& ring = end.channel.ring(header.want);
+  RingState& state = end.ring_state(header.ring);
+  RingHeader& ring = end.channel.ring(header.ring);
   ChannelHeader& head = end.channel.header();
   Flag* waiting;
   if (header.kind == Message::kRingCredit) {

@@ -26,8 +26,8 @@ constexpr size_t kDirect = 1 << 13;
 constexpr int kPiecesAtOnce = 32;
 /// In which order streams are sent.  Rows that the other host has asked for go before dense sums, with the pushes that
 /// stand before them: without them that host does not get to giving its own values of the sums, for which all wait.
-constexpr uint32_t kWithoutAnswers[] = {kTransfers, kUrgent, kQuestions, kRowsInOrder},
-                   kWithAnswers[] = {kTransfers, kRowsInOrder, kUrgent, kQuestions};
+constexpr uint32_t kWithoutAnswers[] = {kTransfers, kAllreduce, kPullRequests, kRowsInOrder},
+                   kWithAnswers[] = {kTransfers, kRowsInOrder, kAllreduce, kPullRequests};
 /// Reads before others get their turn.
 constexpr int kReads = 16;
 

@@ -34,15 +34,15 @@ enum class Message : uint8_t {
   kRingData = 7,
   kRingCredit = 8,
 };
-static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessages, "each kind is counted");
+static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessageKinds, "each kind is counted");
 
 /// Streams, the most urgent one first; while answers are to be sent, the last one goes before dense sums.
 enum Priority : uint32_t {
   /// Transfers between workers: forward and backward wait for them.
   kTransfers = 0,
   /// Dense sums.
-  kUrgent = 1,
-  kQuestions = 2,
+  kAllreduce = 1,
+  kPullRequests = 2,
   /// Pushes, and answers behind them: a host that answers first and pushes later has all others wait, since their
   /// answers need its pushes.
   kRowsInOrder = 3,
@@ -52,8 +52,8 @@ enum Priority : uint32_t {
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
 inline Priority priority_of(Message kind) {
   if (kind == Message::kRingData || kind == Message::kRingCredit) return kTransfers;
-  if (kind == Message::kPart || kind == Message::kTotal) return kUrgent;
-  return kind == Message::kPull ? kQuestions : kRowsInOrder;
+  if (kind == Message::kPart || kind == Message::kTotal) return kAllreduce;
+  return kind == Message::kPull ? kPullRequests : kRowsInOrder;
 }
 
 /// What a message begins with; kinds use the fields that they need.
@@ -62,7 +62,7 @@ struct Header {
   uint8_t flags = 0;
   uint16_t unused = 0;
   uint32_t table = 0, part = 0, count = 0;
-  uint32_t want = 0, unused_too = 0;
+  uint32_t version = 0, ring = 0;
   uint64_t number = 0;
 };
 static_assert(sizeof(Header) == 32, "headers have no gaps");

@@ -32,14 +32,14 @@ WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   layout.take(sizeof(WorkerTable));
   const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), places = shape.rows * sizeof(int32_t);
   push_bounds = layout.take(bounds);
-  for (int i = 0; i < kTickets; ++i) ticket_bounds[i] = layout.take(bounds);
+  for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.take(bounds);
   layout.page();
   push_places = layout.take(places);
   push_rows = layout.take(shape.rows * shape.row_bytes());
-  for (int i = 0; i < kTickets; ++i) {
+  for (int i = 0; i < kMaxRowRequests; ++i) {
     layout.page();
-    ticket_places[i] = layout.take(places);
-    ticket_slots[i] = layout.take(places);
+    request_places[i] = layout.take(places);
+    request_slots[i] = layout.take(places);
   }
   size = layout.size();
 }

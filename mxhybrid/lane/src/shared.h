@@ -68,7 +68,7 @@ inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>
 
 /// Agents that one host may have; pulls of one table that one worker may have under way.
 constexpr int kMaxLocalAgents = 16;
-constexpr int kTickets = 8;
+constexpr int kMaxRowRequests = 8;
 
 /// Tables have floats only.
 enum class Dtype : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2, kInt32 = 3, kInt64 = 4 };
@@ -84,7 +84,7 @@ inline size_t size_of(Dtype dtype) {
 ///
 /// Workers wait for the agents that have a part in what they do, and for no others.  So an agent that handles no
 /// partition of a table maps no worker's memory for it, and takes no rounds; an agent that handles no partition of
-/// another host reads no tickets.
+/// another host reads no row requests.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;
@@ -104,7 +104,7 @@ struct TableShape {
 // ------------------------------------------------------------------------------------------------ an agent's memory
 
 /// Kinds of messages between hosts, by which their bytes are counted, and one more: enum Message, see connection.h.
-constexpr int kMessages = 9;
+constexpr int kMessageKinds = 9;
 
 /// Bytes that went to other hosts and came from them so far, by kind of message, as the connections carried them: with
 /// all headers but those of TCP.  The agent writes, anybody reads.
@@ -112,7 +112,7 @@ struct Traffic {
   using Bytes = std::atomic<uint64_t>;
   static_assert(Bytes::is_always_lock_free, "counters in shared memory must be lock-free");
 
-  Bytes sent[kMessages], received[kMessages];
+  Bytes sent[kMessageKinds], received[kMessageKinds];
 
   static void add(Bytes& bytes, uint64_t more) {
     bytes.store(bytes.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -135,7 +135,7 @@ struct AgentTable {
   alignas(64) Counter consumed;
   /// Workers count themselves with each push: the one that makes a round complete rings.
   alignas(64) Arrivals arrived;
-  /// 1 while a pull waits for room beside the cache: who gives a ticket back has to ring then.
+  /// 1 while a pull waits for room beside the cache: who gives a row request back has to ring then.
   alignas(64) Flag pull_waiting;
 };
 
@@ -166,23 +166,23 @@ struct WorkerBlock {
   alignas(64) Counter channel_changes;
 };
 
-enum TicketFlags : uint32_t {
+enum PullFlags : uint32_t {
   /// No rows: answered once all agents show the pushes that were asked for.
   kFence = 1,
   /// Rows are not rounded on their way, and nobody keeps them.
   kExact = 2,
 };
 
-/// A pull of a worker.  It writes `want`, `flags`, bounds and places, then adds 1 to `asked`.  Agents write slots, then
-/// the rows, then set `answered` to `asked`; from then on until the worker adds 1 to `released`, the rows in those
-/// slots stay.
-struct Ticket {
-  alignas(64) Counter asked;
+/// A pull of a worker.  It writes `version`, `flags`, bounds and places, then adds 1 to `posted`. Agents write slots,
+/// then the rows, then set `completed` to `posted`; from then on until the worker adds 1 to `released`, the rows in
+/// those slots stay.
+struct RowRequest {
+  alignas(64) Counter posted;
   Counter released;
-  uint32_t want;
+  uint32_t version;
   uint32_t flags;
   /// By agent of this host, in order.
-  alignas(64) Counter answered[kMaxLocalAgents];
+  alignas(64) Counter completed[kMaxLocalAgents];
 };
 
 /// One of each worker and table.
@@ -191,14 +191,15 @@ struct WorkerTable {
   alignas(64) Counter activity;
   /// Pushes so far.  What is pushed stays until all agents of the host have `consumed` it.
   alignas(64) Counter pushed;
-  Ticket tickets[kTickets];
+  RowRequest requests[kMaxRowRequests];
 };
 
 /// Where things are in the memory of a worker for a table.  Rows are in order of partition and, in each, of place:
 /// those of partition p are from bounds[p] to bounds[p + 1], which are uint32; places are int32, rows of the partition.
 struct WorkerTableLayout {
   size_t push_bounds = 0, push_places = 0, push_rows = 0;
-  size_t ticket_bounds[kTickets] = {}, ticket_places[kTickets] = {}, ticket_slots[kTickets] = {};
+  size_t request_bounds[kMaxRowRequests] = {}, request_places[kMaxRowRequests] = {},
+         request_slots[kMaxRowRequests] = {};
   size_t size = 0;
 
   explicit WorkerTableLayout(const TableShape& shape);

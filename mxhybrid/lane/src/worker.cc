@@ -20,16 +20,16 @@ constexpr uint32_t kUnusual = 4;
 
 }  // namespace
 
-/// A pull by ticket.
-struct Worker::Pull {
+/// A pull by handle.
+struct Worker::PostedRequest {
   bool used = false;
   bool delivered = false;  // or to be
-  uint32_t want = kFirst, asked = kFirst, flags = 0;
+  uint32_t version = kFirst, posted = kFirst, flags = 0;
   std::vector<uint32_t> order;
 };
 
 /// What an agent of this host shares for a table.
-struct Worker::Side {
+struct Worker::AgentView {
   Memory memory;
   AgentTable* shared = nullptr;
 };
@@ -47,13 +47,13 @@ struct Worker::Table {
   std::vector<uint8_t> owned;
   std::vector<size_t> shards;
   size_t cache[kMaxLocalAgents] = {}, aside[kMaxLocalAgents] = {};
-  std::vector<Side> sides;
+  std::vector<AgentView> views;
   /// Positions of the agents that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
   /// and waits for these.
-  std::vector<uint32_t> takers, answerers;
+  std::vector<uint32_t> push_agents, pull_agents;
   uint32_t pushes = kFirst;
   uint32_t pushed_before = 0, pushed_last = 0;
-  Pull pulls[kTickets];
+  PostedRequest requests[kMaxRowRequests];
   std::vector<uint32_t> order;
   std::atomic<uint32_t> overflows{0};
 };
@@ -91,19 +91,19 @@ uint32_t Worker::position(uint32_t agent) const {
 
 int Worker::add_table(uint32_t number, const TableShape& shape) {
   auto made = std::make_shared<Table>(shape);
-  made->sides.resize(agents_.size());
+  made->views.resize(agents_.size());
   made->shards.resize(shape.partitions());
-  std::set<uint32_t> takers, answerers;
+  std::set<uint32_t> push_agents, pull_agents;
   for (uint32_t owner : shape.owners) {
     const uint32_t agent = membership_.handler(host_, owner);
     const uint32_t at = position(agent);
     made->handlers.push_back(at);
     made->owned.push_back(agent == owner);
-    takers.insert(at);
-    if (agent != owner) answerers.insert(at);
+    push_agents.insert(at);
+    if (agent != owner) pull_agents.insert(at);
   }
-  made->takers.assign(takers.begin(), takers.end());
-  made->answerers.assign(answerers.begin(), answerers.end());
+  made->push_agents.assign(push_agents.begin(), push_agents.end());
+  made->pull_agents.assign(pull_agents.begin(), pull_agents.end());
   std::lock_guard<std::mutex> lock(mutex_);
   tables_[number] = made;
   return made->memory.descriptor();
@@ -115,16 +115,16 @@ void Worker::attach(uint32_t number, uint32_t agent, int descriptor) {
   std::vector<uint8_t> handled;
   for (uint32_t handler : found->handlers) handled.push_back(handler == at);
   const AgentTableLayout layout(found->shape, agent, handled);
-  Side& side = found->sides.at(at);
-  side.memory = Memory(descriptor, layout.size);
-  side.shared = side.memory.at<AgentTable>(0);
+  AgentView& view = found->views.at(at);
+  view.memory = Memory(descriptor, layout.size);
+  view.shared = view.memory.at<AgentTable>(0);
   found->cache[at] = layout.cache;
   found->aside[at] = layout.aside;
   for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
     if (handled[part]) found->shards[part] = layout.shards[part];
   }
-  const bool all = std::all_of(found->sides.begin(), found->sides.end(),
-                               [](const Side& each) { return each.memory.mapped(); });
+  const bool all = std::all_of(found->views.begin(), found->views.end(),
+                               [](const AgentView& each) { return each.memory.mapped(); });
   if (all) found->memory.close_descriptor();
 }
 
@@ -151,7 +151,7 @@ void Worker::notify_agent(uint32_t agent) {
 }
 
 template <typename Done>
-bool Worker::wait(Done done, int milliseconds) {
+bool Worker::wait_until(Done done, int milliseconds) {
   using Clock = std::chrono::steady_clock;
   const auto limit = Clock::now() + std::chrono::milliseconds(milliseconds);
   WorkerBlock& block = *block_.at<WorkerBlock>(0);
@@ -170,9 +170,9 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
   check_ids(table.shape, ids, count);
-  const bool free = wait([&table] {
-    return std::all_of(table.takers.begin(), table.takers.end(), [&table](uint32_t agent) {
-      return reached(table.sides[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
+  const bool free = wait_until([&table] {
+    return std::all_of(table.push_agents.begin(), table.push_agents.end(), [&table](uint32_t agent) {
+      return reached(table.views[agent].shared->consumed.load(std::memory_order_acquire), table.pushes);
     });
   }, milliseconds);
   if (!free) return false;
@@ -202,76 +202,77 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   table.shared->pushed.store(table.pushes, std::memory_order_release);
   table.shared->activity.add();
   const uint32_t workers = membership_.worker_counts[host_];
-  for (uint32_t agent : table.takers) {
+  for (uint32_t agent : table.push_agents) {
     // The one that completes a round rings.
-    if (completes_round(table.sides[agent].shared->arrived, workers)) notify_agent(agent);
+    if (completes_round(table.views[agent].shared->arrived, workers)) notify_agent(agent);
   }
   return true;
 }
 
-int Worker::ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
+int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
   check_ids(table.shape, ids, count);
-  int ticket = 0;
+  int handle = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    while (ticket < kTickets && table.pulls[ticket].used) ++ticket;
-    if (ticket == kTickets) return -1;
-    table.pulls[ticket].used = true;
-    table.pulls[ticket].delivered = delivered;
+    while (handle < kMaxRowRequests && table.requests[handle].used) ++handle;
+    if (handle == kMaxRowRequests) return -1;
+    table.requests[handle].used = true;
+    table.requests[handle].delivered = delivered;
   }
-  Pull& pull = table.pulls[ticket];
-  Ticket& shared = table.shared->tickets[ticket];
-  pull.want = table.pushes;
-  pull.flags = flags;
-  pull.order.resize(count);
-  split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.ticket_bounds[ticket]),
-        table.memory.at<int32_t>(table.layout.ticket_places[ticket]), pull.order.data());
-  shared.want = pull.want;
+  PostedRequest& request = table.requests[handle];
+  RowRequest& shared = table.shared->requests[handle];
+  request.version = table.pushes;
+  request.flags = flags;
+  request.order.resize(count);
+  split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.request_bounds[handle]),
+        table.memory.at<int32_t>(table.layout.request_places[handle]), request.order.data());
+  shared.version = request.version;
   shared.flags = flags;
-  if (!table.answerers.empty()) {
-    pull.asked = shared.asked.load() + 1;
-    shared.asked.store(pull.asked, std::memory_order_release);
+  if (!table.pull_agents.empty()) {
+    request.posted = shared.posted.load() + 1;
+    shared.posted.store(request.posted, std::memory_order_release);
     table.shared->activity.add();
-    for (uint32_t agent : table.answerers) notify_agent(agent);
+    for (uint32_t agent : table.pull_agents) notify_agent(agent);
   }
-  return ticket;
+  return handle;
 }
 
-bool Worker::is_answered(const Table& table, int ticket) {
-  const Pull& pull = table.pulls[ticket];
+bool Worker::is_completed(const Table& table, int handle) {
+  const PostedRequest& request = table.requests[handle];
   const auto shows = [&](uint32_t agent) {
-    return reached(table.sides[agent].shared->version.load(std::memory_order_acquire), pull.want);
+    return reached(table.views[agent].shared->version.load(std::memory_order_acquire), request.version);
   };
-  const auto has_answered = [&](uint32_t agent) {
-    return reached(table.shared->tickets[ticket].answered[agent].load(std::memory_order_acquire), pull.asked);
+  const auto has_completed = [&](uint32_t agent) {
+    return reached(table.shared->requests[handle].completed[agent].load(std::memory_order_acquire), request.posted);
   };
-  return std::all_of(table.takers.begin(), table.takers.end(), shows) &&
-         std::all_of(table.answerers.begin(), table.answerers.end(), has_answered);
+  return std::all_of(table.push_agents.begin(), table.push_agents.end(), shows) &&
+         std::all_of(table.pull_agents.begin(), table.pull_agents.end(), has_completed);
 }
 
-bool Worker::take(uint32_t number, int ticket, char* out, int milliseconds) {
+bool Worker::wait(uint32_t number, int handle, char* out, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
   Table& table = *found;
-  if (!wait([&] { return is_answered(table, ticket); }, milliseconds)) return false;
-  write(table, ticket, out);
+  if (!wait_until([&] { return is_completed(table, handle); }, milliseconds)) return false;
+  write(table, handle, out);
   return true;
 }
 
-void Worker::deliver(uint32_t number, int ticket, char* out, const OnComplete& complete) {
+void Worker::deliver(uint32_t number, int handle, char* out, const OnComplete& complete) {
   const std::shared_ptr<Table> found = table(number);
-  completions_.add([this, found, ticket] { return is_answered(*found, ticket); }, [this, found, ticket, out, complete] {
-    write(*found, ticket, out);
-    complete();
-  });
+  completions_.add([this, found, handle] { return is_completed(*found, handle); },
+                   [this, found, handle, out, complete] {
+                     write(*found, handle, out);
+                     complete();
+                   });
 }
 
 void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
   for (const Memory& block : blocks_) {
     if (!block.mapped()) continue;
     const Traffic& traffic = block.at<AgentBlock>(0)->traffic;
-    for (int kind = 0; kind < kMessages; ++kind) {
+    for (int kind = 0; kind < kMessageKinds; ++kind) {
       sent[kind] += traffic.sent[kind].load(std::memory_order_relaxed);
       received[kind] += traffic.received[kind].load(std::memory_order_relaxed);
     }
@@ -280,35 +281,38 @@ void Worker::add_traffic(uint64_t* sent, uint64_t* received) const {
 
 uint32_t Worker::overflows(uint32_t number) { return table(number)->overflows.exchange(0); }
 
-bool Worker::settle(uint32_t number, int milliseconds) {
+bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
   const std::shared_ptr<Table> found = table(number);
-  return wait([&] {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::none_of(found->pulls, found->pulls + kTickets, [](const Pull& pull) { return pull.delivered; });
-  }, milliseconds);
+  return wait_until(
+      [&] {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return std::none_of(found->requests, found->requests + kMaxRowRequests,
+                            [](const PostedRequest& request) { return request.delivered; });
+      },
+      milliseconds);
 }
 
-void Worker::write(Table& table, int ticket, char* out) {
-  Pull& pull = table.pulls[ticket];
-  const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.ticket_bounds[ticket]);
-  const int32_t* places = table.memory.at<int32_t>(table.layout.ticket_places[ticket]);
-  const uint32_t* slots = table.memory.at<uint32_t>(table.layout.ticket_slots[ticket]);
+void Worker::write(Table& table, int handle, char* out) {
+  PostedRequest& request = table.requests[handle];
+  const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.request_bounds[handle]);
+  const int32_t* places = table.memory.at<int32_t>(table.layout.request_places[handle]);
+  const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
-  const bool rounded = table.shape.halves && !(pull.flags & kExact);
+  const bool rounded = table.shape.halves && !(request.flags & kExact);
   bool overflow = false;
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
-    const Side& side = table.sides[agent];
+    const AgentView& view = table.views[agent];
     const bool here = table.owned[part];
-    const char* from = side.memory.at<char>(here ? table.shards[part]
-                                                 : pull.flags & kExact ? table.aside[agent] : table.cache[agent]);
+    const char* from = view.memory.at<char>(here ? table.shards[part]
+                                                 : request.flags & kExact ? table.aside[agent] : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
       if (i + kAhead < last) {
         const size_t ahead = here ? static_cast<uint32_t>(places[i + kAhead]) : slots[i + kAhead];
         __builtin_prefetch(from + ahead * row_bytes);
       }
       const size_t at = here ? static_cast<uint32_t>(places[i]) : slots[i];
-      char* to = out + pull.order[i] * row_bytes;
+      char* to = out + request.order[i] * row_bytes;
       if (here && rounded) {
         // What other hosts get is rounded: all workers are to see the same.
         round_to_half(reinterpret_cast<const float*>(from + at * row_bytes), reinterpret_cast<float*>(to),
@@ -320,20 +324,20 @@ void Worker::write(Table& table, int ticket, char* out) {
     }
   }
   if (overflow) table.overflows |= kPulledOverflow;
-  table.shared->tickets[ticket].released.store(pull.asked);
-  for (uint32_t agent : table.answerers) {
-    if (!(pull.flags & kExact) || !table.sides[agent].shared->pull_waiting.load()) continue;
+  table.shared->requests[handle].released.store(request.posted);
+  for (uint32_t agent : table.pull_agents) {
+    if (!(request.flags & kExact) || !table.views[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
     notify_agent(agent);
   }
   bool was_delivered;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    was_delivered = pull.delivered;
-    pull.used = pull.delivered = false;
+    was_delivered = request.delivered;
+    request.used = request.delivered = false;
   }
   if (!was_delivered) return;
-  notify(*block_.at<WorkerBlock>(0));  // somebody may wait in `settle`
+  notify(*block_.at<WorkerBlock>(0));  // somebody may wait in `wait_for_deliveries`
 }
 
 }  // namespace lane

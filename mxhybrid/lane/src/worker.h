@@ -45,17 +45,17 @@ class Worker {
   /// Push rows, (count, width), of sorted unique ids; by all workers, and by one thread at a time.  Done once they are
   /// copied.
   bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
-  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a ticket, or -1 while all are under way.  They
+  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a handle, or -1 while all are under way.  They
   /// will be taken, or `delivered`.
-  int ask(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
-  /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the ticket back when done.
-  bool take(uint32_t number, int ticket, char* out, int milliseconds);
+  int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
+  /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the handle back when done.
+  bool wait(uint32_t number, int handle, char* out, int milliseconds);
   /// As `take`, in a thread of its own, which then calls `complete`.
-  void deliver(uint32_t number, int ticket, char* out, const OnComplete& complete);
+  void deliver(uint32_t number, int handle, char* out, const OnComplete& complete);
   /// What was found since the last call, of a table of which float16 travels: flags of Overflow.
   uint32_t overflows(uint32_t number);
   /// Wait until all is delivered that was asked for.
-  bool settle(uint32_t number, int milliseconds);
+  bool wait_for_deliveries(uint32_t number, int milliseconds);
 
   /// Bytes between this host and others so far, by kind of message, added to `sent` and `received`.
   void add_traffic(uint64_t* sent, uint64_t* received) const;
@@ -73,17 +73,17 @@ class Worker {
   }
 
  private:
-  struct Pull;
-  struct Side;
+  struct PostedRequest;
+  struct AgentView;
   struct Table;
 
   std::shared_ptr<Table> table(uint32_t number);
   void notify_agent(uint32_t agent);
   /// Whether `done` becomes true within so many milliseconds.
   template <typename Done>
-  bool wait(Done done, int milliseconds);
-  bool is_answered(const Table& table, int ticket);
-  void write(Table& table, int ticket, char* out);
+  bool wait_until(Done done, int milliseconds);
+  bool is_completed(const Table& table, int handle);
+  void write(Table& table, int handle, char* out);
 
   const Membership membership_;
   const uint32_t host_;

@@ -57,8 +57,8 @@ enum Step : uint8_t {
   kGone = 5,
   // Of the honest worker, each with the number of a table or sum.
   kPushRows = 6,
-  kAskRows = 7,
-  kTakeRows = 8,
+  kPostRequest = 7,
+  kWaitForRows = 8,
   kGive = 9,
   kReopenSum = 10,
   kReopenTable = 11,
@@ -71,7 +71,7 @@ enum Step : uint8_t {
 /// What kSay begins with, before bytes of it are changed.
 enum Template : uint8_t {
   kAPush = 0,
-  kAQuestion = 1,
+  kAPull = 1,
   kAnAnswer = 2,
   kAPart = 3,
   kATotal = 4,
@@ -119,7 +119,7 @@ class Other : public Inbox {
     pieces[0] = {body_.data(), size};
   }
   void end(const Header& header) override {
-    if (header.kind == Message::kPull) questions.push_back(header);
+    if (header.kind == Message::kPull) pulls.push_back(header);
   }
 
   void hear() {
@@ -137,7 +137,7 @@ class Other : public Inbox {
   }
 
   /// Questions without an answer, in their order.
-  std::vector<Header> questions;
+  std::vector<Header> pulls;
   std::string held[kPriorities];
   bool deaf = false;
   /// By table: bytes of a row between hosts, and of one that is exact.
@@ -224,7 +224,7 @@ class Hosts {
   struct OpenTable {
     uint32_t number = 0;
     TableShape shape;
-    std::vector<int> tickets;
+    std::vector<int> requests;
     bool settled = true;
   };
   struct OpenSum {
@@ -290,8 +290,8 @@ class Hosts {
       case kDeaf: other.deaf = !other.deaf; return;
       case kGone: return other.gone();
       case kPushRows: return push_rows(table(reader), reader);
-      case kAskRows: return ask_rows(table(reader), reader);
-      case kTakeRows: return take_rows(table(reader));
+      case kPostRequest: return post_request(table(reader), reader);
+      case kWaitForRows: return wait_for_rows(table(reader));
       case kGive: return give(sum(reader));
       case kReopenSum: return reopen(sum(reader));
       case kWriteBytes: return write_bytes(*links_[last], reader);
@@ -318,21 +318,22 @@ class Hosts {
     header.table = table.number;
     header.part = part;
     header.count = count;
-    header.want = want;
+    header.version = want;
+    header.ring = want;
     header.number = from * 1000 + want;
     switch (kind) {
       case kAPush:
         header.kind = Message::kPush;
         values = header.count * table.shape.travelling_bytes(false);
         break;
-      case kAQuestion:
+      case kAPull:
         header.kind = Message::kPull;
-        proper = kQuestions;
+        proper = kPullRequests;
         break;
       case kAnAnswer:
-        if (other.questions.empty()) return;
-        header = other.questions.front();
-        other.questions.erase(other.questions.begin());
+        if (other.pulls.empty()) return;
+        header = other.pulls.front();
+        other.pulls.erase(other.pulls.begin());
         header.kind = Message::kRows;
         values = header.count * tables_[header.table % tables_.size()].shape.travelling_bytes(header.flags & kExact);
         break;
@@ -359,11 +360,11 @@ class Hosts {
         const uint64_t piece = sum.number == 7 ? 8192 : sum.count;
         header.kind = kind == kAPart ? Message::kPart : Message::kTotal;
         header.flags = static_cast<uint8_t>(Dtype::kFloat32);
-        header.table = header.want = 0;
+        header.table = header.version = header.ring = 0;
         header.count = static_cast<uint32_t>(std::min(piece, sum.count - std::min(sum.count, part * piece)));
         header.number = sum.number;
         values = header.count * sizeof(float);
-        proper = kUrgent;
+        proper = kAllreduce;
       }
     }
     std::string body;
@@ -406,25 +407,25 @@ class Hosts {
     return found;
   }
   void push_rows(OpenTable& table, Reader& reader) {
-    if (!table.tickets.empty()) return;  // workers do not
+    if (!table.requests.empty()) return;  // workers do not
     const std::vector<int64_t> touched = ids(table, reader);
     const std::vector<float> rows(touched.size() * table.shape.width, 1);
     worker_.push(table.number, touched.data(), static_cast<uint32_t>(touched.size()),
                  reinterpret_cast<const char*>(rows.data()), 0);
     table.settled = false;
   }
-  void ask_rows(OpenTable& table, Reader& reader) {
+  void post_request(OpenTable& table, Reader& reader) {
     const uint32_t flags = reader.byte() % 3;
     const std::vector<int64_t> wanted = flags == kFence ? std::vector<int64_t>() : ids(table, reader);
-    const int ticket = worker_.ask(table.number, wanted.data(), static_cast<uint32_t>(wanted.size()), flags);
-    if (ticket >= 0) table.tickets.push_back(ticket);
+    const int request = worker_.post(table.number, wanted.data(), static_cast<uint32_t>(wanted.size()), flags);
+    if (request >= 0) table.requests.push_back(request);
     if (flags == kFence) table.settled = true;
   }
-  void take_rows(OpenTable& table) {
+  void wait_for_rows(OpenTable& table) {
     std::vector<float> rows(table.shape.rows * table.shape.width);
-    for (size_t i = 0; i < table.tickets.size();) {
-      if (worker_.take(table.number, table.tickets[i], reinterpret_cast<char*>(rows.data()), 0)) {
-        table.tickets.erase(table.tickets.begin() + static_cast<ptrdiff_t>(i));
+    for (size_t i = 0; i < table.requests.size();) {
+      if (worker_.wait(table.number, table.requests[i], reinterpret_cast<char*>(rows.data()), 0)) {
+        table.requests.erase(table.requests.begin() + static_cast<ptrdiff_t>(i));
         ++results;
       } else {
         ++i;
@@ -477,7 +478,7 @@ class Hosts {
     sum.total = Memory();
   }
   void reopen(OpenTable& table) {
-    if (!table.settled || !table.tickets.empty()) return;  // something is under way
+    if (!table.settled || !table.requests.empty()) return;  // something is under way
     agent_.drop_table(table.number);
     worker_.drop_table(table.number);
     table.number += static_cast<uint32_t>(tables_.size());
@@ -534,40 +535,42 @@ std::vector<Case> cases() {
   const Input totals = joined({say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 1, {1, 0}),
                                say(kATotal, 2, {1, 1})});
   // Of messages in a stream that is not theirs.
-  const uint8_t urgent = kAnotherStream + kUrgent, questions = kAnotherStream + kQuestions;
+  const uint8_t urgent = kAnotherStream + kAllreduce, pulls = kAnotherStream + kPullRequests;
   return {
       {"rows", "", 1,
-       joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 0, 0}), answers, step(kTakeRows, 1, {0})})},
+       joined({step(kPushRows, 1, {0, 0}), pushes, step(kPostRequest, 1, {0, 0, 0}), answers,
+               step(kWaitForRows, 1, {0})})},
       {"rows as float16", "", 2,
-       joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}), step(kAskRows, 1, {1, 2, 1}), answers,
-               answers, step(kTakeRows, 1, {1})})},
+       joined({step(kPushRows, 1, {1, 0}), halves, step(kPostRequest, 1, {1, 0, 0}), step(kPostRequest, 1, {1, 2, 1}),
+               answers, answers, step(kWaitForRows, 1, {1})})},
       {"wide rows", "", 1,
-       joined({step(kPushRows, 1, {2, 0}), wide, step(kAskRows, 1, {2, 2, 0}), answers, step(kTakeRows, 1, {2})})},
+       joined(
+           {step(kPushRows, 1, {2, 0}), wide, step(kPostRequest, 1, {2, 2, 0}), answers, step(kWaitForRows, 1, {2})})},
       {"a fence, and another table", "", 2,
-       joined({step(kPushRows, 1, {0, 0}), pushes, step(kAskRows, 1, {0, 1}), answers, step(kTakeRows, 1, {0}),
-               step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kAskRows, 1, {0, 0, 2}), answers,
-               step(kTakeRows, 1, {0})})},
-      {"questions of others", "", 0,
-       joined({say(kAQuestion, 1, {0, 0, 3, 1}), say(kAQuestion, 2, {0, 3, 0, 1}), step(kDeaf, 2),
-               say(kAQuestion, 2, {1, 1, 4, 0}), say(kAQuestion, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes,
-               step(kDeaf, 2), say(kABye, 2), step(kGone, 2)})},
+       joined({step(kPushRows, 1, {0, 0}), pushes, step(kPostRequest, 1, {0, 1}), answers, step(kWaitForRows, 1, {0}),
+               step(kReopenTable, 1, {0}), step(kPushRows, 1, {0, 2}), pushes, step(kPostRequest, 1, {0, 0, 2}),
+               answers, step(kWaitForRows, 1, {0})})},
+      {"pulls of others", "", 0,
+       joined({say(kAPull, 1, {0, 0, 3, 1}), say(kAPull, 2, {0, 3, 0, 1}), step(kDeaf, 2), say(kAPull, 2, {1, 1, 4, 0}),
+               say(kAPull, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes, step(kDeaf, 2), say(kABye, 2),
+               step(kGone, 2)})},
       {"sums", "", 2,
        joined({step(kGive, 1, {0}), step(kGive, 1, {1}), parts, totals, step(kGive, 1, {0}), step(kGive, 1, {1})})},
       {"parts that come early", "", 1,
        joined({step(kReopenSum, 1, {0}), parts, step(kGive, 1, {0}), step(kGive, 1, {0}), step(kGive, 1, {0})})},
       {"halves of messages", "", 2,
        joined({step(kPushRows, 1, {0, 0}), step(kGive, 1, {0}), say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}),
-               say(kAQuestion, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}), say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}),
-               step(kGoOn, 1, {kQuestions, 128}), step(kGoOn, 1, {kUrgent, 255}), step(kGoOn, 1, {kQuestions, 255}),
-               step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
-               say(kAPush, 2, {0, 3, 0}), say(kAPart, 2, {0, 0}), step(kAskRows, 1, {0, 0, 0}), answers,
-               step(kTakeRows, 1, {0}), step(kGive, 1, {0})})},
-      {"as many questions as tickets ask", "", 1,
-       joined({repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2), step(kPushRows, 1, {1, 0}), halves,
-               repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2), step(kAskRows, 1, {1, 0, 0}), answers,
-               step(kTakeRows, 1, {1})})},
-      {"more questions than tickets ask", "too many questions", 0,
-       repeated(say(kAQuestion, 1, {1, 1, 3, 1}), kTickets * 2 + 2)},
+               say(kAPull, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}), say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}),
+               step(kGoOn, 1, {kPullRequests, 128}), step(kGoOn, 1, {kAllreduce, 255}),
+               step(kGoOn, 1, {kPullRequests, 255}), step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}),
+               say(kAPush, 2, {0, 0, 1}), say(kAPush, 2, {0, 3, 0}), say(kAPart, 2, {0, 0}),
+               step(kPostRequest, 1, {0, 0, 0}), answers, step(kWaitForRows, 1, {0}), step(kGive, 1, {0})})},
+      {"as many pulls as requests ask", "", 1,
+       joined({repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPushRows, 1, {1, 0}), halves,
+               repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPostRequest, 1, {1, 0, 0}), answers,
+               step(kWaitForRows, 1, {1})})},
+      {"more pulls than requests ask", "too many pulls", 0,
+       repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2 + 2)},
       {"transfers", "", 3,
        joined({say(kARingData, 1, {3, 0, 200, 0}), say(kARingData, 1, {5, 1, 9, 1}), step(kReadBytes, 1),
                say(kARingData, 1, {3, 0, 200, 0, 0, 0, 0, kHalfBack}), step(kReadBytes, 1),
@@ -595,27 +598,58 @@ std::vector<Case> cases() {
       {"a host that is gone", "is lost", 0, joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), step(kGone, 1)})},
       // What once wrote or read where nothing was.
       {"two pushes at a time", "stream", 0,
-       joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPush, 1, {0, 0, 1, 0, questions}),
+       joined({say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPush, 1, {0, 0, 1, 0, pulls}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
-      {"two questions at a time", "stream", 0,
-       joined({say(kAQuestion, 1, {0, 0, 5, 0, 0, 0, 0, 8}), say(kAQuestion, 1, {0, 0, 1, 0, urgent}),
-               step(kGoOn, 1, {kQuestions, 255})})},
+      {"two pulls at a time", "stream", 0,
+       joined({say(kAPull, 1, {0, 0, 5, 0, 0, 0, 0, 8}), say(kAPull, 1, {0, 0, 1, 0, urgent}),
+               step(kGoOn, 1, {kPullRequests, 255})})},
       {"two answers at a time to one question", "stream", 0,
-       joined({step(kPushRows, 1, {1, 0}), halves, step(kAskRows, 1, {1, 0, 0}),
+       joined({step(kPushRows, 1, {1, 0}), halves, step(kPostRequest, 1, {1, 0, 0}),
                // The second is put together byte by byte: the template answers a question once.
-               say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}),
-               step(kBytes, 1, {kQuestions, 32, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0,
-                                0,          0,  0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}),
+               say(kAnAnswer, 1, {0, 0, 0, 0, 0, 0, 0, 64}), step(kBytes, 1, {kPullRequests,
+                                                                              32,
+                                                                              3,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              1,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              5,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              1,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0,
+                                                                              0}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
       {"a result of a sum of which only a part has come", "no sum", 0,
        joined({say(kAPart, 1, {2, 0}), say(kATotal, 1, {2, 0})})},
       {"a part that goes on when its sum is gone", "", 1,
        joined({step(kGive, 1, {0}), parts, say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, 8}), step(kReopenSum, 1, {0}),
-               step(kGoOn, 1, {kUrgent, 255})})},
+               step(kGoOn, 1, {kAllreduce, 255})})},
       {"a result that goes on when its sum is gone", "stream", 0,
        joined({step(kGive, 1, {1}), say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 2, {1, 1}),
-               say(kATotal, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}), say(kATotal, 1, {1, 0, 0, 0, questions}),
-               step(kReopenSum, 1, {1}), step(kGoOn, 1, {kUrgent, 255})})},
+               say(kATotal, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}), say(kATotal, 1, {1, 0, 0, 0, pulls}),
+               step(kReopenSum, 1, {1}), step(kGoOn, 1, {kAllreduce, 255})})},
   };
 }
 

@@ -169,34 +169,34 @@ class Hosts:
         return lib.checked(lib.worker_push(self.workers[worker][2], number, pointer(ids), len(ids), pointer(rows),
                                            LIMIT_MS)) == 0
 
-    def ask(self, worker, number, ids, flags=0):
+    def post(self, worker, number, ids, flags=0):
         ids = np.ascontiguousarray(ids, np.int64)
-        return lib.checked(lib.worker_ask(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
+        return lib.checked(lib.worker_post(self.workers[worker][2], number, pointer(ids), len(ids), flags, 0))
 
     def deliver(self, worker, number, ids):
         """Ask for rows as MXNet's engine does; where they will be, and what is set when they are."""
         ids = np.ascontiguousarray(ids, np.int64)
         out = np.full((len(ids), self.tables[number][1]), np.nan, self.tables[number][2])
         handle = self.workers[worker][2]
-        ticket = lib.checked(lib.worker_ask(handle, number, pointer(ids), len(ids), 0, 1))
+        request = lib.checked(lib.worker_post(handle, number, pointer(ids), len(ids), 0, 1))
         called = Called()
         lib.worker_deliver(None, ctypes.addressof(called.complete),
-                           lib.checked(lib.delivery_new(handle, number, ticket, pointer(out))))
+                           lib.checked(lib.delivery_new(handle, number, request, pointer(out))))
         return out, called
 
     def overflows(self, worker, number):
         return lib.checked(lib.worker_overflows(self.workers[worker][2], number))
 
-    def settle(self, worker, number, limit=LIMIT_MS):
-        return lib.checked(lib.worker_settle(self.workers[worker][2], number, limit)) == 0
+    def wait_for_deliveries(self, worker, number, limit=LIMIT_MS):
+        return lib.checked(lib.worker_wait_for_deliveries(self.workers[worker][2], number, limit)) == 0
 
-    def take(self, worker, number, ticket, count, limit=LIMIT_MS):
+    def wait(self, worker, number, request, count, limit=LIMIT_MS):
         out = np.full((count, self.tables[number][1]), np.nan, self.tables[number][2])
-        status = lib.checked(lib.worker_take(self.workers[worker][2], number, ticket, pointer(out), limit))
+        status = lib.checked(lib.worker_wait(self.workers[worker][2], number, request, pointer(out), limit))
         return None if status else out
 
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
-        return self.take(worker, number, self.ask(worker, number, ids, flags), len(ids), limit)
+        return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
     def sum(self, number, dtype, count):
         """A new dense sum; what each worker knows it by."""

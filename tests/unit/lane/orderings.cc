@@ -33,8 +33,8 @@ void add_table(Job& job, uint64_t rows, const std::vector<uint32_t>& owners) {
 
 std::vector<float> pull(Worker& worker, const std::vector<int64_t>& ids, uint32_t flags) {
   std::vector<float> rows(ids.size() * kWidth, -1);
-  const int ticket = worker.ask(0, ids.data(), static_cast<uint32_t>(ids.size()), flags);
-  check(worker.take(0, ticket, reinterpret_cast<char*>(rows.data()), kLimitMs), "a pull that does not end");
+  const int request = worker.post(0, ids.data(), static_cast<uint32_t>(ids.size()), flags);
+  check(worker.wait(0, request, reinterpret_cast<char*>(rows.data()), kLimitMs), "a pull that does not end");
   return rows;
 }
 

@@ -155,9 +155,9 @@ class Trained {
         if (flags == kExact ? random_() % 4 : random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
       }
       std::vector<float> found(ids.size() * kWidth, -1);
-      const int ticket = worker.ask(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);
-      check(ticket >= 0, "no ticket");
-      check(worker.take(table_, ticket, reinterpret_cast<char*>(found.data()), kLimitMs), "a pull that does not end");
+      const int request = worker.post(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);
+      check(request >= 0, "no request");
+      check(worker.wait(table_, request, reinterpret_cast<char*>(found.data()), kLimitMs), "a pull that does not end");
       for (size_t k = 0; k < found.size(); ++k) check(found[k] == expected_[ids[k / kWidth]], "a wrong row");
     }
   }

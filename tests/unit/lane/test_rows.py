@@ -103,7 +103,7 @@ def test_rows_are_delivered_while_nobody_waits(workers, agents):
                 ids = np.arange(rows) if worker == 0 else np.empty(0, np.int64)
                 assert job.push(worker, 0, ids, np.full((len(ids), 2), step))
                 found.append([job.deliver(worker, 0, np.arange(start, rows)) for start in range(4)])
-                assert job.settle(worker, 0)  # a push overtakes nobody's rows
+                assert job.wait_for_deliveries(worker, 0)  # a push overtakes nobody's rows
                 assert all(called.there.wait(20) for _, called in found[-1])
             return found
         for found in job.everywhere(train):
@@ -118,9 +118,9 @@ def test_settling_waits_for_what_others_have_yet_to_push():
         job.rule(0, ASSIGN)
         assert job.push(0, 0, np.arange(10), np.ones((10, 1)))
         out, called = job.deliver(0, 0, np.arange(10))
-        assert not job.settle(0, 0, 100) and not called.there.is_set()
+        assert not job.wait_for_deliveries(0, 0, 100) and not called.there.is_set()
         assert job.push(1, 0, [], np.empty((0, 1)))
-        assert job.settle(0, 0) and called.there.wait(20)
+        assert job.wait_for_deliveries(0, 0) and called.there.wait(20)
         assert (out == 1).all()
 
 
@@ -191,14 +191,14 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
         job.rule(0, ASSIGN)
         for worker in range(4):
             assert job.push(worker, 0, np.arange(2000) if worker == 3 else [], np.ones((2000 * (worker == 3), 3)))
-        tickets = [job.ask(0, 0, rows, EXACT)]
+        requests = [job.post(0, 0, rows, EXACT)]
         assert (job.pull(0, 0, rows[:1]) == 1).all()  # whose answer comes behind the first one
-        tickets += [job.ask(1, 0, rows, EXACT), job.ask(2, 0, own, EXACT)]
+        requests += [job.post(1, 0, rows, EXACT), job.post(2, 0, own, EXACT)]
         with mmap.mmap(job.agent_memories[0, 0], 0) as shared:
-            assert (job.take(2, 0, tickets[2], len(own)) == 1).all()
+            assert (job.wait(2, 0, requests[2], len(own)) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 1
             for worker in (0, 1):
-                assert (job.take(worker, 0, tickets[worker], len(rows)) == 1).all()
+                assert (job.wait(worker, 0, requests[worker], len(rows)) == 1).all()
             assert (job.pull(0, 0, own, EXACT) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 0
 

@@ -33,8 +33,8 @@ def fragment(data, stream=None):
     return struct.pack('<I', stream << 28 | len(data)) + data
 
 
-def message(kind, flags=0, table=0, part=0, count=0, want=0, number=0, body=b''):
-    return struct.pack('<BBHIIIIIQ', kind, flags, 0, table, part, count, want, 0, number) + body
+def message(kind, flags=0, table=0, part=0, count=0, version=0, ring=0, number=0, body=b''):
+    return struct.pack('<BBHIIIIIQ', kind, flags, 0, table, part, count, version, ring, number) + body
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def refused(job, data):
     (fragment(message(PUSH, count=11)), 'too many rows'),
     (fragment(message(PULL, count=1 << 31)), 'too many rows'),
     (fragment(message(PULL, part=1)), 'not here'),
-    # More than a worker's tickets and its agent ask of both partitions; and more than wait for other hosts' pushes.
-    (fragment(message(PULL, want=1)) * 18, 'too many questions'),
+    # More than a worker's requests and its agent ask of both partitions; and more than wait for other hosts' pushes.
+    (fragment(message(PULL, version=1)) * 18, 'too many pulls'),
     (fragment(message(PUSH)) * 5, 'too many pushes'),
     (fragment(message(ROWS, part=1, count=3, number=5)), 'no question'),
     (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed places'),
@@ -97,7 +97,7 @@ def refused(job, data):
     (fragment(message(MOVE, flags=8, table=1, part=7, count=1)), 'no such channel'),
     (fragment(message(MOVE, flags=7, table=1, count=1)), 'malformed ring'),
     (fragment(message(MOVE, flags=21, table=1, count=1)), 'malformed ring'),
-    (fragment(message(MOVE, flags=8, table=1, want=1 << 14, count=1)), 'malformed ring'),
+    (fragment(message(MOVE, flags=8, table=1, ring=1 << 14, count=1)), 'malformed ring'),
     (fragment(message(MOVE, flags=13, table=1, count=1)), 'no room for another ring'),
     (fragment(message(MOVE, flags=8, table=1, count=0)), 'than there is room for'),
     (fragment(message(MOVE, flags=8, table=1, count=257)), 'than there is room for'),
@@ -177,7 +177,7 @@ def test_questions_are_answered(job):
     places = struct.pack('<10i', *range(10))
     job.socket.sendall(fragment(message(PUSH, count=10, body=places + values.tobytes())))
     assert job.push(0, 0, ids, values)
-    job.socket.sendall(fragment(message(PULL, count=2, want=1, number=8, body=struct.pack('<2i', 3, 7))))
+    job.socket.sendall(fragment(message(PULL, count=2, version=1, number=8, body=struct.pack('<2i', 3, 7))))
     data = b''
     answer = message(ROWS, count=2, number=8, body=(2 * values[[3, 7]]).tobytes())
     while answer not in data:

@@ -75,7 +75,7 @@ def test_counts_are_what_the_connections_carry_and_both_ends_agree(job):
             assert job.push(worker, 0, ids, np.ones((len(ids), 16)))
             for flags in (0, EXACT):
                 job.pull(worker, 0, ids, flags)
-            job.take(worker, 0, job.ask(worker, 0, [], FENCE), 0)
+            job.wait(worker, 0, job.post(worker, 0, [], FENCE), 0)
         return True
     assert job.everywhere(train) == [True] * 4
     (sent, received), (sent_there, received_there) = still(job)
