@@ -49,7 +49,7 @@ class DenseSums(Protocol):
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Sum a dense array over all workers in place; returns before the sum is there."""
 
-    def place(self, name: str, count: int, dtype: Any) -> Any:
+    def buffer(self, name: str, count: int, dtype: Any) -> Any:
         """Where a sum is made of arrays that are handed over together (on all workers)."""
 
     def forget(self, prefixes: Tuple[str, ...]) -> None:
@@ -139,10 +139,10 @@ class Collective:
         """Whether several arrays on CPUs can be summed together, which Horovod does by itself."""
         return self.reduction is not None
 
-    def place(self, name: str, count: int, dtype: Any) -> Any:
+    def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
         """Where `count` values that are handed over together are summed, see :mod:`mxhybrid.lane.bundle`."""
         assert self.reduction is not None
-        return self.reduction.place(name, count, dtype)
+        return self.reduction.buffer(name, count, dtype)
 
     def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:
         """Make the sum of a bundle whose values will be in `given`; returns before it is there."""

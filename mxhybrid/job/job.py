@@ -19,7 +19,7 @@ from ..base.local_sockets import Left
 from ..base.settings import Settings
 from ..comm.collective import Collective
 from ..comm.topology import Topology
-from ..lane.sums import LaneSums
+from ..lane.allreduce import LaneAllreduce
 from ..native import forks
 from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
@@ -117,7 +117,7 @@ class Job:
                                  self.settings.timeout,
                                  lambda found: is_served(self.settings, self.rank, domains, found))
         if lane is not None and self.settings.dense != 'horovod':
-            collective.sum_by(LaneSums(lane, serves_gpus=not collective.reaches_gpus))
+            collective.sum_by(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
 
     @property
     def rank(self) -> int:

@@ -3,10 +3,10 @@
 Rows, updates and what goes to other hosts are the compiled part's business, ``src/agent.h``.  Here are its beginning,
 the workers that come to share memory, and what Python has to know of the rows.
 
-Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``sum``
+Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``allreduce``
 (number, type and elements), each along with its memory for that, ``channel`` (number of the worker, whether it leads
-away, ranks of both ends, number of the other host), and ``no sum`` (number). The agent answers ``doorbell`` and
-``block``, ``table``, ``sum``, each with a descriptor, and ``channel``.
+away, ranks of both ends, number of the other host), and ``drop allreduce`` (number). The agent answers ``doorbell`` and
+``block``, ``table``, ``allreduce``, each with a descriptor, and ``channel``.
 """
 import ctypes
 import os
@@ -207,8 +207,8 @@ class Agent:
             connection.close()
             return
         self._asked = repr(word)
-        if word == 'no sum':
-            self._library.checked(self._library.agent_drop_sum(self._handle, number))
+        if word == 'drop allreduce':
+            self._library.checked(self._library.agent_drop_allreduce(self._handle, number))
             return
         if descriptor is None:
             raise JobError('a worker of this host shares no memory')
@@ -217,10 +217,11 @@ class Agent:
                 self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))
                 connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
-            elif word == 'sum':
-                result = self._library.checked(self._library.agent_open_sum(self._handle, number, *more, descriptor))
+            elif word == 'allreduce':
+                result = self._library.checked(
+                    self._library.agent_open_allreduce(self._handle, number, *more, descriptor))
                 try:
-                    connection.tell(['sum', number], result)
+                    connection.tell(['allreduce', number], result)
                 finally:
                     os.close(result)
             elif word == 'channel':

@@ -11,22 +11,22 @@ from ..native.engine import address_of, function_address, handles_of, operator_h
 from ..native.forks import gate
 from . import library
 from .agent import RULES, rule_settings
-from .sums import DTYPES, Place
+from .allreduce import DTYPES, AllreduceBuffer
 
 
 class Bundle:
-    """`gradients` of `dtype`, on the CPU, given to the sum at `place` one after the other.  Operations that are
+    """`gradients` of `dtype`, on the CPU, given to the sum at `buffer` one after the other.  Operations that are
     under way need neither this object nor the arrays.
     """
 
-    def __init__(self, place: Place, gradients: Sequence[Any], dtype: np.dtype):
+    def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype):
         self._library = library.load()
-        self.place, self.gradients = place, list(gradients)
+        self.buffer, self.gradients = buffer, list(gradients)
         count = len(self.gradients)
         self._gradients = handles_of(self.gradients)
-        self._total = handles_of([place.total])
+        self._total = handles_of([buffer.output])
         self._handle = self._library.checked(self._library.bundle_new(
-            place.pointer, DTYPES.index(dtype.name), int(dtype != place.dtype), function_address('MXNDArrayGetData'),
+            buffer.pointer, DTYPES.index(dtype.name), int(dtype != buffer.dtype), function_address('MXNDArrayGetData'),
             function_address('MXNDArrayFree'), count,
             (ctypes.c_void_p * count)(*[own_handle(array) for array in self.gradients]),
             (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
@@ -34,9 +34,9 @@ class Bundle:
 
     def make(self, priority: int) -> None:
         """Have the engine make the sum once it gets to the gradients, which stay as they are."""
-        self.place.set_priority(priority)
+        self.buffer.set_priority(priority)
         share = self._library.checked(self._library.bundle_share(self._handle))
-        push_native(self._library.bundle_begin, share, self._gradients, self.place.handles, priority,
+        push_native(self._library.bundle_begin, share, self._gradients, self.buffer.handles, priority,
                     b'mxhybrid_bundle', self._library.bundle_close)
 
     def update(self, rule: str, settings: Mapping[str, float], values: 'Values',

@@ -92,23 +92,25 @@ class Lane:
                 os.close(theirs)
         self._numbers[table.index] = number
 
-    def open_sum(self, number: int, dtype: int, count: int) -> int:
-        """Get to know a dense sum, see :class:`mxhybrid.lane.sums.Place`; what the compiled functions call it."""
-        mine = self._library.checked(self._library.worker_open_sum(self._handle, number, dtype, count))
-        agent = self._library.checked(self._library.worker_sums_agent(self._handle, number))
+    def open_allreduce(self, number: int, dtype: int, count: int) -> int:
+        """Get to know a dense sum, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`; what the compiled functions
+        call it.
+        """
+        mine = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
+        agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
         with self._asking:
-            self._agents[agent].send(['sum', number, self._local, dtype, count], mine)
+            self._agents[agent].send(['allreduce', number, self._local, dtype, count], mine)
             theirs = self._descriptor(agent)
         try:
-            return self._library.checked(self._library.worker_attach_sum(self._handle, number, theirs))
+            return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, theirs))
         finally:
             os.close(theirs)
 
-    def drop_sum(self, number: int) -> None:
+    def drop_allreduce(self, number: int) -> None:
         """Make a sum no more; nothing is under way."""
-        agent = self._library.checked(self._library.worker_sums_agent(self._handle, number))
-        self._agents[agent].send(['no sum', number])
-        self._library.checked(self._library.worker_drop_sum(self._handle, number))
+        agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
+        self._agents[agent].send(['drop allreduce', number])
+        self._library.checked(self._library.worker_drop_allreduce(self._handle, number))
 
     def open_channel(self, agent: int, outgoing: bool, source: int, target: int, channel: int) -> None:
         """Have an agent map a channel to, or from, a worker of another host; `channel` is its descriptor."""

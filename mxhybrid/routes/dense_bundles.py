@@ -96,10 +96,10 @@ class _RouteBundle:
         self._collective, self._name, self.routes = collective, name, routes
         self._dtype, wire = routes[0].dtype, routes[0].wire
         sizes = [route.rows * route.width for route in routes]
-        self._place = collective.place(name, sum(sizes), wire)
+        self._buffer = collective.allreduce_buffer(name, sum(sizes), wire)
         ends = np.cumsum(sizes)
         #: The sums as they travel, which all workers of the host read, and as the updater takes them.
-        self._sums = [self._place.total[int(end - size):int(end)].reshape(route.shape)
+        self._sums = [self._buffer.output[int(end - size):int(end)].reshape(route.shape)
                       for route, end, size in zip(routes, ends, sizes)]
         self._own: List[Any] = []
         self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
@@ -115,8 +115,8 @@ class _RouteBundle:
         gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(place, arrays)
                      for place, (arrays, _) in enumerate(work)]
         if self._bundle is None or not is_same(self._bundle.gradients, gradients):
-            self._bundle = Bundle(self._place, gradients, self._dtype)
-        self._collective.sum_bundle(self._bundle, self._place.given, self._name, priority)
+            self._bundle = Bundle(self._buffer, gradients, self._dtype)
+        self._collective.sum_bundle(self._bundle, self._buffer.input, self._name, priority)
         for route, moved in zip(self.routes, self._moved):
             route.traffic.add(rows=route.rows, pushed=moved, pulled=moved)
         outs = [outs for _, outs in work]
@@ -159,6 +159,6 @@ class _RouteBundle:
 
     def _warn(self) -> None:
         """Look at the sums before these, which are long there, so that looking does not wait."""
-        if self._alarms and not self._place.is_finite():
+        if self._alarms and not self._buffer.is_finite():
             for alarm, one in zip(self._alarms, self._sums):
                 alarm.look(host_view(one).reshape(-1), 'summed gradients of an earlier step')

@@ -23,7 +23,7 @@ class Sums(Protocol):
     def sums_together(self) -> bool:
         """Whether several arrays on CPUs can be summed together; then the next two serve."""
 
-    def place(self, name: str, count: int, dtype: Any) -> Any:
+    def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
         """Where `count` values are summed that are handed over together, see :mod:`mxhybrid.lane.bundle`."""
 
     def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:

@@ -35,7 +35,7 @@ Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
       failed_(std::move(failed)),
       block_(sizeof(AgentBlock)),
       workers_(membership_.worker_counts.at(host_)),
-      sums_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
+      allreduce_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
       relay_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
   if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
   doorbell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -130,14 +130,14 @@ void Agent::drop_table(uint32_t number) {
   tables_.erase(number);
 }
 
-int Agent::open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+int Agent::open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return sums_.open(number, worker, dtype, count, descriptor);
+  return allreduce_.open(number, worker, dtype, count, descriptor);
 }
 
-void Agent::drop_sum(uint64_t number) {
+void Agent::drop_allreduce(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
-  sums_.drop(number);
+  allreduce_.drop(number);
 }
 
 void Agent::open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
@@ -317,7 +317,7 @@ void Agent::hear(Peer& peer) {
 }
 
 bool Agent::has_work() {
-  if (sums_.has_work(workers_) || relay_.has_work(workers_)) return true;
+  if (allreduce_.has_work(workers_) || relay_.has_work(workers_)) return true;
   for (auto& each : tables_) {
     for (WorkerView& view : each.second->views) {
       if (view.shared != nullptr && view.shared->activity.load() != view.activity) return true;
@@ -335,7 +335,7 @@ void Agent::notify_workers() {
 
 bool Agent::progress() {
   relay_.progress(workers_);
-  bool news = sums_.progress(workers_);
+  bool news = allreduce_.progress(workers_);
   for (auto& each : tables_) news = progress(*each.second) || news;
   return news;
 }

@@ -18,7 +18,7 @@
 #include "channel_relay.h"
 #include "membership.h"
 #include "rows.h"
-#include "sums.h"
+#include "agent_allreduce.h"
 #include "update.h"
 
 namespace lane {
@@ -55,9 +55,9 @@ class Agent {
   /// Drop a table; nobody uses it any more.
   void drop_table(uint32_t number);
 
-  /// See Sums.
-  int open_sum(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
-  void drop_sum(uint64_t number);
+  /// See AgentAllreduce.
+  int open_allreduce(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
+  void drop_allreduce(uint64_t number);
   /// See ChannelRelay.
   void open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
@@ -133,7 +133,7 @@ class Agent {
   int doorbell_ = -1, epoll_ = -1;
   std::vector<Memory> workers_;  // WorkerBlocks
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
-  Sums sums_;
+  AgentAllreduce allreduce_;
   ChannelRelay relay_;
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t pulls_sent_ = 0;

@@ -8,7 +8,9 @@ namespace lane {
 
 void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   if (header.kind == Message::kBye) return;
-  if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.begin(header, number, pieces);
+  if (header.kind == Message::kContribution || header.kind == Message::kResult) {
+    return agent.allreduce_.begin(header, number, pieces);
+  }
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
     return agent.relay_.begin(header, number, pieces);
   }
@@ -75,7 +77,9 @@ void Agent::Peer::end(const Header& header) {
     left = true;
     return;
   }
-  if (header.kind == Message::kPart || header.kind == Message::kTotal) return agent.sums_.end(header, number);
+  if (header.kind == Message::kContribution || header.kind == Message::kResult) {
+    return agent.allreduce_.end(header, number);
+  }
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
     return agent.relay_.end(header, number, agent.workers_);
   }

@@ -30,7 +30,7 @@ using lane::RowArray;
 using lane::Rule;
 using lane::TableShape;
 using lane::Worker;
-using lane::WorkerSums;
+using lane::WorkerAllreduce;
 
 namespace {
 
@@ -165,10 +165,14 @@ int lane_agent_drop_table(void* agent, uint32_t number) {
   return guarded([&] { static_cast<Agent*>(agent)->drop_table(number); return 0; }, -1);
 }
 /// Returns the descriptor of the result, to be closed.
-int lane_agent_open_sum(void* agent, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count, int descriptor) {
-  return guarded([&] {
-    return static_cast<Agent*>(agent)->open_sum(number, worker, static_cast<lane::Dtype>(dtype), count, descriptor);
-  }, -1);
+int lane_agent_open_allreduce(void* agent, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count,
+                              int descriptor) {
+  return guarded(
+      [&] {
+        return static_cast<Agent*>(agent)->open_allreduce(number, worker, static_cast<lane::Dtype>(dtype), count,
+                                                          descriptor);
+      },
+      -1);
 }
 int lane_agent_open_channel(void* agent, uint32_t worker, int outgoing, uint32_t from, uint32_t to, uint32_t other,
                        int descriptor) {
@@ -177,8 +181,8 @@ int lane_agent_open_channel(void* agent, uint32_t worker, int outgoing, uint32_t
     return 0;
   }, -1);
 }
-int lane_agent_drop_sum(void* agent, uint64_t number) {
-  return guarded([&] { static_cast<Agent*>(agent)->drop_sum(number); return 0; }, -1);
+int lane_agent_drop_allreduce(void* agent, uint64_t number) {
+  return guarded([&] { static_cast<Agent*>(agent)->drop_allreduce(number); return 0; }, -1);
 }
 void* lane_agent_shard(void* agent, uint32_t number, uint32_t part) {
   return guarded([&]() -> void* { return static_cast<Agent*>(agent)->shard(number, part); }, nullptr);
@@ -325,33 +329,38 @@ int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
   }, -1);
 }
 /// The agent of the worker's host that takes care of a sum.
-int lane_worker_sums_agent(void* worker, uint64_t number) {
-  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->sums_agent(number)); }, -1);
+int lane_worker_allreduce_agent(void* worker, uint64_t number) {
+  return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->allreduce_agent(number)); }, -1);
 }
 /// Returns the descriptor of the values.
-int lane_worker_open_sum(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
-  return guarded([&] {
-    Worker& found = *static_cast<Worker*>(worker);
-    return found.sums().open(number, found.position(found.sums_agent(number)), static_cast<lane::Dtype>(dtype), count);
-  }, -1);
+int lane_worker_open_allreduce(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
+  return guarded(
+      [&] {
+        Worker& found = *static_cast<Worker*>(worker);
+        return found.allreduce().open(number, found.position(found.allreduce_agent(number)),
+                                      static_cast<lane::Dtype>(dtype), count);
+      },
+      -1);
 }
 /// Returns the sum, for the functions below.
-void* lane_worker_attach_sum(void* worker, uint64_t number, int descriptor) {
+void* lane_worker_attach_allreduce(void* worker, uint64_t number, int descriptor) {
   return guarded([&]() -> void* {
-    WorkerSums& sums = static_cast<Worker*>(worker)->sums();
-    sums.attach(number, descriptor);
-    return &sums.sum(number);
+    WorkerAllreduce& allreduce = static_cast<Worker*>(worker)->allreduce();
+    allreduce.attach(number, descriptor);
+    return &allreduce.buffer(number);
   }, nullptr);
 }
-int lane_worker_drop_sum(void* worker, uint64_t number) {
-  return guarded([&] { static_cast<Worker*>(worker)->sums().drop(number); return 0; }, -1);
+int lane_worker_drop_allreduce(void* worker, uint64_t number) {
+  return guarded([&] { static_cast<Worker*>(worker)->allreduce().drop(number); return 0; }, -1);
 }
-void* lane_sum_given(void* sum) { return static_cast<WorkerSums::Sum*>(sum)->given(); }
-void* lane_sum_total(void* sum) { return static_cast<WorkerSums::Sum*>(sum)->total(); }
-void lane_sum_set_priority(void* sum, int32_t priority) { static_cast<WorkerSums::Sum*>(sum)->set_priority(priority); }
+void* lane_allreduce_input(void* buffer) { return static_cast<WorkerAllreduce::Buffer*>(buffer)->input(); }
+void* lane_allreduce_output(void* buffer) { return static_cast<WorkerAllreduce::Buffer*>(buffer)->output(); }
+void lane_allreduce_set_priority(void* buffer, int32_t priority) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->set_priority(priority);
+}
 /// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
-void lane_sum_begin(void*, void* on_complete, void* sum) {
-  static_cast<WorkerSums::Sum*>(sum)->begin(*static_cast<lane::OnComplete*>(on_complete));
+void lane_allreduce_start(void*, void* on_complete, void* buffer) {
+  static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete));
 }
 
 // ------------------------------------------------------------------------------------------------------------
@@ -494,13 +503,13 @@ const void* lane_array_operator_info(void* made) { return static_cast<ArrayOpera
 // ---------------------------------------------------------------------------------------------------------- bundles
 
 /// A share of a new bundle, which takes over the arrays of gradients.
-void* lane_bundle_new(void* sum, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
+void* lane_bundle_new(void* buffer, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
                       void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
     const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
                                             reinterpret_cast<int (*)(void*)>(free)};
-    auto made = std::make_shared<Bundle>(*static_cast<WorkerSums::Sum*>(sum), static_cast<lane::Dtype>(dtype),
-                                         halves != 0, functions);
+    auto made = std::make_shared<Bundle>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
+                                         static_cast<lane::Dtype>(dtype), halves != 0, functions);
     for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);
     return new std::shared_ptr<Bundle>(std::move(made));
   }, nullptr);

@@ -34,13 +34,13 @@ void Bundle::begin(const OnComplete& complete) {
       std::abort();
     }
     if (halves_) {
-      narrow(static_cast<const float*>(data), reinterpret_cast<uint16_t*>(sum_.given()) + item.first, item.count);
+      narrow(static_cast<const float*>(data), reinterpret_cast<uint16_t*>(buffer_.input()) + item.first, item.count);
     } else {
       const size_t size = size_of(dtype_);
-      std::memcpy(sum_.given() + item.first * size, data, item.count * size);
+      std::memcpy(buffer_.input() + item.first * size, data, item.count * size);
     }
   }
-  sum_.begin(complete);
+  buffer_.start(complete);
 }
 
 void Bundle::update(const Rule& rule, const std::vector<Target>& targets) {
@@ -58,9 +58,9 @@ void Bundle::update(const Rule& rule, const std::vector<Target>& targets) {
     const size_t step = halves_ ? kBlock : item.count;
     for (size_t start = 0; start < item.count; start += step) {
       const size_t count = std::min(step, item.count - start);
-      const char* gradient = sum_.total() + (item.first + start) * size;
+      const char* gradient = buffer_.output() + (item.first + start) * size;
       if (halves_) {
-        widen(reinterpret_cast<const uint16_t*>(sum_.total()) + item.first + start, wide, count);
+        widen(reinterpret_cast<const uint16_t*>(buffer_.output()) + item.first + start, wide, count);
         gradient = reinterpret_cast<const char*>(wide);
       }
       char* const states[2] = {target.state[0] ? target.state[0] + start * size : nullptr,

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "update.h"
-#include "worker_sums.h"
+#include "worker_allreduce.h"
 
 namespace lane {
 
@@ -19,8 +19,8 @@ struct ArrayFunctions {
 class Bundle {
  public:
   /// Values of `dtype` that travel as those of the sum: the same, or float32 as float16.
-  Bundle(WorkerSums::Sum& sum, Dtype dtype, bool halves, ArrayFunctions functions)
-      : sum_(sum), dtype_(dtype), halves_(halves), functions_(functions) {}
+  Bundle(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
+      : buffer_(buffer), dtype_(dtype), halves_(halves), functions_(functions) {}
   ~Bundle();
   Bundle(const Bundle&) = delete;
   Bundle& operator=(const Bundle&) = delete;
@@ -44,7 +44,7 @@ class Bundle {
     size_t first, count;
   };
 
-  WorkerSums::Sum& sum_;
+  WorkerAllreduce::Buffer& buffer_;
   const Dtype dtype_;
   const bool halves_;
   const ArrayFunctions functions_;

@@ -25,7 +25,7 @@ class ChannelRelay {
 
   /// The agent on `host` that takes care of channels between two workers, one of which is there.
   static uint32_t agent_of(const Membership& membership, uint32_t host, uint32_t from, uint32_t to) {
-    return membership.sums_agent(host, uint64_t(from) + to);
+    return membership.allreduce_agent(host, uint64_t(from) + to);
   }
   /// Map a channel, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
   /// host `other`.

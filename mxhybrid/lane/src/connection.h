@@ -28,8 +28,8 @@ enum class Message : uint8_t {
   /// The other agent ends in order.
   kBye = 4,
   /// What a host gives of a piece of a dense sum, and the result.
-  kPart = 5,
-  kTotal = 6,
+  kContribution = 5,
+  kResult = 6,
   /// Bytes of a ring between two workers, and how many of them were taken.
   kRingData = 7,
   kRingCredit = 8,
@@ -52,7 +52,7 @@ enum Priority : uint32_t {
 /// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
 inline Priority priority_of(Message kind) {
   if (kind == Message::kRingData || kind == Message::kRingCredit) return kTransfers;
-  if (kind == Message::kPart || kind == Message::kTotal) return kAllreduce;
+  if (kind == Message::kContribution || kind == Message::kResult) return kAllreduce;
   return kind == Message::kPull ? kPullRequests : kRowsInOrder;
 }
 

@@ -24,6 +24,6 @@ uint32_t Membership::handler(uint32_t host, uint32_t owner) const {
   return agent_hosts.at(owner) == host ? owner : one_of(agents_of(host), owner);
 }
 
-uint32_t Membership::sums_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }
+uint32_t Membership::allreduce_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }
 
 }  // namespace lane

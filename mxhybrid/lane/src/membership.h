@@ -18,7 +18,7 @@ struct Membership {
   /// The agent that handles, on `host`, partitions that agent `owner` owns; see TableShape.
   uint32_t handler(uint32_t host, uint32_t owner) const;
   /// The agent that adds up, on `host`, what workers give of a dense sum.
-  uint32_t sums_agent(uint32_t host, uint64_t number) const;
+  uint32_t allreduce_agent(uint32_t host, uint64_t number) const;
 };
 
 }  // namespace lane

@@ -161,7 +161,7 @@ struct WorkerBlock {
   /// Threads of the worker that sleep on `doorbell`, or are about to.
   alignas(64) Flag sleepers;
   /// The worker adds 1 whenever it has given values of a dense sum.
-  alignas(64) Counter given;
+  alignas(64) Counter allreduce_inputs;
   /// The worker adds 1 whenever agents have to look at its channels to and from other hosts, see channel.h.
   alignas(64) Counter channel_changes;
 };
@@ -207,24 +207,25 @@ struct WorkerTableLayout {
 
 // ------------------------------------------------------------------------------------------------------ dense sums
 
-/// One of each worker and sum; its values follow, which stay from the moment at which it adds 1 to `count` until the
+/// One of each worker and sum; its values follow, which stay from the moment at which it adds 1 to `rounds` until the
 /// result is there.
-struct SumGiven {
-  alignas(64) Counter count;
+struct AllreduceInput {
+  alignas(64) Counter rounds;
   std::atomic<int32_t> priority;
 };
 
 /// One of each host and sum; the result follows, which stays until all workers have given again.
-struct SumTotal {
+struct AllreduceOutput {
   /// Results so far.
-  alignas(64) Counter done;
+  alignas(64) Counter rounds;
   /// Workers of the host count themselves when they give: the one that makes a round complete rings.
   alignas(64) Arrivals arrived;
 };
 
 /// Where values begin in the memory of either.
-constexpr size_t kSumData = 128;
-static_assert(sizeof(SumGiven) <= kSumData && sizeof(SumTotal) <= kSumData, "values come after it");
+constexpr size_t kAllreduceData = 128;
+static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput) <= kAllreduceData,
+              "values come after it");
 
 // --------------------------------------------------------------------------------------------------------- waiting
 

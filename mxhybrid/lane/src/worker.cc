@@ -66,7 +66,7 @@ Worker::Worker(Membership membership, uint32_t host)
       blocks_(agents_.size()),
       doorbells_(agents_.size(), -1),
       completions_(*block_.at<WorkerBlock>(0)),
-      sums_(*block_.at<WorkerBlock>(0), completions_, membership_.worker_counts.at(host),
+      allreduce_(*block_.at<WorkerBlock>(0), completions_, membership_.worker_counts.at(host),
             [this](uint32_t agent) { notify_agent(agent); }),
       channels_(std::make_shared<WorkerChannels>(*block_.at<WorkerBlock>(0), completions_,
                                                  [this](uint32_t agent) { notify_agent(agent); })) {}

@@ -12,7 +12,7 @@
 #include "agent.h"
 #include "rows.h"
 #include "worker_transfers.h"
-#include "worker_sums.h"
+#include "worker_allreduce.h"
 
 namespace lane {
 
@@ -61,9 +61,9 @@ class Worker {
   void add_traffic(uint64_t* sent, uint64_t* received) const;
 
   /// Dense sums.
-  WorkerSums& sums() { return sums_; }
+  WorkerAllreduce& allreduce() { return allreduce_; }
   /// The agent of this host that takes care of one, and its position among those of this host.
-  uint32_t sums_agent(uint64_t number) const { return membership_.sums_agent(host_, number); }
+  uint32_t allreduce_agent(uint64_t number) const { return membership_.allreduce_agent(host_, number); }
   uint32_t position(uint32_t agent) const;
   /// Transfers between workers.
   const std::shared_ptr<WorkerChannels>& channels() { return channels_; }
@@ -94,7 +94,7 @@ class Worker {
   std::vector<int> doorbells_;
   std::map<uint32_t, std::shared_ptr<Table>> tables_;
   CompletionThread completions_;
-  WorkerSums sums_;
+  WorkerAllreduce allreduce_;
   const std::shared_ptr<WorkerChannels> channels_;  // shared with transfers
 };
 

@@ -55,12 +55,12 @@ enum Step : uint8_t {
   kDeaf = 4,
   /// The host is gone.
   kGone = 5,
-  // Of the honest worker, each with the number of a table or sum.
+  // Of the honest worker, each with the number of a table or allreduce.
   kPushRows = 6,
   kPostRequest = 7,
   kWaitForRows = 8,
-  kGive = 9,
-  kReopenSum = 10,
+  kStartAllreduce = 9,
+  kReopenAllreduce = 10,
   kReopenTable = 11,
   // Of the same worker, with the other host's: a transfer's tag, and how many bytes; or all that came.
   kWriteBytes = 12,
@@ -73,8 +73,8 @@ enum Template : uint8_t {
   kAPush = 0,
   kAPull = 1,
   kAnAnswer = 2,
-  kAPart = 3,
-  kATotal = 4,
+  kAContribution = 3,
+  kAResult = 4,
   kABye = 5,
   kARingData = 6,
   kARingCredit = 7,
@@ -194,10 +194,10 @@ class Hosts {
     }
     const uint64_t counts[] = {5, 24000, 300};  // pieces: one, of this host; one of each host; one of the next host
     for (uint64_t number = 6; number < 9; ++number) {
-      sums_.emplace_back();
-      sums_.back().number = number;
-      sums_.back().count = counts[number - 6];
-      if (number < 8) open_sum(sums_.back());
+      allreduces_.emplace_back();
+      allreduces_.back().number = number;
+      allreduces_.back().count = counts[number - 6];
+      if (number < 8) open_allreduce(allreduces_.back());
     }
   }
 
@@ -227,11 +227,11 @@ class Hosts {
     std::vector<int> requests;
     bool settled = true;
   };
-  struct OpenSum {
+  struct OpenAllreduce {
     uint64_t number = 0, count = 0;
-    Memory given, total;
+    Memory input, output;
     uint32_t rounds = 0;
-    bool under_way() const { return given.mapped() && total.at<SumTotal>(0)->done.load() != rounds; }
+    bool under_way() const { return input.mapped() && output.at<AllreduceOutput>(0)->rounds.load() != rounds; }
   };
 
   /// The honest worker's channels from and to the one of another host, and the rings by tag.
@@ -262,13 +262,14 @@ class Hosts {
     table.settled = true;
   }
 
-  void open_sum(OpenSum& sum) {
-    const size_t size = kSumData + sum.count * sizeof(float);
-    sum.given = Memory(size);
-    const int result = agent_.open_sum(sum.number, 0, Dtype::kFloat32, sum.count, sum.given.descriptor());
-    sum.total = Memory(result, size);
+  void open_allreduce(OpenAllreduce& allreduce) {
+    const size_t size = kAllreduceData + allreduce.count * sizeof(float);
+    allreduce.input = Memory(size);
+    const int result =
+        agent_.open_allreduce(allreduce.number, 0, Dtype::kFloat32, allreduce.count, allreduce.input.descriptor());
+    allreduce.output = Memory(result, size);
     close(result);
-    sum.rounds = 0;
+    allreduce.rounds = 0;
   }
 
   void step(Step what, bool last, Reader& reader) {
@@ -292,8 +293,8 @@ class Hosts {
       case kPushRows: return push_rows(table(reader), reader);
       case kPostRequest: return post_request(table(reader), reader);
       case kWaitForRows: return wait_for_rows(table(reader));
-      case kGive: return give(sum(reader));
-      case kReopenSum: return reopen(sum(reader));
+      case kStartAllreduce: return start_allreduce(allreduce(reader));
+      case kReopenAllreduce: return reopen(allreduce(reader));
       case kWriteBytes: return write_bytes(*links_[last], reader);
       case kReadBytes: return read_bytes(*links_[last]);
       default: return reopen(table(reader));
@@ -301,9 +302,9 @@ class Hosts {
   }
 
   OpenTable& table(Reader& reader) { return tables_[reader.byte() % tables_.size()]; }
-  OpenSum& sum(Reader& reader) { return sums_[reader.byte() % sums_.size()]; }
+  OpenAllreduce& allreduce(Reader& reader) { return allreduces_[reader.byte() % allreduces_.size()]; }
 
-  /// A template, a table, sum or tag, a partition, piece or how large a ring is, how many rows or bytes, and what a
+  /// A template, a table, sum or tag, a partition, chunk or how large a ring is, how many rows or bytes, and what a
   /// question waits for, or which ring; a stream, if not the one where such messages belong; a byte that is to be
   /// changed, and by what, if at all; and how much is held back.
   void say(Other& other, uint32_t from, Reader& reader) {
@@ -311,7 +312,7 @@ class Hosts {
                   want = reader.byte(), stream = reader.byte(), place = reader.byte(), change = reader.byte(),
                   back = reader.byte();
     const OpenTable& table = tables_[which % tables_.size()];
-    const OpenSum& sum = sums_[which % sums_.size()];
+    const OpenAllreduce& allreduce = allreduces_[which % allreduces_.size()];
     Header header;
     size_t values = 0;
     uint32_t proper = kRowsInOrder;
@@ -357,12 +358,13 @@ class Hosts {
         proper = kTransfers;
         break;
       default: {
-        const uint64_t piece = sum.number == 7 ? 8192 : sum.count;
-        header.kind = kind == kAPart ? Message::kPart : Message::kTotal;
+        const uint64_t chunk = allreduce.number == 7 ? 8192 : allreduce.count;
+        header.kind = kind == kAContribution ? Message::kContribution : Message::kResult;
         header.flags = static_cast<uint8_t>(Dtype::kFloat32);
         header.table = header.version = header.ring = 0;
-        header.count = static_cast<uint32_t>(std::min(piece, sum.count - std::min(sum.count, part * piece)));
-        header.number = sum.number;
+        header.count =
+            static_cast<uint32_t>(std::min(chunk, allreduce.count - std::min(allreduce.count, part * chunk)));
+        header.number = allreduce.number;
         values = header.count * sizeof(float);
         proper = kAllreduce;
       }
@@ -432,13 +434,13 @@ class Hosts {
       }
     }
   }
-  void give(OpenSum& sum) {
-    if (!sum.given.mapped()) return open_sum(sum);
-    if (sum.under_way()) return;
-    if (sum.rounds > 0) ++results;
-    ++sum.rounds;
-    sum.given.at<SumGiven>(0)->count.add();
-    worker_.block().at<WorkerBlock>(0)->given.add();
+  void start_allreduce(OpenAllreduce& allreduce) {
+    if (!allreduce.input.mapped()) return open_allreduce(allreduce);
+    if (allreduce.under_way()) return;
+    if (allreduce.rounds > 0) ++results;
+    ++allreduce.rounds;
+    allreduce.input.at<AllreduceInput>(0)->rounds.add();
+    worker_.block().at<WorkerBlock>(0)->allreduce_inputs.add();
   }
   void write_bytes(Link& link, Reader& reader) {
     const uint64_t tag = reader.byte() % 4;
@@ -470,12 +472,12 @@ class Hosts {
     channel.mark_changed(ring, worker_.block().at<WorkerBlock>(0)->channel_changes.load());
     worker_.block().at<WorkerBlock>(0)->channel_changes.add();
   }
-  void reopen(OpenSum& sum) {
-    if (!sum.given.mapped() || sum.under_way()) return;
-    if (sum.rounds > 0) ++results;
-    agent_.drop_sum(sum.number);
-    sum.given = Memory();
-    sum.total = Memory();
+  void reopen(OpenAllreduce& allreduce) {
+    if (!allreduce.input.mapped() || allreduce.under_way()) return;
+    if (allreduce.rounds > 0) ++results;
+    agent_.drop_allreduce(allreduce.number);
+    allreduce.input = Memory();
+    allreduce.output = Memory();
   }
   void reopen(OpenTable& table) {
     if (!table.settled || !table.requests.empty()) return;  // something is under way
@@ -490,7 +492,7 @@ class Hosts {
   std::vector<std::unique_ptr<Other>> others_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<OpenTable> tables_;
-  std::vector<OpenSum> sums_;
+  std::vector<OpenAllreduce> allreduces_;
 };
 
 // ------------------------------------------------------------------------------------------------- known programs
@@ -531,9 +533,9 @@ std::vector<Case> cases() {
   const Input wide = joined({say(kAPush, 1, {2, 0, 10}), say(kAPush, 2, {2, 0, 10})});
   const Input answers = joined({say(kAnAnswer, 1), say(kAnAnswer, 2)});
   /// And to what this host gives of sums.
-  const Input parts = joined({say(kAPart, 1, {0, 0}), say(kAPart, 2, {0, 0})});
-  const Input totals = joined({say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 1, {1, 0}),
-                               say(kATotal, 2, {1, 1})});
+  const Input parts = joined({say(kAContribution, 1, {0, 0}), say(kAContribution, 2, {0, 0})});
+  const Input totals = joined({say(kAContribution, 1, {1, 2}), say(kAContribution, 2, {1, 2}), say(kAResult, 1, {1, 0}),
+                               say(kAResult, 2, {1, 1})});
   // Of messages in a stream that is not theirs.
   const uint8_t urgent = kAnotherStream + kAllreduce, pulls = kAnotherStream + kPullRequests;
   return {
@@ -555,16 +557,19 @@ std::vector<Case> cases() {
                say(kAPull, 2, {2, 0, 10, 0}), step(kPushRows, 1, {0, 1}), pushes, step(kDeaf, 2), say(kABye, 2),
                step(kGone, 2)})},
       {"sums", "", 2,
-       joined({step(kGive, 1, {0}), step(kGive, 1, {1}), parts, totals, step(kGive, 1, {0}), step(kGive, 1, {1})})},
+       joined({step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1}), parts, totals,
+               step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {1})})},
       {"parts that come early", "", 1,
-       joined({step(kReopenSum, 1, {0}), parts, step(kGive, 1, {0}), step(kGive, 1, {0}), step(kGive, 1, {0})})},
+       joined({step(kReopenAllreduce, 1, {0}), parts, step(kStartAllreduce, 1, {0}), step(kStartAllreduce, 1, {0}),
+               step(kStartAllreduce, 1, {0})})},
       {"halves of messages", "", 2,
-       joined({step(kPushRows, 1, {0, 0}), step(kGive, 1, {0}), say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}),
-               say(kAPull, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}), say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}),
-               step(kGoOn, 1, {kPullRequests, 128}), step(kGoOn, 1, {kAllreduce, 255}),
-               step(kGoOn, 1, {kPullRequests, 255}), step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}),
-               say(kAPush, 2, {0, 0, 1}), say(kAPush, 2, {0, 3, 0}), say(kAPart, 2, {0, 0}),
-               step(kPostRequest, 1, {0, 0, 0}), answers, step(kWaitForRows, 1, {0}), step(kGive, 1, {0})})},
+       joined({step(kPushRows, 1, {0, 0}), step(kStartAllreduce, 1, {0}),
+               say(kAPush, 1, {0, 0, 5, 0, 0, 0, 0, kHalfBack}), say(kAPull, 1, {0, 0, 3, 1, 0, 0, 0, kHalfBack}),
+               say(kAContribution, 1, {0, 0, 0, 0, 0, 0, 0, kHalfBack}), step(kGoOn, 1, {kPullRequests, 128}),
+               step(kGoOn, 1, {kAllreduce, 255}), step(kGoOn, 1, {kPullRequests, 255}),
+               step(kGoOn, 1, {kRowsInOrder, 255}), say(kAPush, 1, {0, 3, 2}), say(kAPush, 2, {0, 0, 1}),
+               say(kAPush, 2, {0, 3, 0}), say(kAContribution, 2, {0, 0}), step(kPostRequest, 1, {0, 0, 0}), answers,
+               step(kWaitForRows, 1, {0}), step(kStartAllreduce, 1, {0})})},
       {"as many pulls as requests ask", "", 1,
        joined({repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPushRows, 1, {1, 0}), halves,
                repeated(say(kAPull, 1, {1, 1, 3, 1}), kMaxRowRequests * 2), step(kPostRequest, 1, {1, 0, 0}), answers,
@@ -642,14 +647,15 @@ std::vector<Case> cases() {
                                                                               0}),
                step(kGoOn, 1, {kRowsInOrder, 255})})},
       {"a result of a sum of which only a part has come", "no sum", 0,
-       joined({say(kAPart, 1, {2, 0}), say(kATotal, 1, {2, 0})})},
+       joined({say(kAContribution, 1, {2, 0}), say(kAResult, 1, {2, 0})})},
       {"a part that goes on when its sum is gone", "", 1,
-       joined({step(kGive, 1, {0}), parts, say(kAPart, 1, {0, 0, 0, 0, 0, 0, 0, 8}), step(kReopenSum, 1, {0}),
-               step(kGoOn, 1, {kAllreduce, 255})})},
+       joined({step(kStartAllreduce, 1, {0}), parts, say(kAContribution, 1, {0, 0, 0, 0, 0, 0, 0, 8}),
+               step(kReopenAllreduce, 1, {0}), step(kGoOn, 1, {kAllreduce, 255})})},
       {"a result that goes on when its sum is gone", "stream", 0,
-       joined({step(kGive, 1, {1}), say(kAPart, 1, {1, 2}), say(kAPart, 2, {1, 2}), say(kATotal, 2, {1, 1}),
-               say(kATotal, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}), say(kATotal, 1, {1, 0, 0, 0, pulls}),
-               step(kReopenSum, 1, {1}), step(kGoOn, 1, {kAllreduce, 255})})},
+       joined({step(kStartAllreduce, 1, {1}), say(kAContribution, 1, {1, 2}), say(kAContribution, 2, {1, 2}),
+               say(kAResult, 2, {1, 1}), say(kAResult, 1, {1, 0, 0, 0, 0, 0, 0, kHalfBack}),
+               say(kAResult, 1, {1, 0, 0, 0, pulls}), step(kReopenAllreduce, 1, {1}),
+               step(kGoOn, 1, {kAllreduce, 255})})},
   };
 }
 

@@ -55,28 +55,29 @@ def begin(transfer, source, target):
     return called
 
 
-class Given:
+class WorkerBuffer:
     """One worker's place of a sum."""
 
     def __init__(self, pointer, dtype, count):
         self.pointer = pointer
-        self.given, self.total = [np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
-                                  for address in (lib.sum_given(pointer), lib.sum_total(pointer))]
+        memory = ctypes.c_char * (count * dtype.itemsize)
+        self.input, self.output = [np.frombuffer(memory.from_address(address), dtype)
+                                   for address in (lib.allreduce_input(pointer), lib.allreduce_output(pointer))]
         self._called = Called()
         self.there = self._called.there
 
     def begin(self, priority=0):
-        """What is in `given` is complete."""
+        """What is in `input` is complete."""
         self.there.clear()
-        lib.sum_set_priority(self.pointer, priority)
-        lib.sum_begin(None, ctypes.addressof(self._called.complete), self.pointer)
+        lib.allreduce_set_priority(self.pointer, priority)
+        lib.allreduce_start(None, ctypes.addressof(self._called.complete), self.pointer)
 
-    def add_up(self, values):
+    def run(self, values):
         """Give values; the sum of all workers."""
-        self.given[:] = values
+        self.input[:] = values
         self.begin()
         assert self.there.wait(LIMIT_MS / 1000)
-        return self.total.copy()
+        return self.output.copy()
 
 
 class Hosts:
@@ -198,22 +199,23 @@ class Hosts:
     def pull(self, worker, number, ids, flags=0, limit=LIMIT_MS):
         return self.wait(worker, number, self.post(worker, number, ids, flags), len(ids), limit)
 
-    def sum(self, number, dtype, count):
+    def allreduce(self, number, dtype, count):
         """A new dense sum; what each worker knows it by."""
         opened = []
         for _, local, worker in self.workers:
             shape = SUM_DTYPES.index(np.dtype(dtype)), count
-            mine = lib.checked(lib.worker_open_sum(worker, number, *shape))
-            agent = self.agents[lib.checked(lib.worker_sums_agent(worker, number))]
-            theirs = lib.checked(lib.agent_open_sum(agent, number, local, *shape, mine))
-            opened.append(lib.checked(lib.worker_attach_sum(worker, number, theirs)))
+            mine = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
+            agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
+            theirs = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, mine))
+            opened.append(lib.checked(lib.worker_attach_allreduce(worker, number, theirs)))
             os.close(theirs)
-        return [Given(pointer, np.dtype(dtype), count) for pointer in opened]
+        return [WorkerBuffer(pointer, np.dtype(dtype), count) for pointer in opened]
 
-    def drop_sum(self, number):
+    def drop_allreduce(self, number):
         for _, _, worker in self.workers:
-            lib.checked(lib.agent_drop_sum(self.agents[lib.checked(lib.worker_sums_agent(worker, number))], number))
-            lib.checked(lib.worker_drop_sum(worker, number))
+            agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
+            lib.checked(lib.agent_drop_allreduce(agent, number))
+            lib.checked(lib.worker_drop_allreduce(worker, number))
 
     def traffic(self, worker):
         """Bytes by kind of message that a worker's host has sent, and received."""

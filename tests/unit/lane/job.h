@@ -61,12 +61,12 @@ struct Job {
     }
   }
 
-  void add_sum(uint32_t number, uint32_t size) {
+  void add_allreduce(uint32_t number, uint32_t size) {
     for (size_t i = 0; i < workers.size(); ++i) {
-      const uint32_t agent = workers[i]->sums_agent(number);
-      const int mine = workers[i]->sums().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
-      const int theirs = agents[agent]->open_sum(number, locals[i], Dtype::kFloat32, size, mine);
-      workers[i]->sums().attach(number, theirs);
+      const uint32_t agent = workers[i]->allreduce_agent(number);
+      const int mine = workers[i]->allreduce().open(number, workers[i]->position(agent), Dtype::kFloat32, size);
+      const int theirs = agents[agent]->open_allreduce(number, locals[i], Dtype::kFloat32, size, mine);
+      workers[i]->allreduce().attach(number, theirs);
       close(theirs);
     }
   }

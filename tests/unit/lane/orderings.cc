@@ -93,21 +93,21 @@ void count(void*, void* number, const void*) {
 }
 
 /// Two sums of two workers.
-void sums() {
+void allreduces() {
   Job job({2}, {1});
-  job.add_sum(0, 1);
+  job.add_allreduce(0, 1);
   serve(job);
   for (auto& worker : job.workers) {
     add_thread([&worker = *worker] {
-      WorkerSums::Sum& sum = worker.sums().sum(0);
+      WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(0);
       uint32_t made = 0;
       for (uint32_t step = 1; step <= 2; ++step) {
         const float value = static_cast<float>(step);
-        std::memcpy(sum.given(), &value, sizeof value);
-        sum.begin({count, nullptr, &made});
+        std::memcpy(buffer.input(), &value, sizeof value);
+        buffer.start({count, nullptr, &made});
         explorer::wait_until([&] { return made == step; });
         float total;
-        std::memcpy(&total, sum.total(), sizeof total);
+        std::memcpy(&total, buffer.output(), sizeof total);
         check(total == 2 * value, "a wrong sum");
       }
     });
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
   const Scenario scenarios[] = {{"rounds", rounds, 2},
                                 {"pulls", pulls, 1},
                                 {"pulls in turn", pulls_in_turn, 1},
-                                {"sums", sums, 2},
+                                {"allreduces", allreduces, 2},
                                 {"rings", rings, 2},
                                 {"rings between hosts", rings_between_hosts, 1}};
   bool fine = true;

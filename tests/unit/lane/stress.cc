@@ -22,7 +22,7 @@ using namespace lane;
 namespace {
 
 constexpr uint32_t kTables = 3;
-constexpr uint32_t kSmallSums = 2;
+constexpr uint32_t kSmallAllreduces = 2;
 
 /// Whether a worker pushes a row in a step, which all can tell.
 bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
@@ -33,25 +33,25 @@ bool pushes(uint32_t worker, uint32_t step, uint64_t row) {
 void set(void*, void* there, const void*) { static_cast<std::atomic<bool>*>(there)->store(true); }
 
 /// What one worker does with dense sums: several are under way at the same time, the first ones more often.
-void add_up(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
+void run_allreduces(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, uint32_t steps) {
   Worker& worker = *job.workers[me];
   std::vector<std::atomic<bool>> there(sizes.size());
   for (uint32_t step = 0; step < steps; ++step) {
-    const uint32_t count = step < steps / 4 ? static_cast<uint32_t>(sizes.size()) : kSmallSums;
+    const uint32_t count = step < steps / 4 ? static_cast<uint32_t>(sizes.size()) : kSmallAllreduces;
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t which = me % 2 ? i : count - 1 - i;
-      WorkerSums::Sum& sum = worker.sums().sum(which);
-      float* values = reinterpret_cast<float*>(sum.given());
+      WorkerAllreduce::Buffer& buffer = worker.allreduce().buffer(which);
+      float* values = reinterpret_cast<float*>(buffer.input());
       for (uint32_t k = 0; k < sizes[which]; ++k) values[k] = static_cast<float>((me + k + step) % 7);
       there[which].store(false);
-      sum.begin({set, nullptr, &there[which]});
+      buffer.start({set, nullptr, &there[which]});
     }
     for (uint32_t which = 0; which < count; ++which) {
       for (int waited = 0; !there[which].load(); ++waited) {
         check(waited < 10 * kLimitMs, "a sum that does not end");
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
-      const float* found = reinterpret_cast<const float*>(worker.sums().sum(which).total());
+      const float* found = reinterpret_cast<const float*>(worker.allreduce().buffer(which).output());
       for (uint32_t k = 0; k < sizes[which]; k += 1 + sizes[which] / 100) {
         float expected = 0;
         for (uint32_t other = 0; other < job.workers.size(); ++other) {
@@ -171,7 +171,7 @@ class Trained {
 
 uint64_t rows_of(uint32_t table) { return 61 + 20 * table; }
 
-const std::vector<uint32_t> kSums = {1, 100, 40000, 150000}, kMoved = {2, 3, 1000, 5000, 100000, 300000};
+const std::vector<uint32_t> kAllreduceSizes = {1, 100, 40000, 150000}, kMoved = {2, 3, 1000, 5000, 100000, 300000};
 
 void set_up(Job& job, bool halves) {
   const uint32_t agents = static_cast<uint32_t>(job.agents.size());
@@ -186,7 +186,7 @@ void set_up(Job& job, bool halves) {
     }
     job.add_table(table, shape);
   }
-  for (uint32_t which = 0; which < kSums.size(); ++which) job.add_sum(which, kSums[which]);
+  for (uint32_t which = 0; which < kAllreduceSizes.size(); ++which) job.add_allreduce(which, kAllreduceSizes[which]);
   job.link();
 }
 
@@ -200,7 +200,7 @@ void work(Job& job, uint32_t me, uint32_t steps) {
       for (Trained& table : tables) table.make(step);
     }
   });
-  std::thread adds_up([&job, me, steps] { add_up(job, me, kSums, steps); });
+  std::thread adds_up([&job, me, steps] { run_allreduces(job, me, kAllreduceSizes, steps); });
   transfer_arrays(job, me, kMoved, steps / 2);
   adds_up.join();
   trains.join();

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.lane.bundle import Bundle, Copies, Values
-from mxhybrid.lane.sums import DTYPES, Place
+from mxhybrid.lane.allreduce import DTYPES, AllreduceBuffer
 from mxhybrid.native.dense_rules import begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
@@ -19,13 +19,13 @@ MORE_ROUNDS = 40
 
 
 class OneHost:
-    """What a Place asks of a worker on the lane."""
+    """What an AllreduceBuffer asks of a worker on the lane."""
 
     def __init__(self, job):
         self._job = job
 
-    def open_sum(self, number, dtype, count):
-        return self._job.sum(number, DTYPES[dtype], count)[0].pointer
+    def open_allreduce(self, number, dtype, count):
+        return self._job.allreduce(number, DTYPES[dtype], count)[0].pointer
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     keys = list(range(len(SHAPES)))
     expected, found = arrays(0, dtype), arrays(0, dtype)
     gradients = arrays(1, dtype)
-    place = Place(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
-    bundle = Bundle(place, gradients, np.dtype(dtype))
+    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
+    bundle = Bundle(buffer, gradients, np.dtype(dtype))
     rates = np.random.RandomState(7)
     rounds = MORE_ROUNDS if name.endswith('odd') else ROUNDS
     for step in range(rounds):
@@ -95,29 +95,29 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
 
 def test_values_that_travel_as_float16(host):
     gradients = arrays(3, 'float32')
-    place = Place(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
-    bundle = Bundle(place, gradients, np.dtype('float32'))
+    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
+    bundle = Bundle(buffer, gradients, np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     bundle.make(0)
     bundle.update('sgd', {'rescale': 1.0}, Values(weights, [None, None] * len(SHAPES)),
                   ([1.0] * len(SHAPES), [0.0] * len(SHAPES)), 0)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
-    assert place.is_finite()
+    assert buffer.is_finite()
     for large in (70000, np.nan):
         gradients[-1][-1] = large
         bundle.make(0)
-        assert not place.is_finite()
+        assert not buffer.is_finite()
 
 
 def test_what_is_pushed_before_and_after_keeps_its_order(host):
     """The engine is asked for much at once; nobody waits in between."""
     gradients = [mx.nd.zeros(shape) for shape in SHAPES]
     totals = [mx.nd.zeros(shape) for shape in SHAPES]
-    place = Place(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
-    bundle = Bundle(place, gradients, np.dtype('float32'))
+    buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
+    bundle = Bundle(buffer, gradients, np.dtype('float32'))
     ends = np.cumsum([array.size for array in gradients])
-    sums = [place.total[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
+    sums = [buffer.output[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
     copies = Copies(sums, totals)
     seen = []
     for step in range(30):
@@ -133,7 +133,7 @@ def test_what_is_pushed_before_and_after_keeps_its_order(host):
 
 def test_arrays_and_bundles_may_go_before_the_engine_gets_to_them(host):
     """As where a script drops net and Trainer after its last step, or gives new arrays in each."""
-    place = Place(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
+    buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
     values = Values(weights, [None, None] * len(SHAPES))
     rates = [1.0] * len(SHAPES), [0.0] * len(SHAPES)
@@ -141,12 +141,12 @@ def test_arrays_and_bundles_may_go_before_the_engine_gets_to_them(host):
     for step in range(1, 6):
         late = mx.nd.dot(late, late) * 0 + step  # the engine takes a while
         gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
-        bundle = Bundle(place, gradients, np.dtype('float32'))
+        bundle = Bundle(buffer, gradients, np.dtype('float32'))
         bundle.make(0)
         bundle.update('sgd', {'rescale': -1.0}, values, rates, 0)
         del bundle, gradients
         gc.collect()
-        others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # in the place of what has gone
+        others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # in the memory of what has gone
     for weight in weights:
         assert (weight.asnumpy() == 15).all()
     assert others

@@ -108,8 +108,8 @@ def test_a_worker_that_takes_no_answer_is_named(caplog):
         worker._sock.settimeout(1)
         with pytest.raises(OSError):  # nobody reads: neither side has room any more
             for number in range(100000):
-                worker.send(['sum', number, 0, 1, 10], memory)
+                worker.send(['allreduce', number, 0, 1, 10], memory)
         os.close(memory)
         said = closed(made, caplog)
         worker.close()
-    assert "an answer to 'sum' of a worker of this host" in said
+    assert "an answer to 'allreduce' of a worker of this host" in said

@@ -51,12 +51,12 @@ def test_a_limit_of_address_space_is_named():
 
 def test_a_sum_for_which_there_is_no_memory_is_not_begun():
     with hosts([1], [1]) as job:
-        given = job.sum(0, 'float32', 10)[0]
+        given = job.allreduce(0, 'float32', 10)[0]
         worker, count = job.workers[0][2], 1 << 28
-        mine = lib.checked(lib.worker_open_sum(worker, 1, 1, count))
+        mine = lib.checked(lib.worker_open_allreduce(worker, 1, 1, count))
         with limited(resource.RLIMIT_FSIZE, 1 << 16), pytest.raises(JobError, match='ulimit -f'):
-            lib.checked(lib.agent_open_sum(job.agents[0], 1, 0, 1, count, mine))
-        assert given.add_up(2).sum() == 20  # the agent looks at all sums
+            lib.checked(lib.agent_open_allreduce(job.agents[0], 1, 0, 1, count, mine))
+        assert given.run(2).sum() == 20  # the agent looks at all sums
 
 
 def test_a_limit_of_open_files_is_named():

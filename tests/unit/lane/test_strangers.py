@@ -43,7 +43,7 @@ def job():
     made = Alone([1, 1], [1, 1])
     made.table(0, 20, 2, [0, 1])
     made.rule(0, ASSIGN)
-    made.sum(SUM, 'float32', 50000)
+    made.allreduce(SUM, 'float32', 50000)
     made.link(room=1 << 12)
     yield made
     made.socket.close()

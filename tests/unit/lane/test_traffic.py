@@ -66,8 +66,8 @@ def still(made):
 def test_counts_are_what_the_connections_carry_and_both_ends_agree(job):
     job.table(0, 4000, 16, [0, 2, 1, 2])
     job.rule(0, SGD, lr=0.1)
-    sums = job.sum(5, 'float32', 200000)
-    job.everywhere(lambda worker: sums[worker].add_up(np.ones(200000)))
+    sums = job.allreduce(5, 'float32', 200000)
+    job.everywhere(lambda worker: sums[worker].run(np.ones(200000)))
 
     def train(worker):
         for step in range(3):
@@ -99,8 +99,8 @@ def test_each_kind_has_the_bytes_of_its_messages(job):
     assert sent[PUSH] == received[PUSH] == FRAGMENT + HEADER + places + rows
     assert sent[PULL] == FRAGMENT + HEADER + places and received[ROWS] == FRAGMENT + HEADER + rows
     assert received[PULL] == sent[ROWS] == 0
-    sums = job.sum(6, 'float32', 16384)  # two pieces of 32 kB, one of each host
-    job.everywhere(lambda worker: sums[worker].add_up(np.ones(16384)))
+    sums = job.allreduce(6, 'float32', 16384)  # two pieces of 32 kB, one of each host
+    job.everywhere(lambda worker: sums[worker].run(np.ones(16384)))
     (sent, received), _ = still(job)
     for counts in (sent, received):  # both may be in one fragment
         for kind in (PART, TOTAL):

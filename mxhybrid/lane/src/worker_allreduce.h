@@ -13,14 +13,14 @@
 
 namespace lane {
 
-class WorkerSums {
+class WorkerAllreduce {
  public:
   /// With the worker's block, how many workers its host has, and what rings an agent of the host, by its position.
-  WorkerSums(WorkerBlock& block, CompletionThread& completions, uint32_t workers,
+  WorkerAllreduce(WorkerBlock& block, CompletionThread& completions, uint32_t workers,
              std::function<void(uint32_t)> notify_agent)
       : block_(block), completions_(completions), workers_(workers), notify_agent_(std::move(notify_agent)) {}
 
-  class Sum;
+  class Buffer;
 
   /// Make a sum of which the agent at position `agent` takes care; the descriptor of the values, which the sum keeps
   /// until it is attached.
@@ -29,7 +29,7 @@ class WorkerSums {
   void attach(uint64_t number, int descriptor);
   /// It is used no more; nothing is under way.
   void drop(uint64_t number);
-  Sum& sum(uint64_t number);
+  Buffer& buffer(uint64_t number);
 
  private:
   WorkerBlock& block_;
@@ -37,26 +37,26 @@ class WorkerSums {
   const uint32_t workers_;
   const std::function<void(uint32_t)> notify_agent_;
   std::mutex mutex_;
-  std::map<uint64_t, std::unique_ptr<Sum>> sums_;
+  std::map<uint64_t, std::unique_ptr<Buffer>> buffers_;
 };
 
-class WorkerSums::Sum {
+class WorkerAllreduce::Buffer {
  public:
-  char* given() const { return given_.at<char>(kSumData); }
-  char* total() const { return total_.at<char>(kSumData); }
+  char* input() const { return input_.at<char>(kAllreduceData); }
+  char* output() const { return output_.at<char>(kAllreduceData); }
   /// Sums that are ready together are made in the order of their priorities, the highest first.
   void set_priority(int32_t priority) {
-    given_.at<SumGiven>(0)->priority.store(priority, std::memory_order_relaxed);
+    input_.at<AllreduceInput>(0)->priority.store(priority, std::memory_order_relaxed);
   }
   /// The values are in their place; `complete` is to be called when the result is.
-  void begin(const OnComplete& complete);
+  void start(const OnComplete& complete);
 
  private:
-  friend class WorkerSums;
+  friend class WorkerAllreduce;
 
-  WorkerSums* all_ = nullptr;
+  WorkerAllreduce* all_ = nullptr;
   uint32_t agent_ = 0;
-  Memory given_, total_;
+  Memory input_, output_;
   size_t size_ = 0;
   uint32_t round_ = kFirst;
 };

@@ -1,0 +1,313 @@
+#include "agent_allreduce.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fcntl.h>
+#include <stdexcept>
+
+#include "add.h"
+
+namespace lane {
+namespace {
+
+/// Chunks have at most that many bytes, so that one is added up while the next one travels; and no fewer than that
+/// many, for a message costs more than a few bytes.
+constexpr size_t kMaxChunkBytes = 256 << 10, kMinChunkBytes = 32 << 10;
+/// What each part that comes before a sum was opened here counts besides its size.
+constexpr size_t kEarlyCost = 4 << 10;
+
+/// The most bytes that may come before sums were opened here, which honest hosts never reach: of sums that this host
+/// will make, it has to keep twice as many bytes itself.
+size_t max_early_bytes() {
+  static const size_t pages = static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
+  return pages / 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+size_t size_of_values(const Header& header) { return header.count * size_of(static_cast<Dtype>(header.flags)); }
+
+}  // namespace
+
+struct AgentAllreduce::Operation {
+  struct OwnedChunk {
+    std::vector<Buffer> contributions;  // by place among the hosts
+    uint32_t arrived = 0;
+    bool has_own = false;  // by this host
+  };
+
+  uint64_t number = 0;
+  // Unknown until a worker of this host opens it; parts may come before.
+  bool known = false;
+  Dtype dtype = Dtype::kFloat32;
+  uint64_t count = 0;
+  uint64_t chunk = 1;  // elements
+  uint32_t chunks = 0;
+  std::shared_ptr<Memory> memory;
+  AllreduceOutput* shared = nullptr;
+  std::vector<std::shared_ptr<Memory>> inputs;  // by worker
+  uint32_t open = 0, dropped = 0;
+
+  /// Results that have yet to be sent, from where the next sum will be made.
+  std::shared_ptr<uint32_t> unsent = std::make_shared<uint32_t>(0);
+
+  uint32_t round = kFirst, waiting = 0;
+  bool under_way = false;
+  std::map<uint32_t, OwnedChunk> owned;  // by chunk
+  std::vector<uint8_t> expected;    // by chunk: whether its result is to come from another host
+
+  AllreduceInput& input(uint32_t worker) const { return *inputs[worker]->at<AllreduceInput>(0); }
+  int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
+  bool complete() const {
+    for (uint32_t worker = 0; worker < inputs.size(); ++worker) {
+      if (!reached(input(worker).rounds.load(std::memory_order_acquire), round + 1)) return false;
+    }
+    return true;
+  }
+  size_t offset(uint32_t which) const { return kAllreduceData + which * chunk * size_of(dtype); }
+  uint64_t size(uint32_t which) const { return std::min(chunk, count - which * chunk); }
+};
+
+AgentAllreduce::AgentAllreduce(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer)
+    : agent_(agent), host_(membership.agent_hosts.at(agent)), membership_(membership), peer_(std::move(peer)),
+      seen_(membership.worker_counts.at(host_), kFirst) {
+  for (uint32_t host = 0; host < membership.worker_counts.size(); ++host) {
+    if (membership.worker_counts[host] > 0) hosts_.push_back(host);
+  }
+}
+
+AgentAllreduce::~AgentAllreduce() = default;
+
+uint32_t AgentAllreduce::owner(const Operation& operation, uint32_t chunk) const {
+  return hosts_[(operation.number + chunk) % hosts_.size()];
+}
+
+void AgentAllreduce::set_chunks(Operation& operation) {
+  const size_t bytes = operation.count * size_of(operation.dtype), hosts = hosts_.size();
+  size_t chunk = bytes;
+  if (hosts > 1) {
+    const size_t each = std::max<size_t>(1, (bytes + hosts * kMaxChunkBytes - 1) / (hosts * kMaxChunkBytes));
+    chunk = std::max((bytes + hosts * each - 1) / (hosts * each), kMinChunkBytes);
+    chunk = (chunk + Layout::kAlignment - 1) / Layout::kAlignment * Layout::kAlignment;
+  }
+  operation.chunk = std::max<uint64_t>(1, chunk / size_of(operation.dtype));
+  operation.chunks = static_cast<uint32_t>((operation.count + operation.chunk - 1) / operation.chunk);
+  operation.expected.assign(operation.chunks, 0);
+}
+
+int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor) {
+  auto& found = operations_[number];
+  if (!found) found = std::make_unique<Operation>();
+  Operation& operation = *found;
+  const size_t size = kAllreduceData + count * size_of(dtype);
+  if (!operation.known) {
+    operation.memory =
+        std::make_shared<Memory>(size);  // first: it may be refused, and the sum is made by another thread
+    operation.number = number;
+    operation.dtype = dtype;
+    operation.count = count;
+    operation.known = true;
+    operation.shared = operation.memory->at<AllreduceOutput>(0);
+    operation.inputs.resize(seen_.size());
+    set_chunks(operation);
+    for (auto& [chunk, owned] : operation.owned) {  // what came before
+      for (const Buffer& part : owned.contributions) {
+        if (part.size() == 0) continue;
+        early_bytes_ -= part.size() + kEarlyCost;
+        if (chunk >= operation.chunks || owner(operation, chunk) != host_ ||
+            part.size() != operation.size(chunk) * size_of(dtype)) {
+          throw std::runtime_error("hosts make sums of different sizes of one name");
+        }
+      }
+    }
+  }
+  if (operation.dtype != dtype || operation.count != count || operation.inputs.at(worker)) {
+    throw std::runtime_error("workers of this host make sums of different sizes of one name");
+  }
+  operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
+  ++operation.open;
+  const int result = fcntl(operation.memory->descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (result < 0) fail_with_errno("dup");
+  if (operation.open == operation.inputs.size()) operation.memory->close_descriptor();
+  return result;
+}
+
+void AgentAllreduce::drop(uint64_t number) {
+  auto found = operations_.find(number);
+  if (found == operations_.end()) throw std::runtime_error("a sum is dropped that is not there");
+  if (++found->second->dropped == found->second->inputs.size()) operations_.erase(found);
+}
+
+bool AgentAllreduce::has_work(const std::vector<Memory>& workers) const {
+  if (retry_) return true;
+  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+    if (workers[worker].mapped() && workers[worker].at<WorkerBlock>(0)->allreduce_inputs.load() != seen_[worker]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool AgentAllreduce::progress(const std::vector<Memory>& workers) {
+  if (has_work(workers)) {
+    retry_ = false;
+    for (uint32_t worker = 0; worker < workers.size(); ++worker) {
+      if (workers[worker].mapped()) seen_[worker] = workers[worker].at<WorkerBlock>(0)->allreduce_inputs.load();
+    }
+    std::vector<Operation*> ready;
+    for (auto& each : operations_) {
+      Operation& operation = *each.second;
+      if (operation.known && !operation.under_way && *operation.unsent == 0 &&
+          operation.open == operation.inputs.size() && operation.complete()) {
+        ready.push_back(&operation);
+      }
+    }
+    std::stable_sort(ready.begin(), ready.end(), [](const Operation* one, const Operation* other) {
+      return one->priority() > other->priority();
+    });
+    for (Operation* operation : ready) start(*operation);
+  }
+  const bool news = has_results_;
+  has_results_ = false;
+  return news;
+}
+
+void AgentAllreduce::start(Operation& operation) {
+  operation.under_way = true;
+  ++operation.round;
+  operation.waiting = operation.chunks;
+  std::vector<const char*> sources(operation.inputs.size());
+  for (uint32_t chunk = 0; chunk < operation.chunks; ++chunk) {
+    const size_t offset = operation.offset(chunk);
+    for (uint32_t worker = 0; worker < sources.size(); ++worker) {
+      sources[worker] = operation.inputs[worker]->at<char>(offset);
+    }
+    char* result = operation.memory->at<char>(offset);
+    const uint32_t owner = this->owner(operation, chunk);
+    // What one worker gave stays as it is until the result is there, so it can be sent from its place.
+    const bool copied = sources.size() > 1 || hosts_.size() == 1;
+    if (copied) add(operation.dtype, sources, operation.size(chunk), result);
+    if (hosts_.size() == 1) {
+      --operation.waiting;
+    } else if (owner == host_) {
+      operation.owned[chunk].has_own = true;
+      finish_chunk(operation, chunk);
+    } else {
+      operation.expected[chunk] = 1;
+      send(operation, chunk, Message::kContribution, copied ? result : sources[0],
+           copied ? operation.memory : operation.inputs[0], owner);
+    }
+  }
+  if (operation.waiting == 0 && operation.under_way) done(operation);
+}
+
+void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
+  Operation::OwnedChunk& owned = operation.owned[chunk];
+  if (!owned.has_own || owned.arrived + 1 < hosts_.size()) return;
+  const size_t offset = operation.offset(chunk);
+  char* result = operation.memory->at<char>(offset);
+  std::vector<const char*> sources;
+  for (uint32_t place = 0; place < hosts_.size(); ++place) {
+    if (hosts_[place] == host_) {
+      sources.push_back(operation.inputs.size() > 1 ? result : operation.inputs[0]->at<char>(offset));
+    } else {
+      sources.push_back(owned.contributions[place].data());
+    }
+  }
+  add(operation.dtype, sources, operation.size(chunk), result);
+  operation.owned.erase(chunk);
+  for (uint32_t host : hosts_) {
+    if (host != host_) send(operation, chunk, Message::kResult, result, operation.memory, host);
+  }
+  --operation.waiting;
+}
+
+void AgentAllreduce::done(Operation& operation) {
+  operation.under_way = false;
+  operation.shared->rounds.store(operation.round, std::memory_order_release);
+  has_results_ = true;
+}
+
+void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, const char* data,
+                          std::shared_ptr<Memory> owner, uint32_t host) {
+  auto message = std::make_unique<Outgoing>();
+  message->header.kind = kind;
+  message->header.flags = static_cast<uint8_t>(operation.dtype);
+  message->header.part = chunk;
+  message->header.count = static_cast<uint32_t>(operation.size(chunk));
+  message->header.number = operation.number;
+  message->pieces[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
+  if (kind == Message::kResult) ++*operation.unsent;
+  message->sent = [this, kind, owner,
+                   unsent = operation.unsent] {  // until then the memory has to stay, and to stay as it is
+    if (kind == Message::kResult && --*unsent == 0) {
+      retry_ = true;
+    }
+  };
+  peer_(membership_.allreduce_agent(host, operation.number)).send(std::move(message));
+}
+
+AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint32_t from) {
+  const uint32_t host = membership_.agent_hosts[from];
+  if (membership_.worker_counts[host] == 0 || membership_.allreduce_agent(host, header.number) != from ||
+      membership_.allreduce_agent(host_, header.number) != agent_) {
+    throw std::runtime_error("a sum that is not this agent's");
+  }
+  if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
+  if (header.count == 0) throw std::runtime_error("nothing of a sum");
+  auto& found = operations_[header.number];
+  if (!found) found = std::make_unique<Operation>();
+  Operation& operation = *found;
+  const bool part = header.kind == Message::kContribution;
+  if (operation.known) {
+    if (header.part >= operation.chunks || static_cast<Dtype>(header.flags) != operation.dtype ||
+        header.count != operation.size(header.part) || owner(operation, header.part) != (part ? host_ : host) ||
+        (!part && !operation.expected[header.part])) {
+      throw std::runtime_error("a chunk of another sum of that name");
+    }
+  } else {
+    if (!part) throw std::runtime_error("a result of no sum");
+    const size_t size = size_of_values(header);
+    if (size > kMaxChunkBytes + Layout::kAlignment || early_bytes_ + size + kEarlyCost > max_early_bytes()) {
+      throw std::runtime_error("too much of a sum that no worker of this host makes");
+    }
+  }
+  return operation;
+}
+
+void AgentAllreduce::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+  Operation& operation = from_other(header, from);
+  const size_t size = size_of_values(header);
+  if (header.kind == Message::kResult) {
+    pieces[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
+    return;
+  }
+  Buffer& arriving = arriving_[from];
+  arriving = Buffer(size);
+  pieces[0] = {arriving.data(), size};
+}
+
+void AgentAllreduce::end(const Header& header, uint32_t from) {
+  Operation& operation = from_other(header, from);  // which has been opened, or dropped, since the message began
+  if (header.kind == Message::kResult) {
+    operation.expected[header.part] = 0;
+    if (--operation.waiting == 0) done(operation);
+    return;
+  }
+  Operation::OwnedChunk& owned = operation.owned[header.part];
+  owned.contributions.resize(hosts_.size());
+  Buffer& part =
+      owned.contributions[std::find(hosts_.begin(), hosts_.end(), membership_.agent_hosts[from]) - hosts_.begin()];
+  if (part.size() > 0) {
+    throw std::runtime_error("a chunk of a sum twice");
+  }
+  part = std::move(arriving_[from]);
+  ++owned.arrived;
+  if (!operation.known) {
+    early_bytes_ += part.size() + kEarlyCost;
+    return;
+  }
+  finish_chunk(operation, header.part);
+  if (operation.under_way && operation.waiting == 0) done(operation);
+}
+
+}  // namespace lane
