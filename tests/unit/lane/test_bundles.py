@@ -5,8 +5,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.lane.bundle import Bundle, Copies, Values
 from mxhybrid.lane.allreduce import DTYPES, AllreduceBuffer
+from mxhybrid.lane.bundle import Bundle, Copies, Values
 from mxhybrid.native.dense_rules import begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
