@@ -140,14 +140,14 @@ class Collective:
         return self.reduction is not None
 
     def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Where `count` values that are handed over together are summed, see :mod:`mxhybrid.lane.bundle`."""
+        """Where `count` values that are handed over together are summed, see :mod:`mxhybrid.lane.gradient_bucket`."""
         assert self.reduction is not None
         return self.reduction.buffer(name, count, dtype)
 
-    def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:
-        """Make the sum of a bundle whose values will be in `given`; returns before it is there."""
+    def allreduce_bucket(self, bucket: Any, given: Any, name: str, priority: int) -> None:
+        """Make the sum of a bucket whose values will be in `given`; returns before it is there."""
         ends = self._begins('allreduce', given, name, priority)
-        bundle.make(priority)
+        bucket.start(priority)
         ends()
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:

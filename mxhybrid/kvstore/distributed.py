@@ -14,7 +14,7 @@ from ..job.job import Job
 from ..native.optimizer_state import rates_of
 from ..native.optimizers import check_for_table, is_known, reference_of
 from ..routes.chooser import Chooser
-from ..routes.dense_bundles import DenseBundles
+from ..routes.dense_buckets import DenseBuckets
 from ..routes.partition_tuner import Tuner
 from ..routes.route import Means
 from ..routes.rows import read_gradient
@@ -48,7 +48,7 @@ class Distributed:
             self._tuner = Tuner(settings, job.collective, job.num_servers, self.routes, self._prefix)
         self._means = Means(job.collective, job.servers, settings, self._prefix, self._tuner)
         self._chooser = Chooser(self._means, job.topology.hosts, job.topology.groups(job.servers.on_lane), job.measured)
-        self._bundles = DenseBundles(job.collective, self._prefix)
+        self._buckets = DenseBuckets(job.collective, self._prefix)
         self._settings_checked: List[Any] = []
         self._keeps_dense = True
         self._agreed: Dict[Any, tuple] = {}
@@ -187,7 +187,7 @@ class Distributed:
     def pushpull_all(self, work: List[Tuple[Any, List[Any], List[Any]]], priority: int) -> None:
         """Push dense arrays and write values to outputs, of several keys."""
         self._before_push(work[0][0])
-        for place, (route, arrays, outs) in enumerate(self._bundles.pushpull(work, self.updater, priority)):
+        for place, (route, arrays, outs) in enumerate(self._buckets.pushpull(work, self.updater, priority)):
             route.pushpull(arrays, outs, self.updater, priority - place)
 
     def pull(self, route: Any, outs: List[Any], priority: int, ignore_sparse: bool) -> None:
@@ -304,7 +304,7 @@ class Distributed:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
         self._holding, self._prefix, self.routes = other._holding, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
-        self._bundles, self._means = other._bundles, other._means
+        self._buckets, self._means = other._buckets, other._means
         self._reinitialise = {key: key in keys_set for key in self.routes}
 
     def votes(self, flags: List[bool], waiting: str = '') -> List[bool]:

@@ -24,10 +24,10 @@ class Sums(Protocol):
         """Whether several arrays on CPUs can be summed together; then the next two serve."""
 
     def allreduce_buffer(self, name: str, count: int, dtype: Any) -> Any:
-        """Where `count` values are summed that are handed over together, see :mod:`mxhybrid.lane.bundle`."""
+        """Where `count` values are summed that are handed over together, see :mod:`mxhybrid.lane.gradient_bucket`."""
 
-    def sum_bundle(self, bundle: Any, given: Any, name: str, priority: int) -> None:
-        """Make the sum of a bundle whose values will be in `given`; returns before it is there."""
+    def allreduce_bucket(self, bucket: Any, given: Any, name: str, priority: int) -> None:
+        """Make the sum of a bucket whose values will be in `given`; returns before it is there."""
 
     def broadcast_(self, array: Any, name: str, priority: int = 0) -> None:
         """Overwrite a dense array with worker 0's in place; returns before it is there."""

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from lab.jobs import run_job
 
-from mxhybrid.routes.dense_bundles import MOST_SELECTIONS
+from mxhybrid.routes.dense_buckets import MOST_SELECTIONS
 
 from . import BODIES
 

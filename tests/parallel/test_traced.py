@@ -92,7 +92,7 @@ def test_a_whole_job(tmp_path, launcher, servers):
         # Dense gradients are handed over together.
         sums = [event['name'] for event in trace.processes[worker]
                 if event['ph'] == 'b' and event['name'].startswith('allreduce')]
-        assert len([name for name in sums if name.endswith('.bundle0.0')]) == STEPS
+        assert len([name for name in sums if name.endswith('.bucket0.0')]) == STEPS
         assert len(trace.spans(worker, 'pushpull %d parameters' % len(DENSE))) == STEPS
     for name, mode in ((WORDS, 'optimize'), (BINS, 'assign')):
         updates = collections.defaultdict(list)

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attribute.h"
-#include "bundle.h"
+#include "gradient_bucket.h"
 #include "exchange_operator.h"
 #include "half.h"
 #include "norm_operators.h"
@@ -20,7 +20,7 @@
 
 using lane::ArrayOperator;
 using lane::Box;
-using lane::Bundle;
+using lane::GradientBucket;
 using lane::ExchangeOperator;
 using lane::PersistentTransfer;
 using lane::MxnetFunctions;
@@ -84,11 +84,11 @@ struct Delivery {
   char* out;
 };
 
-/// One update of a bundle.
-struct BundleUpdate {
-  std::shared_ptr<Bundle> bundle;
+/// One update of a bucket.
+struct BucketUpdate {
+  std::shared_ptr<GradientBucket> bucket;
   Rule rule;
-  std::vector<Bundle::Target> targets;
+  std::vector<GradientBucket::Target> targets;
 };
 
 /// One use of a transfer.
@@ -500,38 +500,41 @@ void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const
 /// The attribute `info` of MXNet's operator _NDArray.
 const void* lane_array_operator_info(void* made) { return static_cast<ArrayOperator*>(made)->info(); }
 
-// ---------------------------------------------------------------------------------------------------------- bundles
+// ---------------------------------------------------------------------------------------------------------- buckets
 
-/// A share of a new bundle, which takes over the arrays of gradients.
-void* lane_bundle_new(void* buffer, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
+/// A share of a new bucket, which takes over the arrays of gradients.
+void* lane_bucket_new(void* buffer, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
                       void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
     const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
                                             reinterpret_cast<int (*)(void*)>(free)};
-    auto made = std::make_shared<Bundle>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
+    auto made = std::make_shared<GradientBucket>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
                                          static_cast<lane::Dtype>(dtype), halves != 0, functions);
     for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);
-    return new std::shared_ptr<Bundle>(std::move(made));
+    return new std::shared_ptr<GradientBucket>(std::move(made));
   }, nullptr);
 }
-/// Another share, for lane_bundle_begin.
-void* lane_bundle_share(void* share) {
-  return guarded([&]() -> void* { return new std::shared_ptr<Bundle>(*static_cast<std::shared_ptr<Bundle>*>(share)); },
-                 nullptr);
+/// Another share, for lane_bucket_start.
+void* lane_bucket_share(void* share) {
+  return guarded(
+      [&]() -> void* {
+        return new std::shared_ptr<GradientBucket>(*static_cast<std::shared_ptr<GradientBucket>*>(share));
+      },
+      nullptr);
 }
 /// Give up a share; EngineFuncParamDeleter.
-void lane_bundle_close(void* share) { delete static_cast<std::shared_ptr<Bundle>*>(share); }
+void lane_bucket_close(void* share) { delete static_cast<std::shared_ptr<GradientBucket>*>(share); }
 /// EngineAsyncFunc.
-void lane_bundle_begin(void*, void* on_complete, void* share) {
-  (*static_cast<std::shared_ptr<Bundle>*>(share))->begin(*static_cast<lane::OnComplete*>(on_complete));
+void lane_bucket_start(void*, void* on_complete, void* share) {
+  (*static_cast<std::shared_ptr<GradientBucket>*>(share))->start(*static_cast<lane::OnComplete*>(on_complete));
 }
-/// What lane_bundle_update takes; per weight two states, null where there is none.
+/// What lane_bucket_update takes; per weight two states, null where there is none.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
                       void** states, const double* lrs, const double* wds) {
   return guarded(
       [&]() -> void* {
-        auto made = std::make_unique<BundleUpdate>(
-            BundleUpdate{*static_cast<std::shared_ptr<Bundle>*>(share), rule_of(kind, settings), {}});
+        auto made = std::make_unique<BucketUpdate>(
+            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), rule_of(kind, settings), {}});
         for (uint32_t i = 0; i < count; ++i) {
           made->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},
@@ -543,11 +546,11 @@ void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32
       nullptr);
 }
 /// EngineFuncParamDeleter.
-void lane_update_close(void* update) { delete static_cast<BundleUpdate*>(update); }
+void lane_update_close(void* update) { delete static_cast<BucketUpdate*>(update); }
 /// EngineSyncFunc.
-void lane_bundle_update(void*, void* update) {
-  BundleUpdate& found = *static_cast<BundleUpdate*>(update);
-  found.bundle->update(found.rule, found.targets);
+void lane_bucket_update(void*, void* update) {
+  BucketUpdate& found = *static_cast<BucketUpdate*>(update);
+  found.bucket->update(found.rule, found.targets);
 }
 /// Have MXNet copy arrays, each to another one: MXImperativeInvokeEx of the operator _copyto.  Returns what that did.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "bundle.h"
+#include "gradient_bucket.h"
 #include "worker_transfers.h"
 
 namespace lane {

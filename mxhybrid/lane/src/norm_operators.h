@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "bundle.h"
+#include "gradient_bucket.h"
 #include "moment_kernels.h"
 #include "exchange_operator.h"
 

@@ -35,7 +35,7 @@ class DenseWeights(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """How many sums a step makes of them, see :mod:`mxhybrid.routes.dense_bundles`."""
+        """How many sums a step makes of them, see :mod:`mxhybrid.routes.dense_buckets`."""
         return -(-self.number // max(1, BUNDLE_BYTES // (4 * self.values)))
 
 

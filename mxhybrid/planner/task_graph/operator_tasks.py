@@ -35,7 +35,7 @@ _BEFORE = 0.4
 #: What is kept for plans that come back, times the number of ranks: a long search would else fill the memory.
 MOST_KNOWN = 4_000_000
 
-#: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_bundles` has it.
+#: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_buckets` has it.
 BUNDLE_BYTES = 2 << 20
 
 

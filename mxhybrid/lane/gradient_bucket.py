@@ -1,4 +1,4 @@
-"""Several dense gradients in one sum, compiled, ``src/bundle.h``: how they get there, and what becomes of the sums."""
+"""Several dense gradients in one allreduce, and the update of their weights, compiled in ``src/gradient_bucket.h``."""
 import ctypes
 import operator
 import weakref
@@ -14,7 +14,7 @@ from .agent import RULES, rule_settings
 from .allreduce import DTYPES, AllreduceBuffer
 
 
-class Bundle:
+class GradientBucket:
     """`gradients` of `dtype`, on the CPU, given to the sum at `buffer` one after the other.  Operations that are
     under way need neither this object nor the arrays.
     """
@@ -24,33 +24,33 @@ class Bundle:
         self.buffer, self.gradients = buffer, list(gradients)
         count = len(self.gradients)
         self._gradients = handles_of(self.gradients)
-        self._total = handles_of([buffer.output])
-        self._handle = self._library.checked(self._library.bundle_new(
+        self._output = handles_of([buffer.output])
+        self._handle = self._library.checked(self._library.bucket_new(
             buffer.pointer, DTYPES.index(dtype.name), int(dtype != buffer.dtype), function_address('MXNDArrayGetData'),
             function_address('MXNDArrayFree'), count,
             (ctypes.c_void_p * count)(*[own_handle(array) for array in self.gradients]),
             (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
-        weakref.finalize(self, self._library.bundle_close, self._handle).atexit = False
+        weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False
 
-    def make(self, priority: int) -> None:
+    def start(self, priority: int) -> None:
         """Have the engine make the sum once it gets to the gradients, which stay as they are."""
         self.buffer.set_priority(priority)
-        share = self._library.checked(self._library.bundle_share(self._handle))
-        push_native(self._library.bundle_begin, share, self._gradients, self.buffer.handles, priority,
-                    b'mxhybrid_bundle', self._library.bundle_close)
+        share = self._library.checked(self._library.bucket_share(self._handle))
+        push_native(self._library.bucket_start, share, self._gradients, self.buffer.handles, priority,
+                    b'mxhybrid_bucket', self._library.bucket_close)
 
-    def update(self, rule: str, settings: Mapping[str, float], values: 'Values',
+    def update(self, rule: str, settings: Mapping[str, float], targets: 'UpdateTargets',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
         """Have the engine update weights with the sums, in their order; `rates` are learning rates, weight decays."""
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
-            self._handle, RULES[rule], rule_settings(settings), count, values.weights, values.states, lrs, wds))
-        push_native(self._library.bundle_update, update, self._total, values.handles, priority, b'mxhybrid_update',
+            self._handle, RULES[rule], rule_settings(settings), count, targets.weights, targets.states, lrs, wds))
+        push_native(self._library.bucket_update, update, self._output, targets.handles, priority, b'mxhybrid_update',
                     self._library.update_close, ends_itself=False)
 
 
-class Values:
+class UpdateTargets:
     """Weights, and two arrays of state for each, None where there are fewer, all on the CPU in their default layout."""
 
     def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
@@ -59,7 +59,7 @@ class Values:
         #: Where they are.
         self.weights, self.states = _addresses(weights), _addresses(states)
 
-    def are(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
+    def is_of(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
         """Whether they are these very arrays."""
         return is_same(self._given, [*weights, *states])
 
@@ -73,11 +73,11 @@ class Copies:
         self._from, self._to = handles_of(self._sources), handles_of(self._targets)
         self._invoke, self._copy = function_address('MXImperativeInvokeEx'), operator_handle(b'_copyto')
 
-    def are_of(self, sources: Sequence[Any], targets: Sequence[Any]) -> bool:
+    def is_of(self, sources: Sequence[Any], targets: Sequence[Any]) -> bool:
         """Whether they are of these very arrays."""
         return is_same(self._sources, sources) and is_same(self._targets, targets)
 
-    def make(self) -> None:
+    def run(self) -> None:
         """Copy; returns before that is done."""
         with gate:  # a fork of another thread waits until all is handed over
             check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))

@@ -15,20 +15,20 @@ struct ArrayFunctions {
   int (*free)(void* array);
 };
 
-/// Each operation that is under way shares the bundle, which outlives what the script has of it.
-class Bundle {
+/// Each operation that is under way shares the bucket, which outlives what the script has of it.
+class GradientBucket {
  public:
   /// Values of `dtype` that travel as those of the sum: the same, or float32 as float16.
-  Bundle(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
+  GradientBucket(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
       : buffer_(buffer), dtype_(dtype), halves_(halves), functions_(functions) {}
-  ~Bundle();
-  Bundle(const Bundle&) = delete;
-  Bundle& operator=(const Bundle&) = delete;
+  ~GradientBucket();
+  GradientBucket(const GradientBucket&) = delete;
+  GradientBucket& operator=(const GradientBucket&) = delete;
 
   /// One more gradient, an array of MXNet's on the CPU in its default layout, of so many elements; it is taken over.
   void add(void* gradient, size_t count);
   /// The gradients are computed: give them, and `complete` once the sums are there.
-  void begin(const OnComplete& complete);
+  void start(const OnComplete& complete);
 
   struct Target {
     char* weight;

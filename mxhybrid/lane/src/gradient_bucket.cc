@@ -1,4 +1,4 @@
-#include "bundle.h"
+#include "gradient_bucket.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,16 +16,16 @@ constexpr size_t kBlock = 4096;
 
 }  // namespace
 
-Bundle::~Bundle() {
+GradientBucket::~GradientBucket() {
   for (const Item& item : items_) functions_.free(item.gradient);
 }
 
-void Bundle::add(void* gradient, size_t count) {
+void GradientBucket::add(void* gradient, size_t count) {
   items_.push_back({gradient, count_, count});
   count_ += count;
 }
 
-void Bundle::begin(const OnComplete& complete) {
+void GradientBucket::start(const OnComplete& complete) {
   for (const Item& item : items_) {
     void* data = nullptr;
     if (functions_.get_data(item.gradient, &data) != 0) {
@@ -43,7 +43,7 @@ void Bundle::begin(const OnComplete& complete) {
   buffer_.start(complete);
 }
 
-void Bundle::update(const Rule& rule, const std::vector<Target>& targets) {
+void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets) {
   const Update kernel = lane::kernel(rule.kind, dtype_);
   Settings settings(rule, 1);
   const size_t size = size_of(dtype_);

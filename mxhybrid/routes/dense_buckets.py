@@ -2,7 +2,8 @@
 
 What a step costs then depends on bytes, not on the number of parameters: values are gathered, summed, used to update
 and written out without Python for each parameter, as far as MXNet's own bookkeeping allows.  How, says
-:mod:`mxhybrid.lane.bundle`; where dense sums are Horovod's, parameters go one by one, as that gathers by itself.
+:mod:`mxhybrid.lane.gradient_bucket`; where dense sums are Horovod's, parameters go one by one, as that gathers by
+itself.
 """
 from typing import Any, Dict, List, Tuple
 
@@ -10,7 +11,7 @@ import mxnet as mx
 import numpy as np
 
 from ..comm.float16 import OverflowAlarm
-from ..lane.bundle import Bundle, Copies, Values, is_same
+from ..lane.gradient_bucket import Copies, GradientBucket, UpdateTargets, is_same
 from ..native.arrays import host_view
 from ..native.dense_rules import begin_update
 from .costs import ring_share
@@ -18,25 +19,25 @@ from .dense_allreduce import DenseAllreduce
 from .wire import Sums
 
 #: Bytes of gradients in one sum, unless one alone has more: the first is on its way while backward computes others.
-BUNDLE_BYTES = 2 << 20
+BUCKET_BYTES = 2 << 20
 
-#: Selections of parameters for which there are bundles; a step that leaves some out may be one more.  They take memory.
+#: Selections of parameters for which there are buckets; a step that leaves some out may be one more.  They take memory.
 MOST_SELECTIONS = 4
 
 #: A route, what each device computed, and where its value is wanted.
 Work = Tuple[Any, List[Any], List[Any]]
 
 
-class DenseBundles:
-    """The bundles of one store; `prefix` starts their names."""
+class DenseBuckets:
+    """The buckets of one store; `prefix` starts their names."""
 
     def __init__(self, collective: Sums, prefix: str):
         self._collective, self._prefix = collective, prefix
         #: By the keys of a selection.
-        self._known: Dict[Tuple[Any, ...], List['_RouteBundle']] = {}
-        #: The work at hand, or before; bundles with arrays and outputs by route, and what is left.
+        self._known: Dict[Tuple[Any, ...], List['RouteBucket']] = {}
+        #: The work at hand, or before; buckets with arrays and outputs by route, and what is left.
         self._last: Any = None
-        self._parts: List[Tuple['_RouteBundle', List[Any]]] = []
+        self._parts: List[Tuple['RouteBucket', List[Any]]] = []
         self._left: List[Work] = []
 
     def pushpull(self, work: List[Work], updater: Any, priority: int) -> List[Work]:
@@ -46,8 +47,8 @@ class DenseBundles:
         if work is not self._last:
             self._plan(work)
             self._last = work
-        for place, (bundle, arrays) in enumerate(self._parts):
-            bundle.pushpull(arrays, updater, priority - place)
+        for place, (bucket, arrays) in enumerate(self._parts):
+            bucket.pushpull(arrays, updater, priority - place)
         return self._left
 
     def _plan(self, work: List[Work]) -> None:
@@ -62,15 +63,15 @@ class DenseBundles:
         routes = sorted((route for route, _, _ in together.values()),
                         key=lambda route: (route.dtype.name, route.wire.name))
         selection = tuple(together)
-        bundles = self._known.get(selection)
-        if bundles is None or not is_same([route for bundle in bundles for route in bundle.routes], routes):
-            if len(together) < 2 or bundles is None and len(self._known) >= MOST_SELECTIONS:
+        buckets = self._known.get(selection)
+        if buckets is None or not is_same([route for bucket in buckets for route in bucket.routes], routes):
+            if len(together) < 2 or buckets is None and len(self._known) >= MOST_SELECTIONS:
                 return
             number = len(self._known)
-            bundles = self._known[selection] = [
-                _RouteBundle(self._collective, '%s.bundle%d.%d' % (self._prefix, number, place), chosen)
+            buckets = self._known[selection] = [
+                RouteBucket(self._collective, '%s.bucket%d.%d' % (self._prefix, number, place), chosen)
                 for place, chosen in enumerate(_cut(routes))]
-        self._parts = [(bundle, [together[route.key][1:] for route in bundle.routes]) for bundle in bundles]
+        self._parts = [(bucket, [together[route.key][1:] for route in bucket.routes]) for bucket in buckets]
         self._left = [one for one in work if one[0].key not in together]
 
 
@@ -83,13 +84,13 @@ def _cut(routes: List[Any]) -> List[List[Any]]:
         same = found and (found[-1][0].dtype, found[-1][0].wire) == (route.dtype, route.wire)
         if not same or size > room:
             found.append([])
-            room = BUNDLE_BYTES
+            room = BUCKET_BYTES
         found[-1].append(route)
         room -= size
     return found
 
 
-class _RouteBundle:
+class RouteBucket:
     """Routes whose gradients are summed together."""
 
     def __init__(self, collective: Sums, name: str, routes: List[Any]):
@@ -105,8 +106,8 @@ class _RouteBundle:
         self._alarms = [OverflowAlarm(route.name) for route in routes] if wire != self._dtype else []
         self._moved = [ring_share(size * wire.itemsize, collective.size) for size in sizes]
         self._scratch: Dict[int, Any] = {}
-        self._bundle: Any = None
-        self._values: Any = None
+        self._bucket: Any = None
+        self._targets: Any = None
         self._copies: Dict[str, Copies] = {}
 
     def pushpull(self, work: List[Tuple[List[Any], List[Any]]], updater: Any, priority: int) -> None:
@@ -114,9 +115,9 @@ class _RouteBundle:
         self._warn()
         gradients = [arrays[0] if len(arrays) == 1 else self._over_devices(place, arrays)
                      for place, (arrays, _) in enumerate(work)]
-        if self._bundle is None or not is_same(self._bundle.gradients, gradients):
-            self._bundle = Bundle(self._buffer, gradients, self._dtype)
-        self._collective.sum_bundle(self._bundle, self._buffer.input, self._name, priority)
+        if self._bucket is None or not is_same(self._bucket.gradients, gradients):
+            self._bucket = GradientBucket(self._buffer, gradients, self._dtype)
+        self._collective.allreduce_bucket(self._bucket, self._buffer.input, self._name, priority)
         for route, moved in zip(self.routes, self._moved):
             route.traffic.add(rows=route.rows, pushed=moved, pulled=moved)
         outs = [outs for _, outs in work]
@@ -140,9 +141,9 @@ class _RouteBundle:
         if update is None:
             updater(keys, self._own_sums(), weights)
             return
-        if self._values is None or not self._values.are(weights, update.states):
-            self._values = Values(weights, update.states)
-        self._bundle.update(update.rule, update.settings, self._values, update.rates, priority)
+        if self._targets is None or not self._targets.is_of(weights, update.states):
+            self._targets = UpdateTargets(weights, update.states)
+        self._bucket.update(update.rule, update.settings, self._targets, update.rates, priority)
 
     def _own_sums(self) -> List[Any]:
         """The sums in the type of the weights, for this worker alone: some optimizers write to what they are given."""
@@ -153,9 +154,9 @@ class _RouteBundle:
 
     def _copy(self, what: str, sources: List[Any], targets: List[Any]) -> None:
         known = self._copies.get(what)
-        if known is None or not known.are_of(sources, targets):
+        if known is None or not known.is_of(sources, targets):
             known = self._copies[what] = Copies(sources, targets)
-        known.make()
+        known.run()
 
     def _warn(self) -> None:
         """Look at the sums before these, which are long there, so that looking does not wait."""

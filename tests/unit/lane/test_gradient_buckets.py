@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mxhybrid.lane.allreduce import DTYPES, AllreduceBuffer
-from mxhybrid.lane.bundle import Bundle, Copies, Values
+from mxhybrid.lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
 from mxhybrid.native.dense_rules import begin_update
 from mxhybrid.native.optimizer_state import state_arrays
 
@@ -67,7 +67,7 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
     expected, found = arrays(0, dtype), arrays(0, dtype)
     gradients = arrays(1, dtype)
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype(dtype))
-    bundle = Bundle(buffer, gradients, np.dtype(dtype))
+    bucket = GradientBucket(buffer, gradients, np.dtype(dtype))
     rates = np.random.RandomState(7)
     rounds = MORE_ROUNDS if name.endswith('odd') else ROUNDS
     for step in range(rounds):
@@ -83,8 +83,8 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
             ours(list(keys), gradients, found)
             continue
         update = begin_update(ours, keys, mx.cpu(), dtype)
-        bundle.make(0)
-        bundle.update(update.rule, update.settings, Values(found, update.states), update.rates, 0)
+        bucket.start(0)
+        bucket.update(update.rule, update.settings, UpdateTargets(found, update.states), update.rates, 0)
         for mine, other in zip(found, expected):
             np.testing.assert_array_equal(mine.asnumpy(), other.asnumpy(), err_msg='step %d' % step)
     assert ours.optimizer.num_update == theirs.optimizer.num_update == rounds
@@ -96,17 +96,17 @@ def test_updates_are_mxnets_bit_for_bit(host, name, dtype):
 def test_values_that_travel_as_float16(host):
     gradients = arrays(3, 'float32')
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float16'))
-    bundle = Bundle(buffer, gradients, np.dtype('float32'))
+    bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
-    bundle.make(0)
-    bundle.update('sgd', {'rescale': 1.0}, Values(weights, [None, None] * len(SHAPES)),
+    bucket.start(0)
+    bucket.update('sgd', {'rescale': 1.0}, UpdateTargets(weights, [None, None] * len(SHAPES)),
                   ([1.0] * len(SHAPES), [0.0] * len(SHAPES)), 0)
     for weight, gradient in zip(weights, gradients):
         np.testing.assert_array_equal(weight.asnumpy(), -gradient.asnumpy().astype('f2').astype('f4'))
     assert buffer.is_finite()
     for large in (70000, np.nan):
         gradients[-1][-1] = large
-        bundle.make(0)
+        bucket.start(0)
         assert not buffer.is_finite()
 
 
@@ -115,7 +115,7 @@ def test_what_is_pushed_before_and_after_keeps_its_order(host):
     gradients = [mx.nd.zeros(shape) for shape in SHAPES]
     totals = [mx.nd.zeros(shape) for shape in SHAPES]
     buffer = AllreduceBuffer(host, 1, sum(array.size for array in gradients), np.dtype('float32'))
-    bundle = Bundle(buffer, gradients, np.dtype('float32'))
+    bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
     ends = np.cumsum([array.size for array in gradients])
     sums = [buffer.output[int(end - array.size):int(end)].reshape(array.shape) for array, end in zip(gradients, ends)]
     copies = Copies(sums, totals)
@@ -123,28 +123,28 @@ def test_what_is_pushed_before_and_after_keeps_its_order(host):
     for step in range(30):
         for array in gradients:
             array[:] = step
-        bundle.make(-step)
-        copies.make()
+        bucket.start(-step)
+        copies.run()
         seen.append([total.copy() for total in totals])
     for step, values in enumerate(seen):
         for value in values:
             assert (value.asnumpy() == step).all()
 
 
-def test_arrays_and_bundles_may_go_before_the_engine_gets_to_them(host):
+def test_arrays_and_buckets_may_go_before_the_engine_gets_to_them(host):
     """As where a script drops net and Trainer after its last step, or gives new arrays in each."""
     buffer = AllreduceBuffer(host, 1, sum(int(np.prod(shape)) for shape in SHAPES), np.dtype('float32'))
     weights = [mx.nd.zeros(shape) for shape in SHAPES]
-    values = Values(weights, [None, None] * len(SHAPES))
+    values = UpdateTargets(weights, [None, None] * len(SHAPES))
     rates = [1.0] * len(SHAPES), [0.0] * len(SHAPES)
     late = mx.nd.ones((700, 700))
     for step in range(1, 6):
         late = mx.nd.dot(late, late) * 0 + step  # the engine takes a while
         gradients = [late[:1, :1].reshape(1) * mx.nd.ones(shape) for shape in SHAPES]
-        bundle = Bundle(buffer, gradients, np.dtype('float32'))
-        bundle.make(0)
-        bundle.update('sgd', {'rescale': -1.0}, values, rates, 0)
-        del bundle, gradients
+        bucket = GradientBucket(buffer, gradients, np.dtype('float32'))
+        bucket.start(0)
+        bucket.update('sgd', {'rescale': -1.0}, values, rates, 0)
+        del bucket, gradients
         gc.collect()
         others = [mx.nd.full(shape, -1e6) for shape in SHAPES * 20]  # in the memory of what has gone
     for weight in weights:
