@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 DTYPES = ('float16', 'float32', 'float64')
 #: Rules for pushes by name, with their numbers in ``src/update.h``.
 RULES = {name: number for number, name in enumerate((
-    'capture', 'assign', 'replace', 'assign state', 'call', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
+    'ignore', 'assign', 'replace', 'assign state', 'callback', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
     'ftrl', 'multi sgd', 'dense adam'))}
 #: Settings of a rule, in the order of ``struct Rule`` there.
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
@@ -66,8 +66,8 @@ def rule_settings(settings: Mapping[str, float]) -> Any:
 class Agent:
     """The agent; other hosts reach it at `address`.
 
-    `update` is called, by the thread that serves, for partitions with the rule ``call``; `on_failure` with a sentence
-    when the agent can serve no more; `observer`, if there is one, after every update.
+    `update` is called, by the thread that serves, for partitions with the rule ``callback``; `on_failure` with a
+    sentence when the agent can serve no more; `observer`, if there is one, after every update.
     """
 
     def __init__(self, address: str, secret: str, update: Update, on_failure: Callable[[str], None],
@@ -82,7 +82,7 @@ class Agent:
         self._handle: Any = None
         self.number = -1
         # Kept as long as the agent may call.
-        self._call = library.Call(self._called)
+        self._call = library.Callback(self._called)
         self._failed = library.Failed(lambda why: on_failure(why.decode()))
         self._observed = library.Observer(observer) if observer is not None else None
         self._closing, self._closer = socket.socketpair()

@@ -13,8 +13,8 @@ from ..base.errors import JobError
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
 _VERSION = 10
 
-#: ``CallFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
-Call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
+#: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
+Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
 
@@ -28,7 +28,7 @@ _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 #: Result and parameters by name, without ``lane_``.
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
-    'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Call, Failed]),
+    'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Callback, Failed]),
     'agent_doorbell': (_INT, [_POINTER]),
     'agent_block': (_INT, [_POINTER]),
     'agent_connect': (_INT, [_POINTER, _U32, _INT]),

@@ -22,7 +22,7 @@ from .row_arrays import FEW_BYTES, mxnet_functions
 #: Milliseconds after which a wait looks for signals.
 _SLICE_MS = 200
 #: Flags of a pull, see ``src/shared.h``.
-_FENCE, _EXACT = 1, 2
+_FENCE, _UNCACHED = 1, 2
 #: ``enum Overflow`` of ``src/worker.h``.
 _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
 #: Kinds of messages between hosts, ``enum Message`` of ``src/connection.h``, by what they are for: the shares and the
@@ -133,9 +133,9 @@ class Lane:
         """Ask for rows; the function returned waits for them and writes them to an array."""
         return self._request(table, ids, 0)
 
-    def request_aside(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
+    def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
         """As :meth:`request`, but rows are not rounded on their way, and nobody keeps them."""
-        return self._request(table, ids, _EXACT)
+        return self._request(table, ids, _UNCACHED)
 
     def _request(self, table: Any, ids: np.ndarray, flags: int) -> Callable[[np.ndarray], None]:
         number = self._numbers[table.index]

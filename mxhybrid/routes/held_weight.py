@@ -63,7 +63,7 @@ class HeldWeight(Route):
     def read_weight(self, first: int, last: int) -> np.ndarray:
         """Rows ``first:last`` of the weight (worker 0 only; not collective)."""
         rows = np.empty((last - first, self.width), self.dtype)
-        self._table.pull_aside(np.arange(first, last, dtype=np.int64), rows)
+        self._table.pull_uncached(np.arange(first, last, dtype=np.int64), rows)
         return rows
 
     def read_state(self, slot: int, width: int, first: int, last: int) -> np.ndarray:

@@ -83,7 +83,7 @@ class Replica(OptimizedTable):
         np.take(self._view, ids, axis=0, out=result, mode='clip')
 
     pull_exactly = pull
-    pull_aside = pull
+    pull_uncached = pull
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """All rows are here."""

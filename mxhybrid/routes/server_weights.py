@@ -101,7 +101,7 @@ class ServerWeights(HeldWeight):
 
         def weights(ids: np.ndarray) -> np.ndarray:
             rows = np.empty((len(ids), self.width), self.dtype)
-            table.pull_aside(ids, rows)
+            table.pull_uncached(ids, rows)
             return rows
 
         replica.assign(weights)

@@ -60,7 +60,7 @@ class Rows(Protocol):
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but never rounded."""
 
-    def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
+    def pull_uncached(self, ids: np.ndarray, result: np.ndarray) -> None:
         """As :meth:`pull_exactly`, for large parts of the table, which nobody keeps (worker 0 only)."""
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:

@@ -24,7 +24,7 @@ class Direct:
         arrival = self._client.pull(table, table.partitioning.offsets(ids[order]), priority)
         return lambda result: arrival.write(result, order)
 
-    def request_aside(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
+    def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
         """As :meth:`request`: nothing is kept in any case."""
         self.settle()
         return self.request(table, ids, 0)

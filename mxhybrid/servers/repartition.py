@@ -124,6 +124,6 @@ def _carry(table: Table, target: Table) -> None:
             ids = shares[servers.rank][at[0]:at[-1] + 1]
             rows = np.empty((len(ids), table.partitioning.width), table.dtype)
             if len(ids):
-                table.pull_aside(ids, rows)
+                table.pull_uncached(ids, rows)
             target.push(ids, rows)
         servers.link.settle()

@@ -16,7 +16,7 @@ from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .stored import Partition
 
 #: Rule by what a push means, where no optimizer is asked.
-_RULES = {CAPTURE: 'capture', ASSIGN: 'assign', REPLACE: 'replace'}
+_RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
 #: Rule by optimizer, and what its settings are called there; those that all have are in :func:`_settings`.
 _KERNELS: Dict[str, Any] = {
     'sgd': ('sgd', {'momentum': 'momentum'}),
@@ -77,7 +77,7 @@ class Shard(Partition):
             if self._arrays:
                 self._agent.set_rule(self._number, self._part, 'assign state', slot)
             else:
-                self._agent.set_rule(self._number, self._part, 'call')
+                self._agent.set_rule(self._number, self._part, 'callback')
         elif mode == OPTIMIZE:
             self._set_optimizer_rule()
         else:
@@ -99,7 +99,7 @@ class Shard(Partition):
                                 settings=_settings(self._optimizer.live, names))
         else:
             self._leave_kernels(self._optimizer)
-            self._agent.set_rule(self._number, self._part, 'call')
+            self._agent.set_rule(self._number, self._part, 'callback')
 
     def _has_kernel(self, optimizer: TableOptimizer) -> bool:
         return (optimizer.reference in _KERNELS and self._rows.dtype != np.float16 and self.state is None
@@ -143,7 +143,7 @@ class Shard(Partition):
         super().forget_state()
         if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
             # The compiled part must not look for state that is gone; a push now is an error, as by ps-lite.
-            self._agent.set_rule(self._number, self._part, 'call')
+            self._agent.set_rule(self._number, self._part, 'callback')
         self._arrays = []
         self._agent.set_updates(self._number, self._part, 0)
 

@@ -164,17 +164,17 @@ class Table(OptimizedTable):
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but rows are not rounded."""
         if self.halves:
-            self.pull_aside(ids, result)
+            self.pull_uncached(ids, result)
         elif self._wire is None:
             self.pull(ids, result, priority)
         else:
             self.servers.link.request(self, ids, priority)(result)
 
-    def pull_aside(self, ids: np.ndarray, result: np.ndarray) -> None:
+    def pull_uncached(self, ids: np.ndarray, result: np.ndarray) -> None:
         """As :meth:`pull_exactly`, but past rows that were asked for early, and nobody keeps these rows: the cache
         of the host would grow to a whole table.  Not collective.
         """
-        self.servers.link.request_aside(self, ids)(result)
+        self.servers.link.request_uncached(self, ids)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.early_rows.Ahead.want`."""
@@ -240,7 +240,7 @@ class Table(OptimizedTable):
             array = np.empty((self.partitioning.rows, width), self.dtype)
             for ids in self.chunks():
                 rows = np.empty((len(ids), self.partitioning.width), self.dtype)
-                self.pull_aside(ids, rows)
+                self.pull_uncached(ids, rows)
                 array[ids] = rows[:, :width]
             found.append(array)
             self.servers.barrier()

@@ -23,7 +23,7 @@ constexpr int kCloseMs = 1000;
 
 // ---------------------------------------------------------------------------------------------------------- set up
 
-Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
+Agent::Agent(uint32_t number, Membership membership, Callback callback, Failed failed)
     : number_(number),
       host_(membership.agent_hosts.at(number)),
       membership_(std::move(membership)),
@@ -31,7 +31,7 @@ Agent::Agent(uint32_t number, Membership membership, Call call, Failed failed)
         const std::vector<uint32_t> agents = membership_.agents_of(host_);
         return static_cast<uint32_t>(std::find(agents.begin(), agents.end(), number_) - agents.begin());
       }()),
-      call_(std::move(call)),
+      callback_(std::move(callback)),
       failed_(std::move(failed)),
       block_(sizeof(AgentBlock)),
       workers_(membership_.worker_counts.at(host_)),

@@ -25,14 +25,14 @@ namespace lane {
 
 class Agent {
  public:
-  /// Updates rows of a partition whose rule is Kind::kCall; called by the thread that serves, while others wait.
-  using Call = std::function<void(uint32_t table, uint32_t part, const List& gradient)>;
+  /// Updates rows of a partition whose rule is Kind::kCallback; called by the thread that serves, while others wait.
+  using Callback = std::function<void(uint32_t table, uint32_t part, const List& gradient)>;
   /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
   using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;
   /// Told why, when the agent can serve no more.
   using Failed = std::function<void(const std::string& why)>;
 
-  Agent(uint32_t number, Membership membership, Call call, Failed failed);
+  Agent(uint32_t number, Membership membership, Callback callback, Failed failed);
   ~Agent();
 
   /// Rung by workers, an eventfd; for them, as is the memory of the AgentBlock.
@@ -124,7 +124,7 @@ class Agent {
   const uint32_t number_, host_;
   const Membership membership_;
   const uint32_t local_;  // this agent's position among those of its host
-  const Call call_;
+  const Callback callback_;
   const Failed failed_;
   Observer observer_;
 

@@ -58,8 +58,8 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
         throw std::runtime_error("an answer to no question");
       }
       OutgoingPull& pull = found->second;
-      const size_t size = pull.count * shape.travelling_bytes(pull.flags & kExact);
-      if (shape.travelling_bytes(pull.flags & kExact) != shape.row_bytes()) {
+      const size_t size = pull.count * shape.travelling_bytes(pull.flags & kUncached);
+      if (shape.travelling_bytes(pull.flags & kUncached) != shape.row_bytes()) {
         pull.halves = Buffer(size);
         pieces[0] = {pull.halves.data(), size};
       } else {

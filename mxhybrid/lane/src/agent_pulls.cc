@@ -61,25 +61,29 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
-  if (flags & kExact) {
+  if (flags & kUncached) {
     if (!table.pull_waiting) {  // before this looks at what was released: a row request that is given back later rings
       table.pull_waiting = true;
       table.shared->pull_waiting.store(1);
     }
     // Room that was set aside is free again once nobody reads it.
-    auto& beside = table.beside;
-    beside.erase(std::remove_if(beside.begin(), beside.end(), [&](const LocalRequest& other) {
-      return reached(table.views[other.worker].shared->requests[other.request].released.load(), other.posted);
-    }), beside.end());
-    if (beside.empty()) table.aside = 0;
+    auto& uncached_requests = table.uncached_requests;
+    uncached_requests.erase(
+        std::remove_if(uncached_requests.begin(), uncached_requests.end(),
+                       [&](const LocalRequest& other) {
+                         return reached(table.views[other.worker].shared->requests[other.request].released.load(),
+                                        other.posted);
+                       }),
+        uncached_requests.end());
+    if (uncached_requests.empty()) table.uncached_rows = 0;
     uint64_t rows = 0, all = 0;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {
       if (!table.parts[part].elsewhere()) continue;
       rows += bounds[part + 1] - bounds[part];
       all += shape.rows_of(part);
     }
-    if (table.aside + rows > all && !beside.empty()) return false;
-    if (rows > 0) beside.push_back(local);
+    if (table.uncached_rows + rows > all && !uncached_requests.empty()) return false;
+    if (rows > 0) uncached_requests.push_back(local);
   }
   std::vector<int32_t> missing;
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
@@ -97,12 +101,12 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
       throw std::runtime_error("a worker of this host asked for malformed rows");
     }
     if (count == 0) continue;
-    if (flags & kExact) {
+    if (flags & kUncached) {
       missing.assign(places + first, places + first + count);
-      for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.aside + i;
-      send_pull(table, part, version, kExact, missing,
-                table.memory.at<char>(table.layout.aside) + table.aside * row_bytes);
-      table.aside += count;
+      for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.uncached_rows + i;
+      send_pull(table, part, version, kUncached, missing,
+                table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes);
+      table.uncached_rows += count;
       continue;
     }
     missing.clear();
@@ -197,8 +201,8 @@ void Agent::answer_pulls(Table& table) {
       ++i;
       continue;
     }
-    const bool exact = pull.flags & kExact;
-    const size_t row_bytes = shape.row_bytes(), travelling = shape.travelling_bytes(exact);
+    const bool uncached = pull.flags & kUncached;
+    const size_t row_bytes = shape.row_bytes(), travelling = shape.travelling_bytes(uncached);
     auto message = std::make_unique<Outgoing>();
     message->header.kind = Message::kRows;
     message->header.flags = pull.flags;

@@ -151,7 +151,7 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
   const size_t row_bytes = table.shape.row_bytes();
   uint32_t touched = 0;
   switch (rule.kind) {
-    case Kind::kCapture:
+    case Kind::kIgnore:
       return touched;
     case Kind::kReplace:
       std::memset(part.shard, 0, table.shape.rows_of(number) * row_bytes);
@@ -172,7 +172,7 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
       });
       return touched;
     }
-    case Kind::kCall: {
+    case Kind::kCallback: {
       uint32_t most = 0;
       for (const List& list : lists) most += list.count;
       Buffer places(most * sizeof(int32_t)), rows(most * row_bytes);
@@ -180,7 +180,7 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
         places.as<int32_t>()[touched] = place;
         std::memcpy(rows.data() + touched++ * row_bytes, row, row_bytes);
       });
-      call_(table.number, number, {places.as<int32_t>(), rows.data(), touched});
+      callback_(table.number, number, {places.as<int32_t>(), rows.data(), touched});
       return touched;
     }
     default:

@@ -117,8 +117,8 @@ struct Agent::Table {
   Memory slots;
   std::vector<uint64_t> held;
   uint32_t used = 0, used_before = 0;
-  uint32_t aside = 0;
-  std::vector<LocalRequest> beside;  // pulls that use rows set aside
+  uint32_t uncached_rows = 0;
+  std::vector<LocalRequest> uncached_requests;  // pulls that use rows set aside
   bool pull_waiting = false;      // as `shared` says
 
   std::deque<LocalRequest> waiting_requests;       // to be taken

@@ -124,15 +124,16 @@ const char* lane_error() { return error.c_str(); }
 
 // ------------------------------------------------------------------------------------------------------------ agents
 
-using CallFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* places, const void* rows);
+using CallbackFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* places,
+                                  const void* rows);
 using FailedFunction = void (*)(const char* why);
 
 void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, uint32_t num_hosts,
-                    const uint32_t* workers, CallFunction call, FailedFunction failed) {
+                    const uint32_t* workers, CallbackFunction callback, FailedFunction failed) {
   return guarded([&]() -> void* {
     return new Agent(number, membership_of(agents, hosts, num_hosts, workers),
-                    [call](uint32_t table, uint32_t part, const lane::List& list) {
-                      call(table, part, list.count, list.places, list.rows);
+                    [callback](uint32_t table, uint32_t part, const lane::List& list) {
+                      callback(table, part, list.count, list.places, list.rows);
                     },
                     [failed](const std::string& why) { failed(why.c_str()); });
   }, nullptr);

@@ -19,7 +19,7 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
   layout.page();
   cache = layout.take(elsewhere * shape.row_bytes());
   layout.page();
-  aside = layout.take(elsewhere * shape.row_bytes());
+  uncached = layout.take(elsewhere * shape.row_bytes());
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     layout.page();
     shards.push_back(layout.take(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));

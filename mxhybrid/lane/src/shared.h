@@ -98,7 +98,7 @@ struct TableShape {
   uint64_t rows_of(uint32_t part) const { return (rows - part + partitions() - 1) / partitions(); }
   size_t row_bytes() const { return width * size_of(dtype); }
   /// Bytes of a row between hosts.
-  size_t travelling_bytes(bool exact) const { return halves && !exact ? width * sizeof(uint16_t) : row_bytes(); }
+  size_t travelling_bytes(bool uncached) const { return halves && !uncached ? width * sizeof(uint16_t) : row_bytes(); }
 };
 
 // ------------------------------------------------------------------------------------------------ an agent's memory
@@ -144,7 +144,7 @@ struct AgentTableLayout {
   /// Rows of partitions that other hosts own, in slots, as of the pushes that all workers of this host have made.
   size_t cache = 0;
   /// The same, for rows that nobody else will ask for.
-  size_t aside = 0;
+  size_t uncached = 0;
   /// By partition: its rows, if this agent owns it.
   std::vector<size_t> shards;
   size_t size = 0;
@@ -170,7 +170,7 @@ enum PullFlags : uint32_t {
   /// No rows: answered once all agents show the pushes that were asked for.
   kFence = 1,
   /// Rows are not rounded on their way, and nobody keeps them.
-  kExact = 2,
+  kUncached = 2,
 };
 
 /// A pull of a worker.  It writes `version`, `flags`, bounds and places, then adds 1 to `posted`. Agents write slots,

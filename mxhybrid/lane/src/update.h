@@ -12,7 +12,7 @@ namespace lane {
 
 enum class Kind : uint32_t {
   /// Pushes change nothing.
-  kCapture = 0,
+  kIgnore = 0,
   /// Pushed rows overwrite.
   kAssign = 1,
   /// Pushed rows overwrite, all others become zeros.
@@ -20,7 +20,7 @@ enum class Kind : uint32_t {
   /// Pushed rows overwrite state number `slot`; of wider ones the first elements count.
   kAssignState = 3,
   /// The owner's own function updates.
-  kCall = 4,
+  kCallback = 4,
   kSgd = 5,
   kMomentum = 6,
   kAdam = 7,
@@ -34,7 +34,7 @@ enum class Kind : uint32_t {
 
 /// What is done with pushes to a partition.
 struct Rule {
-  Kind kind = Kind::kCapture;
+  Kind kind = Kind::kIgnore;
   uint32_t slot = 0;
   double lr = 0, wd = 0, rescale = 1, clip = -1;  // no clipping below 0
   double momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0, lamda1 = 0, beta = 0;

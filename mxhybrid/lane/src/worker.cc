@@ -46,7 +46,7 @@ struct Worker::Table {
   std::vector<uint32_t> handlers;
   std::vector<uint8_t> owned;
   std::vector<size_t> shards;
-  size_t cache[kMaxLocalAgents] = {}, aside[kMaxLocalAgents] = {};
+  size_t cache[kMaxLocalAgents] = {}, uncached[kMaxLocalAgents] = {};
   std::vector<AgentView> views;
   /// Positions of the agents that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
   /// and waits for these.
@@ -119,7 +119,7 @@ void Worker::attach(uint32_t number, uint32_t agent, int descriptor) {
   view.memory = Memory(descriptor, layout.size);
   view.shared = view.memory.at<AgentTable>(0);
   found->cache[at] = layout.cache;
-  found->aside[at] = layout.aside;
+  found->uncached[at] = layout.uncached;
   for (uint32_t part = 0; part < found->shape.partitions(); ++part) {
     if (handled[part]) found->shards[part] = layout.shards[part];
   }
@@ -298,14 +298,15 @@ void Worker::write(Table& table, int handle, char* out) {
   const int32_t* places = table.memory.at<int32_t>(table.layout.request_places[handle]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
-  const bool rounded = table.shape.halves && !(request.flags & kExact);
+  const bool rounded = table.shape.halves && !(request.flags & kUncached);
   bool overflow = false;
   for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
     const uint32_t agent = table.handlers[part], first = bounds[part], last = bounds[part + 1];
     const AgentView& view = table.views[agent];
     const bool here = table.owned[part];
-    const char* from = view.memory.at<char>(here ? table.shards[part]
-                                                 : request.flags & kExact ? table.aside[agent] : table.cache[agent]);
+    const char* from = view.memory.at<char>(here                        ? table.shards[part]
+                                            : request.flags & kUncached ? table.uncached[agent]
+                                                                        : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
       if (i + kAhead < last) {
         const size_t ahead = here ? static_cast<uint32_t>(places[i + kAhead]) : slots[i + kAhead];
@@ -326,7 +327,7 @@ void Worker::write(Table& table, int handle, char* out) {
   if (overflow) table.overflows |= kPulledOverflow;
   table.shared->requests[handle].released.store(request.posted);
   for (uint32_t agent : table.pull_agents) {
-    if (!(request.flags & kExact) || !table.views[agent].shared->pull_waiting.load()) continue;
+    if (!(request.flags & kUncached) || !table.views[agent].shared->pull_waiting.load()) continue;
     table.shared->activity.add();
     notify_agent(agent);
   }

@@ -149,7 +149,7 @@ class Other : public Inbox {
     switch (header.kind) {
       case Message::kPush: return header.count * (sizeof(int32_t) + rows[table].first);
       case Message::kPull: return header.count * sizeof(int32_t);
-      case Message::kRows: return header.count * (header.flags & kExact ? rows[table].second : rows[table].first);
+      case Message::kRows: return header.count * (header.flags & kUncached ? rows[table].second : rows[table].first);
       case Message::kRingData: return header.count;
       case Message::kBye:
       case Message::kRingCredit: return 0;
@@ -336,7 +336,7 @@ class Hosts {
         header = other.pulls.front();
         other.pulls.erase(other.pulls.begin());
         header.kind = Message::kRows;
-        values = header.count * tables_[header.table % tables_.size()].shape.travelling_bytes(header.flags & kExact);
+        values = header.count * tables_[header.table % tables_.size()].shape.travelling_bytes(header.flags & kUncached);
         break;
       case kABye:
         header.kind = Message::kBye;

@@ -10,11 +10,11 @@ import numpy as np
 
 from mxhybrid.lane import library
 
-CAPTURE, ASSIGN, REPLACE, ASSIGN_STATE, CALL, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
+IGNORE, ASSIGN, REPLACE, ASSIGN_STATE, CALLBACK, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
 DTYPES = [np.dtype(name) for name in ('float16', 'float32', 'float64')]
 SUM_DTYPES = DTYPES + [np.dtype('int32'), np.dtype('int64')]
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
-FENCE, EXACT = 1, 2
+FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
 
 lib = library.load()
@@ -88,7 +88,7 @@ class Hosts:
         self.agent_hosts = [host for host, count in enumerate(agents) for _ in range(count)]
         self.workers_on = workers
         membership = (len(self.agent_hosts), library.numbers(self.agent_hosts), len(workers), library.numbers(workers))
-        self._call = library.Call(call or (lambda *_: None))
+        self._call = library.Callback(call or (lambda *_: None))
         self._failed = library.Failed(lambda why: self.failures.append(why.decode()))
         self.agents = [lib.checked(lib.agent_new(number, *membership, self._call, self._failed))
                       for number in range(len(self.agent_hosts))]

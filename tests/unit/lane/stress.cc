@@ -146,13 +146,13 @@ class Trained {
     check(worker.push(table_, ids.data(), static_cast<uint32_t>(ids.size()), reinterpret_cast<const char*>(ones.data()),
                       kLimitMs), "a push that does not end");
     if (step % 3 == 1) return;  // pushes without pulls
-    const uint32_t kinds[] = {0, 0, kExact, kFence};
+    const uint32_t kinds[] = {0, 0, kUncached, kFence};
     for (uint32_t i = 0; i < 3; ++i) {
       const uint32_t flags = kinds[random_() % 4];
       ids.clear();
       for (uint64_t row = 0; row < rows && flags != kFence; ++row) {
         // Exact pulls are large: those of several workers of a host wait for each other's room.
-        if (flags == kExact ? random_() % 4 : random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
+        if (flags == kUncached ? random_() % 4 : random_() % 3 == 0) ids.push_back(static_cast<int64_t>(row));
       }
       std::vector<float> found(ids.size() * kWidth, -1);
       const int request = worker.post(table_, ids.data(), static_cast<uint32_t>(ids.size()), flags);

@@ -82,7 +82,7 @@ def test_an_optimizer_that_does_not_end_is_named(caplog):
         go_on.wait()
     with one(update=update) as made:
         made.table(10, 2, 0)
-        made.agent.set_rule(0, 0, 'call')
+        made.agent.set_rule(0, 0, 'callback')
         made.lane.push(Table, np.arange(10), np.ones((10, 2)), 0)
         assert begun.wait(10)
         said = closed(made, caplog)

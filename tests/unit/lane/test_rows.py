@@ -6,7 +6,7 @@ import pytest
 
 from mxhybrid.base.errors import JobError
 
-from .hosts import ADAM, ASSIGN, EXACT, FENCE, LIMIT_MS, SGD, Hosts, hosts, lib, pointer
+from .hosts import ADAM, ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 
 #: Workers and agents by host: one host, several servers on it, several hosts, a host without server, one without
 #: worker.
@@ -87,7 +87,7 @@ def test_what_does_not_fit_into_float16_is_noticed(workers, agents):
             assert noticed(0) == (0, 0)
         for already in (np.inf, -np.inf, np.nan):
             assert noticed(already) == (0, 2)
-        assert noticed(1e30, EXACT) == (1, 0)
+        assert noticed(1e30, UNCACHED) == (1, 0)
 
 
 @pytest.mark.parametrize('workers, agents', [([2], [1]), ([2, 1], [1, 1])])
@@ -135,7 +135,7 @@ def test_exact_pulls_and_fences(workers, agents):
             first = worker == 0
             assert job.push(worker, 1, np.arange(50 * first), values[:50 * first])
             assert job.pull(worker, 1, [], FENCE) is not None
-            return [job.pull(worker, 1, np.arange(50), flags) for flags in (EXACT, 0, EXACT)]
+            return [job.pull(worker, 1, np.arange(50), flags) for flags in (UNCACHED, 0, UNCACHED)]
         found = job.everywhere(read)
         for exact, rounded, again in found:
             np.testing.assert_allclose(exact, values, rtol=1e-3)  # rounded, where they were pushed from another host
@@ -191,15 +191,15 @@ def test_an_exact_pull_that_waits_for_room_is_not_forgotten_for_another():
         job.rule(0, ASSIGN)
         for worker in range(4):
             assert job.push(worker, 0, np.arange(2000) if worker == 3 else [], np.ones((2000 * (worker == 3), 3)))
-        requests = [job.post(0, 0, rows, EXACT)]
+        requests = [job.post(0, 0, rows, UNCACHED)]
         assert (job.pull(0, 0, rows[:1]) == 1).all()  # whose answer comes behind the first one
-        requests += [job.post(1, 0, rows, EXACT), job.post(2, 0, own, EXACT)]
+        requests += [job.post(1, 0, rows, UNCACHED), job.post(2, 0, own, UNCACHED)]
         with mmap.mmap(job.agent_memories[0, 0], 0) as shared:
             assert (job.wait(2, 0, requests[2], len(own)) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 1
             for worker in (0, 1):
                 assert (job.wait(worker, 0, requests[worker], len(rows)) == 1).all()
-            assert (job.pull(0, 0, own, EXACT) == 1).all()
+            assert (job.pull(0, 0, own, UNCACHED) == 1).all()
             assert np.frombuffer(shared[PULL_WAITING_OFFSET:PULL_WAITING_OFFSET + 4], np.uint32) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mxhybrid.lane.worker import _KINDS, _MESSAGES
 
-from .hosts import EXACT, FENCE, SGD, Hosts
+from .hosts import FENCE, SGD, UNCACHED, Hosts
 
 PUSH, PULL, ROWS, _, PART, TOTAL, MOVE, TAKEN = range(1, 9)
 #: Of a fragment, and of a message.
@@ -73,7 +73,7 @@ def test_counts_are_what_the_connections_carry_and_both_ends_agree(job):
         for step in range(3):
             ids = np.arange(worker + step, 4000, 3)
             assert job.push(worker, 0, ids, np.ones((len(ids), 16)))
-            for flags in (0, EXACT):
+            for flags in (0, UNCACHED):
                 job.pull(worker, 0, ids, flags)
             job.wait(worker, 0, job.post(worker, 0, [], FENCE), 0)
         return True
