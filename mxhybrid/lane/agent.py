@@ -41,7 +41,7 @@ SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilo
 CLOSE_S = 10.0
 #: What connections of agents are for.
 PURPOSE = 'the lane'
-#: Updates rows of a partition: table, partition, places (sorted, unique) and gradients.
+#: Updates rows of a partition: table, partition, local_ids (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
 #: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
 Observer = Callable[[int, int, int, int, int], None]
@@ -172,10 +172,10 @@ class Agent:
             self._library.agent_free(self._handle)
         self._thread = None
 
-    def _called(self, number: int, part: int, count: int, places: int, rows: int) -> None:
+    def _called(self, number: int, part: int, count: int, local_ids: int, rows: int) -> None:
         _, width, dtype, _, _ = self._shapes[number]
         self._updating = 'the optimizer, which updates partition %d of table %d' % (part, number)
-        self._update(number, part, _view(places, (count,), 'int32'), _view(rows, (count, width), dtype))
+        self._update(number, part, _view(local_ids, (count,), 'int32'), _view(rows, (count, width), dtype))
         self._updating = ''
 
     # -- workers ---------------------------------------------------------------------------------------------------

@@ -183,10 +183,10 @@ class Handler(Optimizer):
         if self._agent is not None:
             self._agent.close()
 
-    def _update_shard(self, number: int, part: int, places: np.ndarray, rows: np.ndarray) -> None:
+    def _update_shard(self, number: int, part: int, local_ids: np.ndarray, rows: np.ndarray) -> None:
         try:
             shard = self._shards[number, part]
-            shard.update(self._optimizers[shard.table], make_row_sparse(places.astype(np.int64), rows, shard.shape))
+            shard.update(self._optimizers[shard.table], make_row_sparse(local_ids.astype(np.int64), rows, shard.shape))
         except BaseException:
             self.die('update of partition %d of table %d on the lane' % (part, number))
 

@@ -74,23 +74,23 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
   std::vector<uint8_t> handled;
   for (uint32_t owner : shape.owners) handled.push_back(membership_.handler(host_, owner) == number_);
   auto made = std::make_shared<Table>(number, shape, number_, handled);
-  uint64_t elsewhere = 0;
+  uint64_t remote_rows = 0;
   for (uint32_t i = 0; i < shape.partitions(); ++i) {
     Part part;
     part.owner = shape.owners[i];
     part.handled = handled[i];
-    part.mine = part.owner == number_;
-    part.first_slot = elsewhere;
-    if (part.mine) {
+    part.is_owned = part.owner == number_;
+    part.first_slot = remote_rows;
+    if (part.is_owned) {
       part.shard = made->memory.at<char>(made->layout.shards[i]);
-      part.arrived.resize(membership_.worker_counts.size());
+      part.pushes.resize(membership_.worker_counts.size());
     } else if (part.handled) {
-      elsewhere += shape.rows_of(i);
+      remote_rows += shape.rows_of(i);
       made->owners[part.owner].part = i;
     }
     made->parts.push_back(std::move(part));
   }
-  made->slots = Memory(std::max<uint64_t>(1, elsewhere) * sizeof(uint32_t));
+  made->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
   made->slots.close_descriptor();  // nobody else maps it
   if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->views.resize(workers_.size());
   for (WorkerView& view : made->views) view.posted.resize(made->owners.empty() ? 0 : kMaxRowRequests, kFirst);
@@ -108,7 +108,7 @@ int Agent::share_table(uint32_t number) {
   Table& found = table(number);
   const int descriptor = fcntl(found.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0) throw Refused(refused("cannot share memory", 0, errno));
-  if (++found.shares == workers_.size()) found.memory.close_descriptor();
+  if (++found.shared_with == workers_.size()) found.memory.close_descriptor();
   return descriptor;
 }
 
@@ -153,9 +153,9 @@ const std::shared_ptr<Agent::Table>& Agent::shared_table(uint32_t number) {
 
 Agent::Table& Agent::table(uint32_t number) { return *shared_table(number); }
 
-Agent::Part& Agent::own_part(uint32_t number, uint32_t part) {
+Agent::Part& Agent::owned_part(uint32_t number, uint32_t part) {
   Part& found = table(number).parts.at(part);
-  if (!found.mine) throw std::runtime_error("partition " + std::to_string(part) + " is on another agent");
+  if (!found.is_owned) throw std::runtime_error("partition " + std::to_string(part) + " is on another agent");
   return found;
 }
 
@@ -167,17 +167,17 @@ Agent::Peer& Agent::peer(uint32_t number) {
 
 char* Agent::shard(uint32_t number, uint32_t part) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return own_part(number, part).shard;
+  return owned_part(number, part).shard;
 }
 
 void Agent::set_rule(uint32_t number, uint32_t part, const Rule& rule) {
   std::lock_guard<std::mutex> lock(mutex_);
-  own_part(number, part).rule = rule;
+  owned_part(number, part).rule = rule;
 }
 
 void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Part& found = own_part(number, part);
+  Part& found = owned_part(number, part);
   if (slot >= 2) throw std::runtime_error("optimizer state number " + std::to_string(slot));
   found.state[slot] = rows;
   found.state_bytes[slot] = row_bytes;
@@ -185,7 +185,7 @@ void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows,
 
 void Agent::set_updates(uint32_t number, uint32_t part, uint64_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
-  own_part(number, part).updates = count;
+  owned_part(number, part).updates = count;
 }
 
 // --------------------------------------------------------------------------------------------------------- service
@@ -210,7 +210,7 @@ bool Agent::close(int milliseconds) {
   return true;
 }
 
-std::string Agent::hindrance() {
+std::string Agent::pending_work() {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "a table or sum that is at work";
   std::string found;
@@ -223,10 +223,10 @@ std::string Agent::hindrance() {
   return found.empty() ? "its thread to end" : found;
 }
 
-void Agent::say_bye() {
-  said_bye_ = true;
+void Agent::send_bye() {
+  bye_sent_ = true;
   for (auto& each : peers_) {
-    auto bye = std::make_unique<Outgoing>();
+    auto bye = std::make_unique<OutgoingMessage>();
     bye->header.kind = Message::kBye;
     each.second->connection.send(std::move(bye));
   }
@@ -239,7 +239,7 @@ void Agent::serve() {
   }
   bool ends_well = false;
   try {
-    while (turn(kFallbackMs)) {
+    while (run_once(kFallbackMs)) {
     }
     ends_well = true;
   } catch (const std::bad_alloc&) {
@@ -257,14 +257,14 @@ void Agent::serve() {
   wake(ended_);
 }
 
-bool Agent::turn(int milliseconds) {
+bool Agent::run_once(int milliseconds) {
   AgentBlock& block = *block_.at<AgentBlock>(0);
   struct epoll_event events[64];
   bool writing = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (progress()) notify_workers();
-    if (closing_ && !said_bye_) say_bye();
+    if (closing_ && !bye_sent_) send_bye();
     for (auto& each : peers_) {
       Peer& peer = *each.second;
       const bool wants = peer.connection.write();
@@ -277,10 +277,10 @@ bool Agent::turn(int milliseconds) {
         epoll_ctl(epoll_, EPOLL_CTL_MOD, peer.connection.descriptor(), &event);
       }
     }
-    if (said_bye_ && !writing) return false;
+    if (bye_sent_ && !writing) return false;
     block.asleep.store(1);
-    if (freed_ || has_work()) {
-      freed_ = false;
+    if (memory_freed_ || has_work()) {
+      memory_freed_ = false;
       block.asleep.store(0);
       return true;
     }
@@ -293,13 +293,13 @@ bool Agent::turn(int milliseconds) {
       uint64_t signals;
       if (::read(doorbell_, &signals, sizeof signals) < 0) continue;
     } else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-      hear(*static_cast<Peer*>(events[i].data.ptr));
+      receive(*static_cast<Peer*>(events[i].data.ptr));
     }
   }
   return true;
 }
 
-void Agent::hear(Peer& peer) {
+void Agent::receive(Peer& peer) {
   bool there;
   try {
     there = peer.connection.read();
@@ -310,7 +310,7 @@ void Agent::hear(Peer& peer) {
   }
   if (there) return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, peer.connection.descriptor(), nullptr);
-  if (!closing_ && !peer.left) {
+  if (!closing_ && !peer.has_left) {
     throw std::runtime_error("the connection with agent " + std::to_string(peer.number) + " is lost (" +
                              peer.connection.cause() + ")");
   }
@@ -349,11 +349,11 @@ bool Agent::progress(Table& table) {
   }
   for (uint32_t i = 0; i < table.parts.size(); ++i) {
     Part& part = table.parts[i];
-    if (!part.mine) continue;
+    if (!part.is_owned) continue;
     for (;;) {
-      bool complete = table.views.empty() || reached(table.taken, part.version + 1);
-      for (uint32_t host = 0; host < part.arrived.size(); ++host) {
-        if (host != host_ && membership_.worker_counts[host] > 0 && part.arrived[host].empty()) complete = false;
+      bool complete = table.views.empty() || reached(table.rounds, part.version + 1);
+      for (uint32_t host = 0; host < part.pushes.size(); ++host) {
+        if (host != host_ && membership_.worker_counts[host] > 0 && part.pushes[host].empty()) complete = false;
       }
       if (!complete) break;
       update(table, i);
@@ -365,10 +365,10 @@ bool Agent::progress(Table& table) {
 }
 
 bool Agent::publish(Table& table) {
-  uint32_t version = table.taken, consumed = table.taken - (table.reading > 0 ? 1 : 0);
+  uint32_t version = table.rounds, consumed = table.rounds - (table.reading > 0 ? 1 : 0);
   bool first = true;
   for (const Part& part : table.parts) {
-    if (!part.mine) continue;
+    if (!part.is_owned) continue;
     if (first || !reached(part.version, version)) version = part.version;
     first = false;
   }

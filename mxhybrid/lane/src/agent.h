@@ -26,7 +26,7 @@ namespace lane {
 class Agent {
  public:
   /// Updates rows of a partition whose rule is Kind::kCallback; called by the thread that serves, while others wait.
-  using Callback = std::function<void(uint32_t table, uint32_t part, const List& gradient)>;
+  using Callback = std::function<void(uint32_t table, uint32_t part, const RowList& gradient)>;
   /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
   using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;
   /// Told why, when the agent can serve no more.
@@ -75,11 +75,11 @@ class Agent {
   void start();
   /// In place of `start`, for who has no thread to spare: one turn of service, which waits so long for something to do.
   /// Returns false once the agent has ended; throws what `failed` would be told.
-  bool turn(int milliseconds);
+  bool run_once(int milliseconds);
   /// End in order; the others are told.  Returns whether that was done within so many milliseconds.
   bool close(int milliseconds);
   /// What an agent that is to end still waits for.
-  std::string hindrance();
+  std::string pending_work();
 
  private:
   struct Pushed;   // rows that another host pushed
@@ -93,9 +93,9 @@ class Agent {
   struct Peer;
 
   void serve();
-  void say_bye();
-  void hear(Peer& peer);
-  void take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
+  void send_bye();
+  void receive(Peer& peer);
+  void queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed);
   bool progress();
   bool progress(Table& table);
   bool has_work();
@@ -106,19 +106,19 @@ class Agent {
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
   void take_round(Table& table);
-  void forget_rows(Table& table);
-  void send_on(Table& table, uint32_t part);
+  void clear_cache(Table& table);
+  void forward_push(Table& table, uint32_t part);
   void update(Table& table, uint32_t part);
-  uint32_t apply(Table& table, uint32_t part, const std::vector<List>& lists);
+  uint32_t apply(Table& table, uint32_t part, const std::vector<RowList>& lists);
   void answer_pulls(Table& table);
-  void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& places,
+  void send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& local_ids,
                  char* to, uint64_t own = 0);
   void note_version(Table& table, uint64_t number, const OutgoingPull& pull);
   bool publish(Table& table);
   void notify_workers();
   const std::shared_ptr<Table>& shared_table(uint32_t number);
   Table& table(uint32_t number);
-  Part& own_part(uint32_t number, uint32_t part);
+  Part& owned_part(uint32_t number, uint32_t part);
   Peer& peer(uint32_t number);
 
   const uint32_t number_, host_;
@@ -138,8 +138,8 @@ class Agent {
   std::map<uint32_t, std::unique_ptr<Peer>> peers_;
   uint64_t pulls_sent_ = 0;
   std::atomic<bool> closing_{false};
-  bool said_bye_ = false;
-  bool freed_ = false;  // memory of workers that a message was read from
+  bool bye_sent_ = false;
+  bool memory_freed_ = false;  // memory of workers that a message was read from
   std::thread thread_;
   Flag ended_{0};  // 1 once the thread does nothing more
 };

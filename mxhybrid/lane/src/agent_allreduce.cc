@@ -229,13 +229,13 @@ void AgentAllreduce::done(Operation& operation) {
 
 void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, const char* data,
                           std::shared_ptr<Memory> owner, uint32_t host) {
-  auto message = std::make_unique<Outgoing>();
+  auto message = std::make_unique<OutgoingMessage>();
   message->header.kind = kind;
   message->header.flags = static_cast<uint8_t>(operation.dtype);
   message->header.part = chunk;
   message->header.count = static_cast<uint32_t>(operation.size(chunk));
   message->header.number = operation.number;
-  message->pieces[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
+  message->segments[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
   if (kind == Message::kResult) ++*operation.unsent;
   message->sent = [this, kind, owner,
                    unsent = operation.unsent] {  // until then the memory has to stay, and to stay as it is
@@ -274,16 +274,16 @@ AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint
   return operation;
 }
 
-void AgentAllreduce::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments[2]) {
   Operation& operation = from_other(header, from);
   const size_t size = size_of_values(header);
   if (header.kind == Message::kResult) {
-    pieces[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
+    segments[0] = {operation.memory->at<char>(operation.offset(header.part)), size};
     return;
   }
   Buffer& arriving = arriving_[from];
   arriving = Buffer(size);
-  pieces[0] = {arriving.data(), size};
+  segments[0] = {arriving.data(), size};
 }
 
 void AgentAllreduce::end(const Header& header, uint32_t from) {

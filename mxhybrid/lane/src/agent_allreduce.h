@@ -38,8 +38,8 @@ class AgentAllreduce {
   /// Whether workers have given anything that `progress` has not seen.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kContribution and kResult of an agent, see Inbox.
-  void begin(const Header& header, uint32_t from, Piece pieces[2]);
+  /// Messages kContribution and kResult of an agent, see MessageSink.
+  void begin(const Header& header, uint32_t from, Segment segments[2]);
   void end(const Header& header, uint32_t from);
 
  private:

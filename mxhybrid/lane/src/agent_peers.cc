@@ -6,15 +6,15 @@
 
 namespace lane {
 
-void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
+void Agent::Peer::begin(const Header& header, Segment segments[2]) {
   if (header.kind == Message::kBye) return;
   if (header.kind == Message::kContribution || header.kind == Message::kResult) {
-    return agent.allreduce_.begin(header, number, pieces);
+    return agent.allreduce_.begin(header, number, segments);
   }
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
-    return agent.relay_.begin(header, number, pieces);
+    return agent.relay_.begin(header, number, segments);
   }
-  auto& stays = about[priority_of(header.kind)];
+  auto& stays = arriving_tables[priority_of(header.kind)];
   stays = agent.shared_table(header.table);
   Table& table = *stays;
   if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
@@ -23,33 +23,33 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
   switch (header.kind) {
     case Message::kPush: {
       const uint32_t host = agent.membership_.agent_hosts[number];
-      if (!part.mine || agent.membership_.handler(host, agent.number_) != number ||
+      if (!part.is_owned || agent.membership_.handler(host, agent.number_) != number ||
           agent.membership_.worker_counts[host] == 0) {
         throw std::runtime_error("a push to a partition that is not here");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
-      if (part.arrived[host].size() >= kMostAhead) {
+      if (part.pushes[host].size() >= kMostAhead) {
         throw std::runtime_error("too many pushes before others have made theirs");
       }
-      arriving.count = header.count;
-      arriving.places = Buffer(header.count * sizeof(int32_t));
-      arriving.rows = Buffer(header.count * shape.travelling_bytes(false));
-      pieces[0] = {arriving.places.data(), arriving.places.size()};
-      pieces[1] = {arriving.rows.data(), arriving.rows.size()};
+      push.count = header.count;
+      push.local_ids = Buffer(header.count * sizeof(int32_t));
+      push.rows = Buffer(header.count * shape.wire_row_bytes(false));
+      segments[0] = {push.local_ids.data(), push.local_ids.size()};
+      segments[1] = {push.rows.data(), push.rows.size()};
       return;
     }
     case Message::kPull:
-      if (!part.mine) throw std::runtime_error("a question for rows that are not here");
+      if (!part.is_owned) throw std::runtime_error("a question for rows that are not here");
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
       if (agent.too_many_pulls(table, number)) throw std::runtime_error("too many pulls at a time");
-      incoming.peer = number;
-      incoming.part = header.part;
-      incoming.version = header.version;
-      incoming.count = header.count;
-      incoming.flags = header.flags;
-      incoming.number = header.number;
-      incoming.places = Buffer(header.count * sizeof(int32_t));
-      pieces[0] = {incoming.places.data(), incoming.places.size()};
+      pull.peer = number;
+      pull.part = header.part;
+      pull.version = header.version;
+      pull.count = header.count;
+      pull.flags = header.flags;
+      pull.number = header.number;
+      pull.local_ids = Buffer(header.count * sizeof(int32_t));
+      segments[0] = {pull.local_ids.data(), pull.local_ids.size()};
       return;
     case Message::kRows: {
       auto found = table.outgoing_pulls.find(header.number);
@@ -58,12 +58,12 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
         throw std::runtime_error("an answer to no question");
       }
       OutgoingPull& pull = found->second;
-      const size_t size = pull.count * shape.travelling_bytes(pull.flags & kUncached);
-      if (shape.travelling_bytes(pull.flags & kUncached) != shape.row_bytes()) {
+      const size_t size = pull.count * shape.wire_row_bytes(pull.flags & kUncached);
+      if (shape.wire_row_bytes(pull.flags & kUncached) != shape.row_bytes()) {
         pull.halves = Buffer(size);
-        pieces[0] = {pull.halves.data(), size};
+        segments[0] = {pull.halves.data(), size};
       } else {
-        pieces[0] = {pull.to, size};
+        segments[0] = {pull.to, size};
       }
       return;
     }
@@ -74,7 +74,7 @@ void Agent::Peer::begin(const Header& header, Piece pieces[2]) {
 
 void Agent::Peer::end(const Header& header) {
   if (header.kind == Message::kBye) {
-    left = true;
+    has_left = true;
     return;
   }
   if (header.kind == Message::kContribution || header.kind == Message::kResult) {
@@ -83,26 +83,26 @@ void Agent::Peer::end(const Header& header) {
   if (header.kind == Message::kRingData || header.kind == Message::kRingCredit) {
     return agent.relay_.end(header, number, agent.workers_);
   }
-  const std::shared_ptr<Table> stayed = std::move(about[priority_of(header.kind)]);
+  const std::shared_ptr<Table> stayed = std::move(arriving_tables[priority_of(header.kind)]);
   Table& table = *stayed;
   const TableShape& shape = table.shape;
   switch (header.kind) {
     case Message::kPush:
-      if (!well_formed(arriving.places.as<int32_t>(), arriving.count, shape.rows_of(header.part))) {
-        throw std::runtime_error("malformed places");
+      if (!well_formed(push.local_ids.as<int32_t>(), push.count, shape.rows_of(header.part))) {
+        throw std::runtime_error("malformed local row ids");
       }
       if (shape.halves) {
-        Buffer rows(arriving.count * shape.row_bytes());
-        widen(arriving.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(arriving.count) * shape.width);
-        arriving.rows = std::move(rows);
+        Buffer rows(push.count * shape.row_bytes());
+        widen(push.rows.as<uint16_t>(), rows.as<float>(), static_cast<size_t>(push.count) * shape.width);
+        push.rows = std::move(rows);
       }
-      agent.take_push(table, header.part, agent.membership_.agent_hosts[number], std::move(arriving));
+      agent.queue_push(table, header.part, agent.membership_.agent_hosts[number], std::move(push));
       return;
     case Message::kPull:
-      if (!well_formed(incoming.places.as<int32_t>(), incoming.count, shape.rows_of(header.part))) {
-        throw std::runtime_error("malformed places");
+      if (!well_formed(pull.local_ids.as<int32_t>(), pull.count, shape.rows_of(header.part))) {
+        throw std::runtime_error("malformed local row ids");
       }
-      table.incoming_pulls.push_back(std::move(incoming));
+      table.incoming_pulls.push_back(std::move(pull));
       ++*table.unanswered[number];
       return;
     default: {

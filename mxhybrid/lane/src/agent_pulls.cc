@@ -36,7 +36,7 @@ bool Agent::start_requests(Table& table) {
   bool any_waits = false;
   for (size_t i = 0; i < table.waiting_requests.size();) {
     const LocalRequest local = table.waiting_requests[i];
-    const bool due = reached(table.taken, table.views[local.worker].shared->requests[local.request].version);
+    const bool due = reached(table.rounds, table.views[local.worker].shared->requests[local.request].version);
     if (!due || !start_request(table, local)) {
       any_waits = any_waits || due;
       ++i;
@@ -57,7 +57,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   const RowRequest& request = view.shared->requests[local.request];
   const uint32_t version = request.version, flags = request.flags;
   const uint32_t* bounds = view.memory.at<uint32_t>(table.worker_layout.request_bounds[local.request]);
-  const int32_t* places = view.memory.at<int32_t>(table.worker_layout.request_places[local.request]);
+  const int32_t* local_ids = view.memory.at<int32_t>(table.worker_layout.request_local_ids[local.request]);
   uint32_t* slots = view.memory.at<uint32_t>(table.worker_layout.request_slots[local.request]);
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
@@ -78,7 +78,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     if (uncached_requests.empty()) table.uncached_rows = 0;
     uint64_t rows = 0, all = 0;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {
-      if (!table.parts[part].elsewhere()) continue;
+      if (!table.parts[part].is_remote()) continue;
       rows += bounds[part + 1] - bounds[part];
       all += shape.rows_of(part);
     }
@@ -89,7 +89,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   std::vector<uint8_t> fenced(membership_.agent_hosts.size(), 0);
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     const Part& there = table.parts[part];
-    if (!there.elsewhere()) continue;
+    if (!there.is_remote()) continue;
     if (flags & kFence) {
       if (!fenced[there.owner]) send_pull(table, part, version, kFence, missing, nullptr);
       fenced[there.owner] = 1;
@@ -97,12 +97,12 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     }
     const uint32_t first = bounds[part], count = bounds[part + 1] - first;
     if (bounds[part + 1] < first || bounds[part + 1] > shape.rows ||
-        !well_formed(places + first, count, shape.rows_of(part))) {
+        !well_formed(local_ids + first, count, shape.rows_of(part))) {
       throw std::runtime_error("a worker of this host asked for malformed rows");
     }
     if (count == 0) continue;
     if (flags & kUncached) {
-      missing.assign(places + first, places + first + count);
+      missing.assign(local_ids + first, local_ids + first + count);
       for (uint32_t i = 0; i < count; ++i) slots[first + i] = table.uncached_rows + i;
       send_pull(table, part, version, kUncached, missing,
                 table.memory.at<char>(table.layout.uncached) + table.uncached_rows * row_bytes);
@@ -111,15 +111,15 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     }
     missing.clear();
     uint32_t* known = table.slots.at<uint32_t>(0) + there.first_slot;
-    const uint32_t start = table.used;
+    const uint32_t start = table.num_cached;
     for (uint32_t i = 0; i < count; ++i) {
-      const int32_t place = places[first + i];
-      if (known[place] == 0) {
-        known[place] = ++table.used;
-        table.held.push_back(there.first_slot + place);
-        missing.push_back(place);
+      const int32_t local_id = local_ids[first + i];
+      if (known[local_id] == 0) {
+        known[local_id] = ++table.num_cached;
+        table.cached.push_back(there.first_slot + local_id);
+        missing.push_back(local_id);
       }
-      slots[first + i] = known[place] - 1;
+      slots[first + i] = known[local_id] - 1;
     }
     if (missing.empty()) continue;
     send_pull(table, part, version, 0, missing, table.memory.at<char>(table.layout.cache) + start * row_bytes);
@@ -129,10 +129,10 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   return true;
 }
 
-void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags, const std::vector<int32_t>& places,
-               char* to, uint64_t own) {
-  const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(places.size());
-  auto message = std::make_unique<Outgoing>();
+void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t flags,
+                      const std::vector<int32_t>& local_ids, char* to, uint64_t own) {
+  const uint32_t owner = table.parts[part].owner, count = static_cast<uint32_t>(local_ids.size());
+  auto message = std::make_unique<OutgoingMessage>();
   Header& header = message->header;
   header.kind = Message::kPull;
   header.flags = flags;
@@ -142,8 +142,8 @@ void Agent::send_pull(Table& table, uint32_t part, uint32_t version, uint8_t fla
   header.version = version;
   header.number = own | ++pulls_sent_;
   message->buffers[0] = Buffer(count * sizeof(int32_t));
-  if (count) std::memcpy(message->buffers[0].data(), places.data(), count * sizeof(int32_t));
-  message->pieces[0] = {message->buffers[0].data(), message->buffers[0].size()};
+  if (count) std::memcpy(message->buffers[0].data(), local_ids.data(), count * sizeof(int32_t));
+  message->segments[0] = {message->buffers[0].data(), message->buffers[0].size()};
   OutgoingPull& pull = table.outgoing_pulls[header.number];
   pull.peer = owner;
   pull.part = part;
@@ -169,19 +169,19 @@ bool Agent::complete_requests(Table& table) {
   return news;
 }
 
-void Agent::forget_rows(Table& table) {
+void Agent::clear_cache(Table& table) {
   if (!table.started_requests.empty()) {
     throw std::runtime_error("a worker pushed before the rows that it asked for were there");
   }
   uint32_t* slots = table.slots.at<uint32_t>(0);
-  for (uint64_t at : table.held) slots[at] = 0;
-  table.held.clear();
-  if (table.used > kUnusual * std::max<uint32_t>(table.used_before, 1024)) {
-    table.memory.give_back(table.layout.cache, table.used * table.shape.row_bytes());
-    std::vector<uint64_t>().swap(table.held);
+  for (uint64_t at : table.cached) slots[at] = 0;
+  table.cached.clear();
+  if (table.num_cached > kUnusual * std::max<uint32_t>(table.cached_before, 1024)) {
+    table.memory.give_back(table.layout.cache, table.num_cached * table.shape.row_bytes());
+    std::vector<uint64_t>().swap(table.cached);
   }
-  if (table.used) table.used_before = table.used;
-  table.used = 0;
+  if (table.num_cached) table.cached_before = table.num_cached;
+  table.num_cached = 0;
 }
 
 bool Agent::too_many_pulls(Table& table, uint32_t peer) {
@@ -202,27 +202,27 @@ void Agent::answer_pulls(Table& table) {
       continue;
     }
     const bool uncached = pull.flags & kUncached;
-    const size_t row_bytes = shape.row_bytes(), travelling = shape.travelling_bytes(uncached);
-    auto message = std::make_unique<Outgoing>();
+    const size_t row_bytes = shape.row_bytes(), wire_bytes = shape.wire_row_bytes(uncached);
+    auto message = std::make_unique<OutgoingMessage>();
     message->header.kind = Message::kRows;
     message->header.flags = pull.flags;
     message->header.table = table.number;
     message->header.part = pull.part;
     message->header.count = pull.count;
     message->header.number = pull.number;
-    message->buffers[0] = Buffer(pull.count * travelling);
+    message->buffers[0] = Buffer(pull.count * wire_bytes);
     char* rows = message->buffers[0].data();
-    const int32_t* places = pull.places.as<int32_t>();
-    if (travelling == row_bytes) {
-      gather(part.shard, places, pull.count, row_bytes, rows);
+    const int32_t* local_ids = pull.local_ids.as<int32_t>();
+    if (wire_bytes == row_bytes) {
+      gather(part.shard, local_ids, pull.count, row_bytes, rows);
     } else {
       for (uint32_t k = 0; k < pull.count; ++k) {
-        if (k + kAhead < pull.count) __builtin_prefetch(part.shard + places[k + kAhead] * row_bytes);
-        narrow(reinterpret_cast<const float*>(part.shard + places[k] * row_bytes),
-               reinterpret_cast<uint16_t*>(rows + k * travelling), shape.width);
+        if (k + kAhead < pull.count) __builtin_prefetch(part.shard + local_ids[k + kAhead] * row_bytes);
+        narrow(reinterpret_cast<const float*>(part.shard + local_ids[k] * row_bytes),
+               reinterpret_cast<uint16_t*>(rows + k * wire_bytes), shape.width);
       }
     }
-    message->pieces[0] = {rows, message->buffers[0].size()};
+    message->segments[0] = {rows, message->buffers[0].size()};
     message->sent = [unanswered = table.unanswered[pull.peer]] { --*unanswered; };
     peer(pull.peer).connection.send(std::move(message));
     table.incoming_pulls.erase(table.incoming_pulls.begin() + i);

@@ -11,10 +11,10 @@ namespace lane {
 bool Agent::round_is_complete(const Table& table) const {
   if (table.views.empty() || table.unsent > 0) return false;
   for (const auto& [agent, owner] : table.owners) {
-    if (!reached(owner.version + kMostAhead, table.taken + 1)) return false;
+    if (!reached(owner.version + kMostAhead, table.rounds + 1)) return false;
   }
   for (const WorkerView& view : table.views) {
-    if (view.shared == nullptr || !reached(view.shared->pushed.load(std::memory_order_acquire), table.taken + 1)) {
+    if (view.shared == nullptr || !reached(view.shared->pushed.load(std::memory_order_acquire), table.rounds + 1)) {
       return false;
     }
   }
@@ -29,20 +29,20 @@ void Agent::take_round(Table& table) {
     for (uint32_t part = 0; fine && part < parts; ++part) {
       fine = bounds[part] <= bounds[part + 1];
       if (!fine || !table.parts[part].handled) continue;
-      const List list = table.pushed(worker, part);
-      fine = well_formed(list.places, list.count, table.shape.rows_of(part));
+      const RowList list = table.pushed(worker, part);
+      fine = well_formed(list.local_ids, list.count, table.shape.rows_of(part));
     }
     if (!fine) throw std::runtime_error("a worker of this host pushed malformed rows");
   }
-  ++table.taken;
-  forget_rows(table);
+  ++table.rounds;
+  clear_cache(table);
   for (uint32_t part = 0; part < parts; ++part) {
-    if (table.parts[part].elsewhere()) send_on(table, part);
+    if (table.parts[part].is_remote()) forward_push(table, part);
   }
   for (auto& [agent, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
-    if (owner.is_queried || reached(owner.version + kMostAhead - 2, table.taken)) continue;
+    if (owner.is_queried || reached(owner.version + kMostAhead - 2, table.rounds)) continue;
     owner.is_queried = true;
-    send_pull(table, owner.part, table.taken, kFence, {}, nullptr, kProgressQuery);
+    send_pull(table, owner.part, table.rounds, kFence, {}, nullptr, kProgressQuery);
   }
 }
 
@@ -55,10 +55,10 @@ void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull
   if (reached(version, owner.version)) owner.version = version;
 }
 
-void Agent::send_on(Table& table, uint32_t part) {
+void Agent::forward_push(Table& table, uint32_t part) {
   const TableShape& shape = table.shape;
-  auto message = std::make_unique<Outgoing>();
-  std::vector<List> lists;
+  auto message = std::make_unique<OutgoingMessage>();
+  std::vector<RowList> lists;
   uint32_t most = 0;
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) {
     lists.push_back(table.pushed(worker, part));
@@ -67,18 +67,18 @@ void Agent::send_on(Table& table, uint32_t part) {
   uint32_t count = most;
   bool reads_workers = false;
   if (lists.size() == 1 && !shape.halves) {  // from where they are
-    message->pieces[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].places));
-    message->pieces[1].data = const_cast<char*>(lists[0].rows);
+    message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].local_ids));
+    message->segments[1].data = const_cast<char*>(lists[0].rows);
     reads_workers = true;
   } else {
-    const size_t row_bytes = shape.travelling_bytes(false);
+    const size_t row_bytes = shape.wire_row_bytes(false);
     message->buffers[0] = Buffer(most * sizeof(int32_t));
     message->buffers[1] = Buffer(most * row_bytes);
-    int32_t* places = message->buffers[0].as<int32_t>();
+    int32_t* local_ids = message->buffers[0].as<int32_t>();
     char* rows = message->buffers[1].data();
     count = 0;
-    table.merger.each(lists, [&](int32_t place, const char* row) {
-      places[count] = place;
+    table.merger.each(lists, [&](int32_t local_id, const char* row) {
+      local_ids[count] = local_id;
       if (shape.halves) {
         narrow(reinterpret_cast<const float*>(row), reinterpret_cast<uint16_t*>(rows + count * row_bytes), shape.width);
       } else {
@@ -86,11 +86,11 @@ void Agent::send_on(Table& table, uint32_t part) {
       }
       ++count;
     });
-    message->pieces[0].data = message->buffers[0].data();
-    message->pieces[1].data = rows;
+    message->segments[0].data = message->buffers[0].data();
+    message->segments[1].data = rows;
   }
-  message->pieces[0].size = count * sizeof(int32_t);
-  message->pieces[1].size = count * shape.travelling_bytes(false);
+  message->segments[0].size = count * sizeof(int32_t);
+  message->segments[1].size = count * shape.wire_row_bytes(false);
   message->header.kind = Message::kPush;
   message->header.table = table.number;
   message->header.part = part;
@@ -100,52 +100,52 @@ void Agent::send_on(Table& table, uint32_t part) {
   message->sent = [this, sent = &table, reads_workers] {
     --sent->unsent;
     sent->reading -= reads_workers;
-    freed_ = true;
+    memory_freed_ = true;
   };
   peer(table.parts[part].owner).connection.send(std::move(message));
 }
 
-void Agent::take_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
+void Agent::queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
   table.parts[part].arrived[host].push_back(std::move(pushed));
 }
 
 void Agent::update(Table& table, uint32_t number) {
   Part& part = table.parts[number];
-  std::vector<List> mine, lists;
+  std::vector<RowList> mine, lists;
   for (uint32_t worker = 0; worker < table.views.size(); ++worker) mine.push_back(table.pushed(worker, number));
-  Buffer places, rows;
-  const bool alone = std::all_of(part.arrived.begin(), part.arrived.end(),
+  Buffer local_ids, rows;
+  const bool alone = std::all_of(part.pushes.begin(), part.pushes.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });
   if (mine.size() > 1 && !alone) {
     // As other hosts do before they send: sums are the same wherever a partition lies.
     uint32_t most = 0, count = 0;
-    for (const List& list : mine) most += list.count;
-    places = Buffer(most * sizeof(int32_t));
+    for (const RowList& list : mine) most += list.count;
+    local_ids = Buffer(most * sizeof(int32_t));
     rows = Buffer(most * table.merger.row_bytes());
-    table.merger.each(mine, [&](int32_t place, const char* row) {
-      places.as<int32_t>()[count] = place;
+    table.merger.each(mine, [&](int32_t local_id, const char* row) {
+      local_ids.as<int32_t>()[count] = local_id;
       std::memcpy(rows.data() + count++ * table.merger.row_bytes(), row, table.merger.row_bytes());
     });
-    mine = {{places.as<int32_t>(), rows.data(), count}};
+    mine = {{local_ids.as<int32_t>(), rows.data(), count}};
   }
-  for (uint32_t host = 0; host < part.arrived.size(); ++host) {
+  for (uint32_t host = 0; host < part.pushes.size(); ++host) {
     if (host == host_) {
       lists.insert(lists.end(), mine.begin(), mine.end());
-    } else if (!part.arrived[host].empty()) {
-      const Pushed& pushed = part.arrived[host].front();
-      lists.push_back({pushed.places.as<int32_t>(), pushed.rows.data(), pushed.count});
+    } else if (!part.pushes[host].empty()) {
+      const Pushed& pushed = part.pushes[host].front();
+      lists.push_back({pushed.local_ids.as<int32_t>(), pushed.rows.data(), pushed.count});
     }
   }
   const int64_t begin = observer_ ? now() : 0;
   const uint32_t touched = apply(table, number, lists);
   if (observer_) observer_(table.number, number, begin, now(), touched);
-  for (auto& queue : part.arrived) {
+  for (auto& queue : part.pushes) {
     if (!queue.empty()) queue.pop_front();
   }
   ++part.version;
 }
 
-uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& lists) {
+uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>& lists) {
   Part& part = table.parts[number];
   const Rule& rule = part.rule;
   const size_t row_bytes = table.shape.row_bytes();
@@ -157,8 +157,8 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
       std::memset(part.shard, 0, table.shape.rows_of(number) * row_bytes);
       [[fallthrough]];
     case Kind::kAssign:
-      table.merger.each(lists, [&](int32_t place, const char* row) {
-        std::memcpy(part.shard + place * row_bytes, row, row_bytes);
+      table.merger.each(lists, [&](int32_t local_id, const char* row) {
+        std::memcpy(part.shard + local_id * row_bytes, row, row_bytes);
         ++touched;
       });
       return touched;
@@ -166,21 +166,21 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
       char* state = rule.slot < 2 ? part.state[rule.slot] : nullptr;
       if (state == nullptr) throw std::runtime_error("state is assigned that no optimizer has");
       const size_t size = part.state_bytes[rule.slot];
-      table.merger.each(lists, [&](int32_t place, const char* row) {
-        std::memcpy(state + place * size, row, std::min(size, row_bytes));
+      table.merger.each(lists, [&](int32_t local_id, const char* row) {
+        std::memcpy(state + local_id * size, row, std::min(size, row_bytes));
         ++touched;
       });
       return touched;
     }
     case Kind::kCallback: {
       uint32_t most = 0;
-      for (const List& list : lists) most += list.count;
-      Buffer places(most * sizeof(int32_t)), rows(most * row_bytes);
-      table.merger.each(lists, [&](int32_t place, const char* row) {
-        places.as<int32_t>()[touched] = place;
+      for (const RowList& list : lists) most += list.count;
+      Buffer local_ids(most * sizeof(int32_t)), rows(most * row_bytes);
+      table.merger.each(lists, [&](int32_t local_id, const char* row) {
+        local_ids.as<int32_t>()[touched] = local_id;
         std::memcpy(rows.data() + touched++ * row_bytes, row, row_bytes);
       });
-      callback_(table.number, number, {places.as<int32_t>(), rows.data(), touched});
+      callback_(table.number, number, {local_ids.as<int32_t>(), rows.data(), touched});
       return touched;
     }
     default:
@@ -189,11 +189,11 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<List>& li
   const Update update = kernel(rule.kind, table.shape.dtype);
   if (update == nullptr) throw std::runtime_error("no kernel for this rule and dtype");
   const Settings settings(rule, ++part.updates);
-  table.merger.each(lists, [&](int32_t place, const char* row) {
-    char* weight = part.shard + place * row_bytes;
+  table.merger.each(lists, [&](int32_t local_id, const char* row) {
+    char* weight = part.shard + local_id * row_bytes;
     ++touched;
-    update(settings, {weight, {part.state[0] ? part.state[0] + place * part.state_bytes[0] : nullptr,
-                               part.state[1] ? part.state[1] + place * part.state_bytes[1] : nullptr},
+    update(settings, {weight, {part.state[0] ? part.state[0] + local_id * part.state_bytes[0] : nullptr,
+                               part.state[1] ? part.state[1] + local_id * part.state_bytes[1] : nullptr},
                       row, table.shape.width});
   });
   return touched;

@@ -26,7 +26,7 @@ constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
 
 struct Agent::Pushed {
   uint32_t count;
-  Buffer places, rows;
+  Buffer local_ids, rows;
 };
 
 struct Agent::RemoteOwner {
@@ -37,7 +37,7 @@ struct Agent::RemoteOwner {
 
 struct Agent::Part {
   uint32_t owner;
-  bool mine = false, handled = false;
+  bool is_owned = false, handled = false;
 
   // Of a partition that this agent owns.
   char* shard = nullptr;
@@ -47,12 +47,12 @@ struct Agent::Part {
   uint32_t version = kFirst;  // pushes that it shows
   uint64_t updates = 0;
   /// By host: what came from there and was not taken into account yet.  This host's entry stays empty.
-  std::vector<std::deque<Pushed>> arrived;
+  std::vector<std::deque<Pushed>> pushes;
 
   // Of one that this agent handles for another.
-  uint64_t first_slot = 0;  // of its places in `slots`
+  uint64_t first_slot = 0;  // of its local_ids in `slots`
 
-  bool elsewhere() const { return handled && !mine; }
+  bool is_remote() const { return handled && !is_owned; }
 };
 
 struct Agent::WorkerView {
@@ -74,7 +74,7 @@ struct Agent::IncomingPull {
   uint32_t peer, part, version, count;
   uint8_t flags;
   uint64_t number;
-  Buffer places;
+  Buffer local_ids;
 };
 
 struct Agent::LocalRequest {
@@ -104,9 +104,9 @@ struct Agent::Table {
   /// By worker of this host; empty if this agent handles no partition, see TableShape.
   std::vector<WorkerView> views;
   /// Workers that were given its memory.
-  uint32_t shares = 0;
+  uint32_t shared_with = 0;
   /// Rounds of this host's workers that were taken.
-  uint32_t taken = kFirst;
+  uint32_t rounds = kFirst;
   /// Pushes to other hosts that were not sent yet, and those among them that still read the memory of workers.
   uint32_t unsent = 0, reading = 0;
   uint32_t version = kFirst;
@@ -115,8 +115,8 @@ struct Agent::Table {
 
   /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
   Memory slots;
-  std::vector<uint64_t> held;
-  uint32_t used = 0, used_before = 0;
+  std::vector<uint64_t> cached;
+  uint32_t num_cached = 0, cached_before = 0;
   uint32_t uncached_rows = 0;
   std::vector<LocalRequest> uncached_requests;  // pulls that use rows set aside
   bool pull_waiting = false;      // as `shared` says
@@ -130,30 +130,30 @@ struct Agent::Table {
 
   uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
   /// What a worker pushed to a partition in the round at hand.
-  List pushed(uint32_t worker, uint32_t part) const {
+  RowList pushed(uint32_t worker, uint32_t part) const {
     const Memory& memory = views[worker].memory;
     const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
-    return {memory.at<int32_t>(worker_layout.push_places) + first,
+    return {memory.at<int32_t>(worker_layout.push_local_ids) + first,
             memory.at<char>(worker_layout.push_rows) + first * shape.row_bytes(), last - first};
   }
 };
 
-struct Agent::Peer : public Inbox {
+struct Agent::Peer : public MessageSink {
   Peer(Agent& agent, uint32_t number, int socket)
       : agent(agent), number(number), connection(socket, *this, agent.block_.at<AgentBlock>(0)->traffic) {}
 
-  void begin(const Header& header, Piece pieces[2]) override;
+  void begin(const Header& header, Segment segments[2]) override;
   void end(const Header& header) override;
 
   Agent& agent;
   const uint32_t number;
   Connection connection;
-  bool writing = false, left = false;
+  bool writing = false, has_left = false;
   // Of messages that arrive, one of a kind at a time.
-  Pushed arriving;     // a push
-  IncomingPull incoming;     // a question
+  Pushed push;     // a push
+  IncomingPull pull;     // a question
   /// By stream: the table that a message is about, which stays until it is there.
-  std::shared_ptr<Table> about[kPriorities];
+  std::shared_ptr<Table> arriving_tables[kPriorities];
 };
 
 }  // namespace lane

@@ -124,7 +124,7 @@ const char* lane_error() { return error.c_str(); }
 
 // ------------------------------------------------------------------------------------------------------------ agents
 
-using CallbackFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* places,
+using CallbackFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* local_ids,
                                   const void* rows);
 using FailedFunction = void (*)(const char* why);
 
@@ -132,8 +132,8 @@ void* lane_agent_new(uint32_t number, uint32_t agents, const uint32_t* hosts, ui
                     const uint32_t* workers, CallbackFunction callback, FailedFunction failed) {
   return guarded([&]() -> void* {
     return new Agent(number, membership_of(agents, hosts, num_hosts, workers),
-                    [callback](uint32_t table, uint32_t part, const lane::List& list) {
-                      callback(table, part, list.count, list.places, list.rows);
+                    [callback](uint32_t table, uint32_t part, const lane::RowList& list) {
+                      callback(table, part, list.count, list.local_ids, list.rows);
                     },
                     [failed](const std::string& why) { failed(why.c_str()); });
   }, nullptr);
@@ -218,7 +218,7 @@ int lane_agent_close(void* agent, int milliseconds) {
   return guarded([&] {
     Agent& found = *static_cast<Agent*>(agent);
     if (found.close(milliseconds)) return 0;
-    error = found.hindrance();
+    error = found.pending_work();
     return 1;
   }, -1);
 }
@@ -375,8 +375,8 @@ int lane_worker_open_incoming(void* worker, uint32_t rank, uint64_t room) {
 int lane_worker_open_outgoing(void* worker, uint32_t rank, uint64_t room) {
   return guarded([&] { return static_cast<Worker*>(worker)->channels()->open_outgoing(rank, room); }, -1);
 }
-int lane_worker_link(void* worker, uint32_t rank, int inbox, int block) {
-  return guarded([&] { static_cast<Worker*>(worker)->channels()->link(rank, inbox, block); return 0; }, -1);
+int lane_worker_link(void* worker, uint32_t rank, int channel, int block) {
+  return guarded([&] { static_cast<Worker*>(worker)->channels()->link(rank, channel, block); return 0; }, -1);
 }
 /// The agent of the worker's host that takes care of channels between two ranks.
 int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {

@@ -112,12 +112,12 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
   if (written - state.consumed > state.capacity) throw std::runtime_error("a worker of this host gave more than fits");
   const uint64_t tag = ring.tag.load(std::memory_order_acquire) - 1;
   while (state.sent != written) {
-    auto message = std::make_unique<Outgoing>();
+    auto message = std::make_unique<OutgoingMessage>();
     const size_t size = std::min<size_t>(written - state.sent, kLargestMessage);
     const size_t at = state.sent % state.capacity, first = std::min(size, state.capacity - at);
     // The bytes stay where they are until the other agent says that they were consumed.
-    message->pieces[0] = {state.data + at, first};
-    message->pieces[1] = {state.data, size - first};
+    message->segments[0] = {state.data + at, first};
+    message->segments[1] = {state.data, size - first};
     Header& header = message->header;
     header.kind = Message::kRingData;
     header.flags = logarithm(state.capacity);
@@ -138,7 +138,7 @@ void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
     throw std::runtime_error("a worker of this host took too much");
   }
   if (consumed == state.consumed) return;
-  auto message = std::make_unique<Outgoing>();
+  auto message = std::make_unique<OutgoingMessage>();
   message->header.kind = Message::kRingCredit;
   message->header.table = end.from;
   message->header.part = end.to;
@@ -157,7 +157,7 @@ ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32
   return found->second;
 }
 
-void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
+void ChannelRelay::begin(const Header& header, uint32_t from, Segment segments[2]) {
   ChannelEnd& end = channel_end(header, from);
   if (header.kind == Message::kRingCredit) {
     if (header.ring >= end.rings.size() ||
@@ -183,8 +183,8 @@ void ChannelRelay::begin(const Header& header, uint32_t from, Piece pieces[2]) {
     throw std::runtime_error("more of a transfer than there is room for");
   }
   const size_t at = state.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
-  pieces[0] = {state.data + at, first};
-  pieces[1] = {state.data, header.count - first};
+  segments[0] = {state.data + at, first};
+  segments[1] = {state.data, header.count - first};
 }
 
 void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Memory>& workers) {

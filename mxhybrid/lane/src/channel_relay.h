@@ -36,8 +36,8 @@ class ChannelRelay {
   /// Whether they have changed anything that `progress` has not seen.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kRingData and kRingCredit of an agent, see Inbox.
-  void begin(const Header& header, uint32_t from, Piece pieces[2]);
+  /// Messages kRingData and kRingCredit of an agent, see MessageSink.
+  void begin(const Header& header, uint32_t from, Segment segments[2]);
   /// With the workers of this host, for one of which there is news.
   void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
 

@@ -21,9 +21,9 @@ constexpr size_t kFragment = 1 << 16;
 constexpr int kPriorityShift = 28;
 /// What the kernel may hold unsent before it asks for more: what waits there cannot be overtaken.
 constexpr int kUnsent = 1 << 15;
-/// Pieces of which that much is missing are received where they belong, smaller ones by way of a buffer.
+/// Segments of which that much is missing are received where they belong, smaller ones by way of a buffer.
 constexpr size_t kDirect = 1 << 13;
-constexpr int kPiecesAtOnce = 32;
+constexpr int kSegmentsAtOnce = 32;
 /// In which order streams are sent.  Rows that the other host has asked for go before dense sums, with the pushes that
 /// stand before them: without them that host does not get to giving its own values of the sums, for which all wait.
 constexpr uint32_t kWithoutAnswers[] = {kTransfers, kAllreduce, kPullRequests, kRowsInOrder},
@@ -33,8 +33,8 @@ constexpr int kReads = 16;
 
 }  // namespace
 
-Connection::Connection(int socket, Inbox& inbox, Traffic& traffic)
-    : socket_(socket), inbox_(inbox), traffic_(traffic), staging_(kFragment) {
+Connection::Connection(int socket, MessageSink& sink, Traffic& traffic)
+    : socket_(socket), sink_(sink), traffic_(traffic), staging_(kFragment) {
   fcntl(socket_, F_SETFL, fcntl(socket_, F_GETFL) | O_NONBLOCK);
   // Sockets that are not of TCP, in tests, do without.
   const int on = 1;
@@ -59,7 +59,7 @@ void Connection::lose(const std::string& cause) {
 
 // ------------------------------------------------------------------------------------------------------- sending
 
-void Connection::send(std::unique_ptr<Outgoing> message) {
+void Connection::send(std::unique_ptr<OutgoingMessage> message) {
   if (!cause_.empty()) {
     if (message->sent) message->sent();
     return;
@@ -87,32 +87,32 @@ bool Connection::write() {
   while (fragment_left_ > 0 || fragment_header_left_ > 0 || begin_fragment()) {
     const uint32_t priority = fragment_ >> kPriorityShift;
     auto& queue = queues_[priority];
-    struct iovec pieces[kPiecesAtOnce];
+    struct iovec segments[kSegmentsAtOnce];
     int count = 0;
     if (fragment_header_left_ > 0) {
       char* header = reinterpret_cast<char*>(&fragment_);
-      pieces[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
+      segments[count++] = {header + sizeof fragment_ - fragment_header_left_, fragment_header_left_};
     }
     size_t room = fragment_left_;
     for (auto message = queue.begin(); message != queue.end() && room > 0; ++message) {
-      Outgoing& out = **message;
+      OutgoingMessage& out = **message;
       size_t skip = out.done;
-      const Piece all[3] = {{reinterpret_cast<char*>(&out.header), sizeof(Header)}, out.pieces[0], out.pieces[1]};
-      for (const Piece& piece : all) {
-        if (skip >= piece.size) {
-          skip -= piece.size;
+      const Segment all[3] = {{reinterpret_cast<char*>(&out.header), sizeof(Header)}, out.segments[0], out.segments[1]};
+      for (const Segment& segment : all) {
+        if (skip >= segment.size) {
+          skip -= segment.size;
           continue;
         }
-        const size_t size = std::min(piece.size - skip, room);
-        if (size == 0 || count == kPiecesAtOnce) break;
-        pieces[count++] = {piece.data + skip, size};
+        const size_t size = std::min(segment.size - skip, room);
+        if (size == 0 || count == kSegmentsAtOnce) break;
+        segments[count++] = {segment.data + skip, size};
         room -= size;
         skip = 0;
       }
-      if (count == kPiecesAtOnce) break;
+      if (count == kSegmentsAtOnce) break;
     }
     struct msghdr vector = {};
-    vector.msg_iov = pieces;
+    vector.msg_iov = segments;
     vector.msg_iovlen = count;
     const ssize_t sent = sendmsg(socket_, &vector, MSG_NOSIGNAL);
     if (sent < 0) {
@@ -130,7 +130,7 @@ bool Connection::write() {
     fragment_left_ -= left;
     queued_[priority] -= left;
     while (left > 0) {
-      Outgoing& out = *queue.front();
+      OutgoingMessage& out = *queue.front();
       const size_t size = std::min(left, out.size() - out.done);
       Traffic::add(traffic_.sent[static_cast<int>(out.header.kind)], size);
       out.done += size;
@@ -159,15 +159,15 @@ bool Connection::receive(char* to, size_t room, size_t* got) {
 bool Connection::read() {
   for (int turn = 0; turn < kReads; ++turn) {
     size_t got;
-    Incoming& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
-    if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.pieces[in.piece].size - in.done >= kDirect) {
-      Piece& piece = in.pieces[in.piece];
-      const size_t room = std::min(piece.size - in.done, arriving_left_);
-      if (!receive(piece.data + in.done, room, &got)) return false;
+    IncomingMessage& in = incoming_[arriving_left_ > 0 ? arriving_ >> kPriorityShift : 0];
+    if (arriving_left_ >= kDirect && in.got == sizeof(Header) && in.segments[in.segment].size - in.done >= kDirect) {
+      Segment& segment = in.segments[in.segment];
+      const size_t room = std::min(segment.size - in.done, arriving_left_);
+      if (!receive(segment.data + in.done, room, &got)) return false;
       in.done += got;
       arriving_left_ -= got;
       count_received(in, got);
-      finish_pieces(in);
+      finish_segments(in);
       if (got < room) return true;
     } else {
       if (!receive(staging_.data(), staging_.size(), &got)) return false;
@@ -204,50 +204,50 @@ void Connection::feed(const char* data, size_t size) {
 }
 
 size_t Connection::feed_message(uint32_t priority, const char* data, size_t size) {
-  Incoming& in = incoming_[priority];
+  IncomingMessage& in = incoming_[priority];
   if (in.got < sizeof(Header)) {
     const size_t part = std::min(size, sizeof(Header) - in.got);
     std::memcpy(reinterpret_cast<char*>(&in.header) + in.got, data, part);
     in.got += part;
     in.uncounted += part;
     if (in.got == sizeof(Header)) {
-      in.pieces[0] = in.pieces[1] = Piece();
-      in.piece = 0;
+      in.segments[0] = in.segments[1] = Segment();
+      in.segment = 0;
       in.done = 0;
       if (priority_of(in.header.kind) != priority) {
         throw std::runtime_error("a message in a stream that is not its own");
       }
-      inbox_.begin(in.header, in.pieces);
+      sink_.begin(in.header, in.segments);
       count_received(in, 0);
-      finish_pieces(in);
+      finish_segments(in);
     }
     return part;
   }
-  Piece& piece = in.pieces[in.piece];
-  const size_t part = std::min(size, piece.size - in.done);
-  std::memcpy(piece.data + in.done, data, part);
+  Segment& segment = in.segments[in.segment];
+  const size_t part = std::min(size, segment.size - in.done);
+  std::memcpy(segment.data + in.done, data, part);
   in.done += part;
   count_received(in, part);
-  finish_pieces(in);
+  finish_segments(in);
   return part;
 }
 
-void Connection::count_received(Incoming& in, size_t size) {
+void Connection::count_received(IncomingMessage& in, size_t size) {
   in.uncounted += size;
   if (in.got < sizeof(Header)) return;
   Traffic::add(traffic_.received[static_cast<int>(in.header.kind)], in.uncounted);
   in.uncounted = 0;
 }
 
-void Connection::finish_pieces(Incoming& in) {
-  while (in.piece < 2 && in.done == in.pieces[in.piece].size) {
-    ++in.piece;
+void Connection::finish_segments(IncomingMessage& in) {
+  while (in.segment < 2 && in.done == in.segments[in.segment].size) {
+    ++in.segment;
     in.done = 0;
   }
-  if (in.piece == 2) {
+  if (in.segment == 2) {
     in.got = 0;
-    in.piece = 0;
-    inbox_.end(in.header);
+    in.segment = 0;
+    sink_.end(in.header);
   }
 }
 

@@ -4,7 +4,7 @@
 // does not stand in the way of a more urgent one, and the kernel is given little more than it can send at once.
 //
 // This is all that agents know of a network: whatever else is to carry messages, RDMA say, has to offer `send`, `write`
-// and `read`, and to place what comes where its inbox says.
+// and `read`, and to place what comes where its sink says.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class Message : uint8_t {
   kRows = 3,
   /// The other agent ends in order.
   kBye = 4,
-  /// What a host gives of a piece of a dense sum, and the result.
+  /// What a host gives of a segment of a dense sum, and the result.
   kContribution = 5,
   kResult = 6,
   /// Bytes of a ring between two workers, and how many of them were taken.
@@ -67,28 +67,28 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32, "headers have no gaps");
 
-struct Piece {
+struct Segment {
   char* data = nullptr;
   size_t size = 0;
 };
 
-/// A message to be sent: header and two pieces, in `buffers` or in memory that stays until `sent` is called.
-struct Outgoing {
+/// A message to be sent: header and two segments, in `buffers` or in memory that stays until `sent` is called.
+struct OutgoingMessage {
   Header header;
-  Piece pieces[2];
+  Segment segments[2];
   Buffer buffers[2];
   std::function<void()> sent;
   size_t done = 0;
 
-  size_t size() const { return sizeof(Header) + pieces[0].size + pieces[1].size; }
+  size_t size() const { return sizeof(Header) + segments[0].size + segments[1].size; }
 };
 
 /// Where messages go.
-class Inbox {
+class MessageSink {
  public:
-  virtual ~Inbox() = default;
-  /// A message begins: where its two pieces go.  Throws std::runtime_error if it is none that may come.
-  virtual void begin(const Header& header, Piece pieces[2]) = 0;
+  virtual ~MessageSink() = default;
+  /// A message begins: where its two segments go.  Throws std::runtime_error if it is none that may come.
+  virtual void begin(const Header& header, Segment segments[2]) = 0;
   /// It is there.
   virtual void end(const Header& header) = 0;
 };
@@ -96,13 +96,13 @@ class Inbox {
 class Connection {
  public:
   /// Takes over a connected stream socket, whose other end is known to be of this job; counts in `traffic`.
-  Connection(int socket, Inbox& inbox, Traffic& traffic);
+  Connection(int socket, MessageSink& sink, Traffic& traffic);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   int descriptor() const { return socket_; }
-  void send(std::unique_ptr<Outgoing> message);
+  void send(std::unique_ptr<OutgoingMessage> message);
   /// Send as much as there is room for; returns whether something is left.  Nothing is, once the connection is lost.
   bool write();
   /// Bytes of messages that are yet to be sent.
@@ -113,35 +113,35 @@ class Connection {
   const std::string& cause() const { return cause_; }
 
  private:
-  struct Incoming {
+  struct IncomingMessage {
     Header header;
     size_t got = 0;  // of the header
     size_t uncounted = 0;  // bytes of which only the header will tell what they are
-    Piece pieces[2];
-    int piece = 0;
-    size_t done = 0;  // of the piece
+    Segment segments[2];
+    int segment = 0;
+    size_t done = 0;  // of the segment
   };
 
   bool begin_fragment();
   bool receive(char* to, size_t room, size_t* got);
   void feed(const char* data, size_t size);
   size_t feed_message(uint32_t priority, const char* data, size_t size);
-  void count_received(Incoming& in, size_t size);
-  void finish_pieces(Incoming& in);
+  void count_received(IncomingMessage& in, size_t size);
+  void finish_segments(IncomingMessage& in);
   void lose(const std::string& cause);
 
   int socket_;
-  Inbox& inbox_;
+  MessageSink& sink_;
   Traffic& traffic_;
   std::string cause_;
 
-  std::deque<std::unique_ptr<Outgoing>> queues_[kPriorities];
+  std::deque<std::unique_ptr<OutgoingMessage>> queues_[kPriorities];
   size_t queued_[kPriorities] = {};
   size_t answers_ = 0;          // kRows in the queues
   uint32_t fragment_ = 0;       // as sent: priority and size
   size_t fragment_header_left_ = 0, fragment_left_ = 0;
 
-  Incoming incoming_[kPriorities];
+  IncomingMessage incoming_[kPriorities];
   uint32_t arriving_ = 0;
   size_t arriving_header_got_ = 0, arriving_left_ = 0;
   Buffer staging_;

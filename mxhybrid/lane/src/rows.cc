@@ -60,13 +60,13 @@ int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t*
   return found;
 }
 
-void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* places,
+void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* local_ids,
            uint32_t* order) {
   const uint32_t parts = shape.partitions();
   if (parts == 1) {
     bounds[0] = 0;
     bounds[1] = count;
-    for (uint32_t i = 0; i < count; ++i) places[i] = static_cast<int32_t>(ids[i]);
+    for (uint32_t i = 0; i < count; ++i) local_ids[i] = static_cast<int32_t>(ids[i]);
     if (order != nullptr) {
       for (uint32_t i = 0; i < count; ++i) order[i] = i;
     }
@@ -84,7 +84,7 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
     const uint32_t part =
         small ? static_cast<uint32_t>(ids[i]) % parts : static_cast<uint32_t>(ids[i] % parts);
     const uint32_t at = next[part]++;
-    places[at] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
+    local_ids[at] = static_cast<int32_t>(small ? static_cast<uint32_t>(ids[i]) / parts : ids[i] / parts);
     order[at] = i;
   }
 }
@@ -98,19 +98,19 @@ void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count) {
                            " rows are not sorted, not unique or out of range: sum repeated rows and sort them first");
 }
 
-bool well_formed(const int32_t* places, uint32_t count, uint64_t rows) {
+bool well_formed(const int32_t* local_ids, uint32_t count, uint64_t rows) {
   int64_t last = -1;
   for (uint32_t i = 0; i < count; ++i) {
-    if (places[i] <= last) return false;
-    last = places[i];
+    if (local_ids[i] <= last) return false;
+    last = local_ids[i];
   }
   return last < static_cast<int64_t>(rows);
 }
 
-void gather(const char* from, const int32_t* places, uint32_t count, size_t row_bytes, char* to) {
+void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to) {
   for (uint32_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(from + places[i + kAhead] * row_bytes);
-    std::memcpy(to + i * row_bytes, from + places[i] * row_bytes, row_bytes);
+    if (i + kAhead < count) __builtin_prefetch(from + local_ids[i + kAhead] * row_bytes);
+    std::memcpy(to + i * row_bytes, from + local_ids[i] * row_bytes, row_bytes);
   }
 }
 

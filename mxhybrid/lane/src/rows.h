@@ -1,4 +1,4 @@
-// Rows by place: lists of them, sorted and without repetition, and their sums.
+// Rows by local_id: lists of them, sorted and without repetition, and their sums.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace lane {
 
-/// Rows of one partition; places are sorted and unique.
-struct List {
-  const int32_t* places;
+/// Rows of one partition; local_ids are sorted and unique.
+struct RowList {
+  const int32_t* local_ids;
   const char* rows;
   uint32_t count;
 };
@@ -25,20 +25,20 @@ class Merger {
  public:
   Merger(Dtype dtype, size_t width) : add_(adder(dtype)), width_(width), row_bytes_(width * size_of(dtype)) {}
 
-  /// Call `take(place, row)` for each place that any list has, in order of place.
+  /// Call `take(local_id, row)` for each local_id that any list has, in order of local_id.
   template <typename Take>
-  void each(const std::vector<List>& lists, Take take) {
+  void each(const std::vector<RowList>& lists, Take take) {
     if (lists.size() == 1) {
-      const List& list = lists[0];
-      for (uint32_t i = 0; i < list.count; ++i) take(list.places[i], list.rows + i * row_bytes_);
+      const RowList& list = lists[0];
+      for (uint32_t i = 0; i < list.count; ++i) take(list.local_ids[i], list.rows + i * row_bytes_);
       return;
     }
     sum_.resize(row_bytes_);
     begin(lists);
-    for (int32_t place; (place = lowest()) != kEnd;) {
+    for (int32_t local_id; (local_id = lowest()) != kEnd;) {
       const char* found = nullptr;
       for (size_t i = 0; i < lists.size(); ++i) {
-        if (heads_[i] != place) continue;
+        if (heads_[i] != local_id) continue;
         const char* row = lists[i].rows + at_[i] * row_bytes_;
         advance(lists, i);
         if (found == nullptr) {
@@ -51,7 +51,7 @@ class Merger {
         }
         add_(sum_.data(), row, width_);
       }
-      take(place, found);
+      take(local_id, found);
     }
   }
 
@@ -60,19 +60,19 @@ class Merger {
  private:
   static constexpr int32_t kEnd = INT32_MAX;
 
-  void begin(const std::vector<List>& lists) {
+  void begin(const std::vector<RowList>& lists) {
     at_.assign(lists.size(), 0);
     heads_.resize(lists.size());
-    for (size_t i = 0; i < lists.size(); ++i) heads_[i] = lists[i].count ? lists[i].places[0] : kEnd;
+    for (size_t i = 0; i < lists.size(); ++i) heads_[i] = lists[i].count ? lists[i].local_ids[0] : kEnd;
   }
   int32_t lowest() const {
     int32_t found = kEnd;
     for (int32_t head : heads_) found = head < found ? head : found;
     return found;
   }
-  void advance(const std::vector<List>& lists, size_t i) {
+  void advance(const std::vector<RowList>& lists, size_t i) {
     uint32_t next = ++at_[i];
-    heads_[i] = next < lists[i].count ? lists[i].places[next] : kEnd;
+    heads_[i] = next < lists[i].count ? lists[i].local_ids[next] : kEnd;
   }
 
   Add add_;
@@ -86,18 +86,18 @@ class Merger {
 /// after.  Returns their number, or -1 if one is not in [0, rows).
 int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result);
 
-/// Split sorted ids by partition: bounds as in WorkerTableLayout, places, and for each of them which id it was; `order`
-/// may be null with one partition.
-void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* places,
+/// Split sorted ids by partition: bounds as in WorkerTableLayout, local_ids, and for each of them which id it was;
+/// `order` may be null with one partition.
+void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* local_ids,
            uint32_t* order);
 
 /// Throws std::runtime_error unless row ids are sorted, unique and rows of the table: then as many fit into its memory.
 void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count);
 
-/// Whether places are sorted, unique and below `rows`.
-bool well_formed(const int32_t* places, uint32_t count, uint64_t rows);
+/// Whether local_ids are sorted, unique and below `rows`.
+bool well_formed(const int32_t* local_ids, uint32_t count, uint64_t rows);
 
-/// Copy rows `from[places[i]]` to `to[i]`.
-void gather(const char* from, const int32_t* places, uint32_t count, size_t row_bytes, char* to);
+/// Copy rows `from[local_ids[i]]` to `to[i]`.
+void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to);
 
 }  // namespace lane

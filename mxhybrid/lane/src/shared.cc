@@ -12,14 +12,14 @@ namespace lane {
 AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled) {
   Layout layout;
   layout.take(sizeof(AgentTable));
-  uint64_t elsewhere = 0;
+  uint64_t remote_rows = 0;
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    if (handled[part] && shape.owners[part] != agent) elsewhere += shape.rows_of(part);
+    if (handled[part] && shape.owners[part] != agent) remote_rows += shape.rows_of(part);
   }
   layout.page();
-  cache = layout.take(elsewhere * shape.row_bytes());
+  cache = layout.take(remote_rows * shape.row_bytes());
   layout.page();
-  uncached = layout.take(elsewhere * shape.row_bytes());
+  uncached = layout.take(remote_rows * shape.row_bytes());
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     layout.page();
     shards.push_back(layout.take(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));
@@ -30,16 +30,16 @@ AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, cons
 WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   Layout layout;
   layout.take(sizeof(WorkerTable));
-  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), places = shape.rows * sizeof(int32_t);
+  const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), local_ids = shape.rows * sizeof(int32_t);
   push_bounds = layout.take(bounds);
   for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.take(bounds);
   layout.page();
-  push_places = layout.take(places);
+  push_local_ids = layout.take(local_ids);
   push_rows = layout.take(shape.rows * shape.row_bytes());
   for (int i = 0; i < kMaxRowRequests; ++i) {
     layout.page();
-    request_places[i] = layout.take(places);
-    request_slots[i] = layout.take(places);
+    request_local_ids[i] = layout.take(local_ids);
+    request_slots[i] = layout.take(local_ids);
   }
   size = layout.size();
 }

@@ -98,7 +98,7 @@ struct TableShape {
   uint64_t rows_of(uint32_t part) const { return (rows - part + partitions() - 1) / partitions(); }
   size_t row_bytes() const { return width * size_of(dtype); }
   /// Bytes of a row between hosts.
-  size_t travelling_bytes(bool uncached) const { return halves && !uncached ? width * sizeof(uint16_t) : row_bytes(); }
+  size_t wire_row_bytes(bool uncached) const { return halves && !uncached ? width * sizeof(uint16_t) : row_bytes(); }
 };
 
 // ------------------------------------------------------------------------------------------------ an agent's memory
@@ -173,9 +173,9 @@ enum PullFlags : uint32_t {
   kUncached = 2,
 };
 
-/// A pull of a worker.  It writes `version`, `flags`, bounds and places, then adds 1 to `posted`. Agents write slots,
-/// then the rows, then set `completed` to `posted`; from then on until the worker adds 1 to `released`, the rows in
-/// those slots stay.
+/// A pull of a worker.  It writes `version`, `flags`, bounds and local_ids, then adds 1 to `posted`. Agents write
+/// slots, then the rows, then set `completed` to `posted`; from then on until the worker adds 1 to `released`, the rows
+/// in those slots stay.
 struct RowRequest {
   alignas(64) Counter posted;
   Counter released;
@@ -194,11 +194,12 @@ struct WorkerTable {
   RowRequest requests[kMaxRowRequests];
 };
 
-/// Where things are in the memory of a worker for a table.  Rows are in order of partition and, in each, of place:
-/// those of partition p are from bounds[p] to bounds[p + 1], which are uint32; places are int32, rows of the partition.
+/// Where things are in the memory of a worker for a table.  Rows are in order of partition and, in each, of local_id:
+/// those of partition p are from bounds[p] to bounds[p + 1], which are uint32; local_ids are int32, rows of the
+/// partition.
 struct WorkerTableLayout {
-  size_t push_bounds = 0, push_places = 0, push_rows = 0;
-  size_t request_bounds[kMaxRowRequests] = {}, request_places[kMaxRowRequests] = {},
+  size_t push_bounds = 0, push_local_ids = 0, push_rows = 0;
+  size_t request_bounds[kMaxRowRequests] = {}, request_local_ids[kMaxRowRequests] = {},
          request_slots[kMaxRowRequests] = {};
   size_t size = 0;
 

@@ -188,14 +188,14 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   if (table.pushed_last) table.pushed_before = table.pushed_last;
   table.pushed_last = count;
   uint32_t* bounds = table.memory.at<uint32_t>(layout.push_bounds);
-  int32_t* places = table.memory.at<int32_t>(layout.push_places);
+  int32_t* local_ids = table.memory.at<int32_t>(layout.push_local_ids);
   char* to = table.memory.at<char>(layout.push_rows);
   if (shape.partitions() == 1) {
-    split(shape, ids, count, bounds, places, nullptr);
+    split(shape, ids, count, bounds, local_ids, nullptr);
     if (count) std::memcpy(to, rows, count * row_bytes);
   } else {
     table.order.resize(count);
-    split(shape, ids, count, bounds, places, table.order.data());
+    split(shape, ids, count, bounds, local_ids, table.order.data());
     for (uint32_t i = 0; i < count; ++i) std::memcpy(to + i * row_bytes, rows + table.order[i] * row_bytes, row_bytes);
   }
   ++table.pushes;
@@ -227,7 +227,7 @@ int Worker::post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t f
   request.flags = flags;
   request.order.resize(count);
   split(table.shape, ids, count, table.memory.at<uint32_t>(table.layout.request_bounds[handle]),
-        table.memory.at<int32_t>(table.layout.request_places[handle]), request.order.data());
+        table.memory.at<int32_t>(table.layout.request_local_ids[handle]), request.order.data());
   shared.version = request.version;
   shared.flags = flags;
   if (!table.pull_agents.empty()) {
@@ -295,7 +295,7 @@ bool Worker::wait_for_deliveries(uint32_t number, int milliseconds) {
 void Worker::write(Table& table, int handle, char* out) {
   PostedRequest& request = table.requests[handle];
   const uint32_t* bounds = table.memory.at<uint32_t>(table.layout.request_bounds[handle]);
-  const int32_t* places = table.memory.at<int32_t>(table.layout.request_places[handle]);
+  const int32_t* local_ids = table.memory.at<int32_t>(table.layout.request_local_ids[handle]);
   const uint32_t* slots = table.memory.at<uint32_t>(table.layout.request_slots[handle]);
   const size_t row_bytes = table.shape.row_bytes();
   const bool rounded = table.shape.halves && !(request.flags & kUncached);
@@ -309,10 +309,10 @@ void Worker::write(Table& table, int handle, char* out) {
                                                                         : table.cache[agent]);
     for (uint32_t i = first; i < last; ++i) {
       if (i + kAhead < last) {
-        const size_t ahead = here ? static_cast<uint32_t>(places[i + kAhead]) : slots[i + kAhead];
+        const size_t ahead = here ? static_cast<uint32_t>(local_ids[i + kAhead]) : slots[i + kAhead];
         __builtin_prefetch(from + ahead * row_bytes);
       }
-      const size_t at = here ? static_cast<uint32_t>(places[i]) : slots[i];
+      const size_t at = here ? static_cast<uint32_t>(local_ids[i]) : slots[i];
       char* to = out + request.order[i] * row_bytes;
       if (here && rounded) {
         // What other hosts get is rounded: all workers are to see the same.

@@ -34,11 +34,11 @@ int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
   return place->memory().descriptor();
 }
 
-void WorkerChannels::link(uint32_t rank, int inbox, int block) {
+void WorkerChannels::link(uint32_t rank, int channel, int block) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
   if (made.linked || !made.in || made.out) throw std::runtime_error("workers are linked twice, or not at all");
-  made.out = std::make_unique<Channel>(Channel::map(inbox));
+  made.out = std::make_unique<Channel>(Channel::map(channel));
   made.block = Memory(block, sizeof(WorkerBlock));
   made.in->memory().close_descriptor();
   made.linked = true;

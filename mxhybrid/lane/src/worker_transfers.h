@@ -32,8 +32,8 @@ class WorkerChannels {
   int open_incoming(uint32_t rank, size_t room);
   /// Make the channel from this worker to one of another host; likewise.
   int open_outgoing(uint32_t rank, size_t room);
-  /// Link with a worker of this host: the memory of its inbox for this worker, and of its WorkerBlock.
-  void link(uint32_t rank, int inbox, int block);
+  /// Link with a worker of this host: the memory of its channel for this worker, and of its WorkerBlock.
+  void link(uint32_t rank, int channel, int block);
   /// Link with a worker of another host, both channels to and from which the agent at that position has mapped.
   void link_by_agent(uint32_t rank, uint32_t agent);
   /// The worker ends, before its transfers may.

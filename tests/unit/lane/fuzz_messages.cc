@@ -108,15 +108,15 @@ class Reader {
 };
 
 /// One of the other hosts: what it hears, and what it has yet to say.
-class Other : public Inbox {
+class Other : public MessageSink {
  public:
   explicit Other(int socket) : socket_(socket), hearing_(dup(socket), *this, heard_) {}
   ~Other() override { gone(); }
 
-  void begin(const Header& header, Piece pieces[2]) override {
+  void begin(const Header& header, Segment segments[2]) override {
     const size_t size = size_of_body(header);
     body_ = Buffer(size);
-    pieces[0] = {body_.data(), size};
+    segments[0] = {body_.data(), size};
   }
   void end(const Header& header) override {
     if (header.kind == Message::kPull) pulls.push_back(header);
@@ -168,7 +168,7 @@ class Hosts {
  public:
   Hosts()
       : agent_(
-            0, membership(), [](uint32_t, uint32_t, const List&) {}, [](const std::string&) {}),
+            0, membership(), [](uint32_t, uint32_t, const RowList&) {}, [](const std::string&) {}),
         worker_(membership(), 0) {
     agent_.add_worker(0, worker_.block().descriptor());
     worker_.add_agent(0, dup(agent_.doorbell()), agent_.block().descriptor());
@@ -189,10 +189,10 @@ class Hosts {
       tables_[table].number = table;
       open_table(tables_[table]);
       for (auto& other : others_) {
-        other->rows.emplace_back(tables_[table].shape.travelling_bytes(false), tables_[table].shape.row_bytes());
+        other->rows.emplace_back(tables_[table].shape.wire_row_bytes(false), tables_[table].shape.row_bytes());
       }
     }
-    const uint64_t counts[] = {5, 24000, 300};  // pieces: one, of this host; one of each host; one of the next host
+    const uint64_t counts[] = {5, 24000, 300};  // chunks: one, of this host; one of each host; one of the next host
     for (uint64_t number = 6; number < 9; ++number) {
       allreduces_.emplace_back();
       allreduces_.back().number = number;
@@ -208,7 +208,7 @@ class Hosts {
       while (!reader.empty()) {
         const uint8_t what = reader.byte();
         step(static_cast<Step>((what >> 1) % kSteps), what & 1, reader);
-        for (int i = 0; i < kTurns; ++i) agent_.turn(0);
+        for (int i = 0; i < kTurns; ++i) agent_.run_once(0);
         for (auto& other : others_) other->hear();
       }
     } catch (const std::exception& error) {
@@ -325,7 +325,7 @@ class Hosts {
     switch (kind) {
       case kAPush:
         header.kind = Message::kPush;
-        values = header.count * table.shape.travelling_bytes(false);
+        values = header.count * table.shape.wire_row_bytes(false);
         break;
       case kAPull:
         header.kind = Message::kPull;
@@ -336,7 +336,7 @@ class Hosts {
         header = other.pulls.front();
         other.pulls.erase(other.pulls.begin());
         header.kind = Message::kRows;
-        values = header.count * tables_[header.table % tables_.size()].shape.travelling_bytes(header.flags & kUncached);
+        values = header.count * tables_[header.table % tables_.size()].shape.wire_row_bytes(header.flags & kUncached);
         break;
       case kABye:
         header.kind = Message::kBye;
@@ -396,9 +396,9 @@ class Hosts {
       const size_t first = data.size() > kLarge ? kLarge / 2 : data.size();
       other.send(data.substr(0, first));
       if (first == data.size()) continue;
-      agent_.turn(0);
+      agent_.run_once(0);
       other.send(data.substr(first));
-      agent_.turn(0);
+      agent_.run_once(0);
     }
   }
 

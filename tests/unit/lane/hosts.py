@@ -109,7 +109,7 @@ class Hosts:
         self.memories = {}
         #: By table and agent: a descriptor of the memory that the agent shares for the table.
         self.agent_memories = {}
-        self._inboxes = {}
+        self._channels = {}
 
     def start(self):
         """Have agents work."""
@@ -229,14 +229,14 @@ class Hosts:
             for other, (their_host, _, _) in enumerate(self.workers):
                 if other == rank:
                     continue
-                inbox = lib.checked(lib.worker_open_incoming(worker, other, room))
+                incoming = lib.checked(lib.worker_open_incoming(worker, other, room))
                 if their_host == host:
-                    self._inboxes[other, rank] = os.dup(inbox)
+                    self._channels[other, rank] = os.dup(incoming)
                     continue
                 agent = self.agents[lib.checked(lib.worker_channel_agent(worker, rank, other))]
-                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, their_host, inbox))
-                outbox = lib.checked(lib.worker_open_outgoing(worker, other, room))
-                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, their_host, outbox))
+                lib.checked(lib.agent_open_channel(agent, local, 0, other, rank, their_host, incoming))
+                outgoing = lib.checked(lib.worker_open_outgoing(worker, other, room))
+                lib.checked(lib.agent_open_channel(agent, local, 1, rank, other, their_host, outgoing))
         for rank, (host, _, worker) in enumerate(self.workers):
             for other, (their_host, _, their_worker) in enumerate(self.workers):
                 if other == rank:
@@ -244,9 +244,9 @@ class Hosts:
                 if their_host != host:
                     lib.checked(lib.worker_link_by_agents(worker, other, lib.worker_channel_agent(worker, rank, other)))
                     continue
-                inbox = self._inboxes.pop((rank, other))
-                lib.checked(lib.worker_link(worker, other, inbox, lib.worker_block(their_worker)))
-                os.close(inbox)
+                incoming = self._channels.pop((rank, other))
+                lib.checked(lib.worker_link(worker, other, incoming, lib.worker_block(their_worker)))
+                os.close(incoming)
 
     def everywhere(self, function):
         """Call a function of every worker's number, each in a thread of its own; the results."""

@@ -35,7 +35,7 @@ struct Job {
     }
     membership.worker_counts = workers_on;
     for (uint32_t number = 0; number < membership.agent_hosts.size(); ++number) {
-      agents.push_back(std::make_unique<Agent>(number, membership, [](uint32_t, uint32_t, const List&) {},
+      agents.push_back(std::make_unique<Agent>(number, membership, [](uint32_t, uint32_t, const RowList&) {},
                                              [](const std::string& why) { check(false, why.c_str()); }));
       for (uint32_t other = 0; other < number; ++other) {
         if (membership.agent_hosts[other] == membership.agent_hosts[number]) continue;
@@ -74,17 +74,17 @@ struct Job {
   /// Channels between all workers.
   void link() {
     constexpr size_t kRingBytes = 1 << 25;
-    std::vector<std::vector<int>> inboxes(workers.size(), std::vector<int>(workers.size(), -1));
+    std::vector<std::vector<int>> channels(workers.size(), std::vector<int>(workers.size(), -1));
     for (uint32_t me = 0; me < workers.size(); ++me) {
       for (uint32_t other = 0; other < workers.size(); ++other) {
         if (other == me) continue;
-        const int inbox = workers[me]->channels()->open_incoming(other, kRingBytes);
+        const int channel = workers[me]->channels()->open_incoming(other, kRingBytes);
         if (hosts[other] == hosts[me]) {
-          inboxes[me][other] = dup(inbox);
+          channels[me][other] = dup(channel);
           continue;
         }
         Agent& agent = *agents[workers[me]->channel_agent(me, other)];
-        agent.open_channel(locals[me], false, other, me, hosts[other], inbox);
+        agent.open_channel(locals[me], false, other, me, hosts[other], channel);
         agent.open_channel(locals[me], true, me, other, hosts[other],
                            workers[me]->channels()->open_outgoing(other, kRingBytes));
       }
@@ -96,8 +96,8 @@ struct Job {
           workers[me]->channels()->link_by_agent(other, workers[me]->position(workers[me]->channel_agent(me, other)));
           continue;
         }
-        workers[me]->channels()->link(other, inboxes[other][me], workers[other]->block().descriptor());
-        close(inboxes[other][me]);
+        workers[me]->channels()->link(other, channels[other][me], workers[other]->block().descriptor());
+        close(channels[other][me]);
       }
     }
   }

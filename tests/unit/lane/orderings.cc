@@ -17,7 +17,7 @@ namespace {
 void serve(Job& job) {
   for (auto& agent : job.agents) {
     add_thread([&agent = *agent] {
-      while (agent.turn(kFallbackMs)) {
+      while (agent.run_once(kFallbackMs)) {
       }
     }, true);
   }

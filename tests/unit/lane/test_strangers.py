@@ -74,9 +74,9 @@ def refused(job, data):
     (fragment(message(PULL, version=1)) * 18, 'too many pulls'),
     (fragment(message(PUSH)) * 5, 'too many pushes'),
     (fragment(message(ROWS, part=1, count=3, number=5)), 'no question'),
-    (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed places'),
-    (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed places'),
-    (fragment(message(PUSH, count=1, body=struct.pack('<iff', -1, 0, 0))), 'malformed places'),
+    (fragment(message(PULL, count=2, body=struct.pack('<ii', 3, 3))), 'malformed local row ids'),
+    (fragment(message(PULL, count=1, body=struct.pack('<i', 10))), 'malformed local row ids'),
+    (fragment(message(PUSH, count=1, body=struct.pack('<iff', -1, 0, 0))), 'malformed local row ids'),
     (fragment(message(TOTAL, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
     (fragment(message(TOTAL, flags=1, count=1, number=99)), 'a result of no sum'),
     (fragment(message(PART, flags=1, part=1, count=50000 - PIECE, number=SUM)), 'another sum'),
@@ -174,8 +174,8 @@ def test_questions_are_answered(job):
     values = np.arange(20, dtype=np.float32).reshape(10, 2)
     ids = np.arange(0, 20, 2)
     # The push of the other host's worker comes from here; what this host's pushes there is read and forgotten.
-    places = struct.pack('<10i', *range(10))
-    job.socket.sendall(fragment(message(PUSH, count=10, body=places + values.tobytes())))
+    local_ids = struct.pack('<10i', *range(10))
+    job.socket.sendall(fragment(message(PUSH, count=10, body=local_ids + values.tobytes())))
     assert job.push(0, 0, ids, values)
     job.socket.sendall(fragment(message(PULL, count=2, version=1, number=8, body=struct.pack('<2i', 3, 7))))
     data = b''

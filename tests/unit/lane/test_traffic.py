@@ -95,9 +95,9 @@ def test_each_kind_has_the_bytes_of_its_messages(job):
     still(job)  # or an answer may share a fragment with a push
     job.pull(0, 0, ids)
     (sent, received), _ = still(job)
-    places, rows = 50 * 4, 50 * 8 * 4
-    assert sent[PUSH] == received[PUSH] == FRAGMENT + HEADER + places + rows
-    assert sent[PULL] == FRAGMENT + HEADER + places and received[ROWS] == FRAGMENT + HEADER + rows
+    local_ids, rows = 50 * 4, 50 * 8 * 4
+    assert sent[PUSH] == received[PUSH] == FRAGMENT + HEADER + local_ids + rows
+    assert sent[PULL] == FRAGMENT + HEADER + local_ids and received[ROWS] == FRAGMENT + HEADER + rows
     assert received[PULL] == sent[ROWS] == 0
     sums = job.allreduce(6, 'float32', 16384)  # two pieces of 32 kB, one of each host
     job.everywhere(lambda worker: sums[worker].run(np.ones(16384)))

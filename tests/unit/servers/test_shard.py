@@ -60,9 +60,9 @@ class OneShard:
         self.shard = Shard(17, 'table', self.agent, 0, 0, ROWS, WIDTH)
         self.optimizer = None
 
-    def update(self, number, part, places, rows):
+    def update(self, number, part, local_ids, rows):
         try:
-            self.shard.update(self.optimizer, make_row_sparse(places.astype(np.int64), rows, (ROWS, WIDTH)))
+            self.shard.update(self.optimizer, make_row_sparse(local_ids.astype(np.int64), rows, (ROWS, WIDTH)))
         except Exception as error:
             self.failures.append(repr(error))
 
