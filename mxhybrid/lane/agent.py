@@ -28,8 +28,6 @@ from .membership import Endpoint, Membership
 
 logger = get_logger(__name__)
 
-#: Names of dtypes, by their numbers in ``src/shared.h``.
-DTYPES = ('float16', 'float32', 'float64')
 #: Rules for pushes by name, with their numbers in ``src/update.h``.
 RULES = {name: number for number, name in enumerate((
     'ignore', 'assign', 'replace', 'assign state', 'callback', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
@@ -54,7 +52,7 @@ _LEFT: List['Agent'] = []
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
     """Parameters of the compiled functions."""
     rows, width, dtype, halves, owners = shape
-    return rows, width, DTYPES.index(dtype), int(halves), len(owners), library.numbers(owners)
+    return rows, width, library.load().dtypes[dtype], int(halves), len(owners), library.numbers(owners)
 
 
 def rule_settings(settings: Mapping[str, float]) -> Any:

@@ -15,8 +15,8 @@ from ..native.engine import handles_of, push_native
 from . import library
 from .worker import Lane
 
-#: Types by their numbers in ``src/shared.h``; gradients have no others.
-DTYPES = ('float16', 'float32', 'float64', 'int32', 'int64')
+#: The types of gradients.
+_DTYPES = ('float16', 'float32', 'float64', 'int32', 'int64')
 _NO_ARRAYS = handles_of([])
 
 
@@ -30,7 +30,7 @@ class AllreduceBuffer:
         self._library = library.load()
         self.number, self.dtype = number, dtype
         #: What the compiled functions know it by.
-        self.pointer = lane.open_allreduce(number, DTYPES.index(dtype.name), count)
+        self.pointer = lane.open_allreduce(number, self._library.dtypes[dtype.name], count)
         self.input = _array(self._library.allreduce_input(self.pointer), count, dtype)
         self.output = _array(self._library.allreduce_output(self.pointer), count, dtype)
         #: Of both, for the engine.
@@ -74,7 +74,7 @@ class LaneAllreduce:
 
     def serves(self, array: Any) -> bool:
         """Whether an array goes this way; depends on what is equal on all workers only."""
-        return (self._serves_gpus or array.context.device_type == 'cpu') and np.dtype(array.dtype).name in DTYPES
+        return (self._serves_gpus or array.context.device_type == 'cpu') and np.dtype(array.dtype).name in _DTYPES
 
     def buffer(self, name: str, count: int, dtype: Any) -> AllreduceBuffer:
         """The place of a sum; made at the first call, which waits for a process of this host (on all workers)."""

@@ -11,7 +11,7 @@ from ..native.engine import address_of, function_address, handles_of, operator_h
 from ..native.forks import gate
 from . import library
 from .agent import RULES, rule_settings
-from .allreduce import DTYPES, AllreduceBuffer
+from .allreduce import AllreduceBuffer
 
 
 class GradientBucket:
@@ -26,8 +26,8 @@ class GradientBucket:
         self._gradients = handles_of(self.gradients)
         self._output = handles_of([buffer.output])
         self._handle = self._library.checked(self._library.bucket_new(
-            buffer.pointer, DTYPES.index(dtype.name), int(dtype != buffer.dtype), function_address('MXNDArrayGetData'),
-            function_address('MXNDArrayFree'), count,
+            buffer.pointer, self._library.dtypes[dtype.name], int(dtype != buffer.dtype),
+            function_address('MXNDArrayGetData'), function_address('MXNDArrayFree'), count,
             (ctypes.c_void_p * count)(*[own_handle(array) for array in self.gradients]),
             (ctypes.c_uint64 * count)(*[array.size for array in self.gradients])))
         weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False

@@ -4,8 +4,9 @@
 """
 import ctypes
 import functools
+import itertools
 import os
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 from ..base.compiled import compiled_files
 from ..base.errors import JobError
@@ -28,6 +29,7 @@ _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 #: Result and parameters by name, without ``lane_``.
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
+    'dtype_name': (ctypes.c_char_p, [_U32]),
     'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Callback, Failed]),
     'agent_doorbell': (_INT, [_POINTER]),
     'agent_block': (_INT, [_POINTER]),
@@ -124,6 +126,8 @@ class Library:
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
             setattr(self, name, function)
+        #: Numbers of the types of elements by NumPy's names, see ``src/dtype.h``.
+        self.dtypes: Dict[str, int] = {name: number for number, name in enumerate(_names(self.dtype_name))}
 
     error: Callable[..., bytes]
 
@@ -135,6 +139,12 @@ class Library:
         if result is None or result == -1:
             raise JobError('the lane failed: %s' % self.error().decode())
         return result
+
+
+def _names(name_of: Callable[[int], Any]) -> List[str]:
+    """Return the names that a function of the library gives by number, up to the first number without one."""
+    names = itertools.takewhile(lambda name: name is not None, map(name_of, itertools.count()))
+    return [name.decode() for name in names]
 
 
 def numbers(values: Sequence[int]) -> Any:

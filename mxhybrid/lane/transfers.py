@@ -14,9 +14,6 @@ from ..native.engine import handles_of, push_native
 from . import library
 from .worker import Lane
 
-#: Numbers of ``Element`` in ``src/box.h`` by kind and size; integers are the same with and without a sign.
-_FLOATS, _INTEGERS = {2: 0, 4: 1, 8: 2}, {1: 3, 2: 4, 4: 5, 8: 6}
-
 _NO_ARRAYS = handles_of([])
 _VALUE = np.dtype(np.uint64)
 
@@ -114,13 +111,15 @@ class PersistentTransfer:
                  target: Optional[Tuple[int, ...]], adds: bool):
         self._library = library.load()
         self._dtype = np.dtype(dtype)
-        element = (_FLOATS if self._dtype.kind == 'f' else _INTEGERS).get(self._dtype.itemsize)
-        if element is None or self._dtype.kind not in 'fiub':
+        # Unsigned integers and booleans are added as signed integers of their size.
+        name = self._dtype.name if self._dtype.kind == 'f' else 'int%d' % (8 * self._dtype.itemsize)
+        if name not in self._library.dtypes or self._dtype.kind not in 'fiub':
             raise JobError('arrays of type %s cannot be moved between workers' % self._dtype)
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
         #: What the compiled functions know it by.
-        self.pointer = self._library.checked(self._library.transfer_new(worker, rank, tag, element, int(adds), size))
+        self.pointer = self._library.checked(self._library.transfer_new(
+            worker, rank, tag, self._library.dtypes[name], int(adds), size))
         weakref.finalize(self, self._library.transfer_close, self.pointer).atexit = False
 
     def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:

@@ -1,6 +1,7 @@
 #include "add.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "half.h"
@@ -12,20 +13,43 @@ namespace {
 constexpr size_t kBlock = 2048;
 
 template <typename T>
+void add(char* to, const char* from, size_t bytes) {
+  T* result = reinterpret_cast<T*>(to);
+  const T* values = reinterpret_cast<const T*>(from);
+  // Integers smaller than int are added as int, and cut.
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(result[i] + values[i]);
+}
+
+template <typename T>
+void add_to_zero(char* to, const char* from, size_t bytes) {
+  T* result = reinterpret_cast<T*>(to);
+  const T* values = reinterpret_cast<const T*>(from);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(T(0) + values[i]);
+}
+
+void add_float16(char* to, const char* from, size_t bytes) {
+  add_halves(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(from), bytes / sizeof(uint16_t));
+}
+
+void add_float16_to_zero(char* to, const char* from, size_t bytes) {
+  std::memset(to, 0, bytes);
+  add_float16(to, from, bytes);
+}
+
+template <typename T>
 void add_blocks(const std::vector<const char*>& sources, size_t count, char* result) {
   T total[kBlock];
   for (size_t start = 0; start < count; start += kBlock) {
     const size_t size = std::min(kBlock, count - start);
     std::memcpy(total, sources[0] + start * sizeof(T), size * sizeof(T));
     for (size_t which = 1; which < sources.size(); ++which) {
-      const T* source = reinterpret_cast<const T*>(sources[which]) + start;
-      for (size_t i = 0; i < size; ++i) total[i] += source[i];
+      add<T>(reinterpret_cast<char*>(total), sources[which] + start * sizeof(T), size * sizeof(T));
     }
     std::memcpy(result + start * sizeof(T), total, size * sizeof(T));
   }
 }
 
-void add_halves(const std::vector<const char*>& sources, size_t count, char* result) {
+void add_float16_blocks(const std::vector<const char*>& sources, size_t count, char* result) {
   float total[kBlock], wide[kBlock];
   for (size_t start = 0; start < count; start += kBlock) {
     const size_t size = std::min(kBlock, count - start);
@@ -40,22 +64,61 @@ void add_halves(const std::vector<const char*>& sources, size_t count, char* res
 
 }  // namespace
 
-void add(Dtype dtype, const std::vector<const char*>& sources, size_t count, char* result) {
+void copy_elements(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+// Integers are added without their signs, so that what does not fit wraps around.
+
+Apply adder(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_float16;
+    case Dtype::kFloat32:
+      return add<float>;
+    case Dtype::kFloat64:
+      return add<double>;
+    case Dtype::kInt8:
+      return add<uint8_t>;
+    case Dtype::kInt16:
+      return add<uint16_t>;
+    case Dtype::kInt32:
+      return add<uint32_t>;
+    default:
+      return add<uint64_t>;
+  }
+}
+
+Apply zero_adder(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+      return add_float16_to_zero;
+    case Dtype::kFloat32:
+      return add_to_zero<float>;
+    case Dtype::kFloat64:
+      return add_to_zero<double>;
+    default:
+      return copy_elements;
+  }
+}
+
+void add_arrays(Dtype dtype, const std::vector<const char*>& sources, size_t count, char* result) {
   if (sources.size() == 1) {
     if (sources[0] != result) std::memcpy(result, sources[0], count * size_of(dtype));
     return;
   }
   switch (dtype) {
     case Dtype::kFloat16:
-      return add_halves(sources, count, result);
+      return add_float16_blocks(sources, count, result);
     case Dtype::kFloat32:
       return add_blocks<float>(sources, count, result);
     case Dtype::kFloat64:
       return add_blocks<double>(sources, count, result);
-    // Without signs, so that what does not fit wraps around.
+    case Dtype::kInt8:
+      return add_blocks<uint8_t>(sources, count, result);
+    case Dtype::kInt16:
+      return add_blocks<uint16_t>(sources, count, result);
     case Dtype::kInt32:
       return add_blocks<uint32_t>(sources, count, result);
-    case Dtype::kInt64:
+    default:
       return add_blocks<uint64_t>(sources, count, result);
   }
 }

@@ -185,7 +185,7 @@ void AgentAllreduce::start(Operation& operation) {
     const uint32_t owner = this->owner(operation, chunk);
     // What one worker gave stays as it is until the result is there, so it can be sent from its place.
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
-    if (copied) add(operation.dtype, sources, operation.size(chunk), result);
+    if (copied) add_arrays(operation.dtype, sources, operation.size(chunk), result);
     if (hosts_.size() == 1) {
       --operation.waiting;
     } else if (owner == host_) {
@@ -213,7 +213,7 @@ void AgentAllreduce::finish_chunk(Operation& operation, uint32_t chunk) {
       sources.push_back(owned.contributions[place].data());
     }
   }
-  add(operation.dtype, sources, operation.size(chunk), result);
+  add_arrays(operation.dtype, sources, operation.size(chunk), result);
   operation.owned.erase(chunk);
   for (uint32_t host : hosts_) {
     if (host != host_) send(operation, chunk, Message::kResult, result, operation.memory, host);

@@ -122,6 +122,11 @@ int lane_version() { return 10; }
 
 const char* lane_error() { return error.c_str(); }
 
+/// The name of a type of elements by number, as NumPy has it; null behind the last one.
+const char* lane_dtype_name(uint32_t number) {
+  return number < lane::kDtypes ? lane::kDtypeNames[number] : nullptr;
+}
+
 // ------------------------------------------------------------------------------------------------------------ agents
 
 using CallbackFunction = void (*)(uint32_t table, uint32_t part, uint32_t count, const int32_t* local_ids,
@@ -391,18 +396,18 @@ int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   }, -1);
 }
 /// A share of a new transfer, to be described by the functions below and then opened.
-void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t element, int adds, uint64_t target_bytes) {
+void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t dtype, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
-    if (element >= lane::kElements) throw std::runtime_error("elements of no known type");
+    if (dtype >= lane::kDtypes) throw std::runtime_error("elements of no known type");
     return new std::shared_ptr<PersistentTransfer>(
         std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
-                                             static_cast<lane::Element>(element), adds != 0, target_bytes));
+                                             static_cast<lane::Dtype>(dtype), adds != 0, target_bytes));
   }, nullptr);
 }
 int lane_transfer_send(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                    const uint64_t* strides) {
   return guarded([&] {
-    transfer_of(share).send(rank, Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).send(rank, Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
                                   side_of(dimensions, offset, strides)));
     return 0;
   }, -1);
@@ -410,7 +415,7 @@ int lane_transfer_send(void* share, uint32_t rank, uint32_t dimensions, const ui
 int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                       const uint64_t* strides) {
   return guarded([&] {
-    transfer_of(share).receive(rank, Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).receive(rank, Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
                                      side_of(dimensions, offset, strides)));
     return 0;
   }, -1);
@@ -418,7 +423,7 @@ int lane_transfer_receive(void* share, uint32_t rank, uint32_t dimensions, const
 int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t from,
                              const uint64_t* from_strides, uint64_t to, const uint64_t* to_strides) {
   return guarded([&] {
-    transfer_of(share).copy_local(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).copy_local(Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
                             side_of(dimensions, from, from_strides), side_of(dimensions, to, to_strides)));
     return 0;
   }, -1);
@@ -427,7 +432,7 @@ int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* s
 int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                        const uint64_t* strides, uint64_t value) {
   return guarded([&] {
-    transfer_of(share).fill(Box(size_of(transfer_of(share).element()), {shape, shape + dimensions},
+    transfer_of(share).fill(Box(size_of(transfer_of(share).dtype()), {shape, shape + dimensions},
                             side_of(dimensions, offset, strides)), value);
     return 0;
   }, -1);
@@ -460,7 +465,7 @@ void* lane_exchange_operator_new(void* forward, void* backward, int given_dimens
     const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
                                             reinterpret_cast<int (*)(void*)>(free)};
     for (void* share : {forward, backward}) {
-      if (transfer_of(share).element() != lane::Element::kFloat32) throw std::runtime_error("not of type float32");
+      if (transfer_of(share).dtype() != lane::Dtype::kFloat32) throw std::runtime_error("not of type float32");
     }
     return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
                                 *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),

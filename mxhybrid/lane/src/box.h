@@ -1,4 +1,4 @@
-// Boxes of arrays, and what is done with their elements: copied, or added.
+// Boxes of arrays.
 #pragma once
 
 #include <algorithm>
@@ -7,27 +7,6 @@
 #include <vector>
 
 namespace lane {
-
-/// Types of elements; integers are added modulo their size.
-enum class Element : uint32_t {
-  kFloat16 = 0,
-  kFloat32 = 1,
-  kFloat64 = 2,
-  kInt8 = 3,
-  kInt16 = 4,
-  kInt32 = 5,
-  kInt64 = 6
-};
-constexpr uint32_t kElements = 7;
-size_t size_of(Element element);
-
-/// Does something with `bytes`, whole elements, at `from`, and leaves it at `to`.
-using Apply = void (*)(char* to, const char* from, size_t bytes);
-void copy(char* to, const char* from, size_t bytes);
-/// Adds them; each sum is rounded.
-Apply adding(Element element);
-/// Adds them to zeros: as `copy`, but for -0.0, which becomes 0.0.
-Apply adding_to_zero(Element element);
 
 /// Elements that two arrays have in common, in their order.  Offsets and strides are in bytes.
 class Box {

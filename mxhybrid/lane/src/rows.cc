@@ -4,37 +4,13 @@
 #include <stdexcept>
 #include <string>
 
-#include "half.h"
-
 namespace lane {
 namespace {
-
-template <typename T>
-void add(char* sum, const char* row, size_t width) {
-  T* to = reinterpret_cast<T*>(sum);
-  const T* from = reinterpret_cast<const T*>(row);
-  for (size_t i = 0; i < width; ++i) to[i] += from[i];
-}
-
-void add_halves(char* sum, const char* row, size_t width) {
-  lane::add_halves(reinterpret_cast<uint16_t*>(sum), reinterpret_cast<const uint16_t*>(row), width);
-}
 
 /// How many rows ahead memory is asked for.
 constexpr uint32_t kAhead = 6;
 
 }  // namespace
-
-Add adder(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return add_halves;
-    case Dtype::kFloat64:
-      return add<double>;
-    default:
-      return add<float>;
-  }
-}
 
 int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result) {
   bool sorted = true;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "add.h"
 #include "shared.h"
 
 namespace lane {
@@ -16,14 +17,10 @@ struct RowList {
   uint32_t count;
 };
 
-/// Adds one row to another.
-using Add = void (*)(char* sum, const char* row, size_t width);
-Add adder(Dtype dtype);
-
 /// Sums lists row by row, in their order, which makes sums the same however rows are cut into partitions.
 class Merger {
  public:
-  Merger(Dtype dtype, size_t width) : add_(adder(dtype)), width_(width), row_bytes_(width * size_of(dtype)) {}
+  Merger(Dtype dtype, size_t width) : add_(adder(dtype)), row_bytes_(width * size_of(dtype)) {}
 
   /// Call `take(local_id, row)` for each local_id that any list has, in order of local_id.
   template <typename Take>
@@ -49,7 +46,7 @@ class Merger {
           std::copy(found, found + row_bytes_, sum_.data());
           found = sum_.data();
         }
-        add_(sum_.data(), row, width_);
+        add_(sum_.data(), row, row_bytes_);
       }
       take(local_id, found);
     }
@@ -75,8 +72,8 @@ class Merger {
     heads_[i] = next < lists[i].count ? lists[i].local_ids[next] : kEnd;
   }
 
-  Add add_;
-  size_t width_, row_bytes_;
+  const Apply add_;
+  const size_t row_bytes_;
   std::vector<char> sum_;
   std::vector<uint32_t> at_;
   std::vector<int32_t> heads_;

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtype.h"
 #include "memory.h"
 
 namespace lane {
@@ -70,13 +71,6 @@ inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>
 constexpr int kMaxLocalAgents = 16;
 constexpr int kMaxRowRequests = 8;
 
-/// Tables have floats only.
-enum class Dtype : uint32_t { kFloat16 = 0, kFloat32 = 1, kFloat64 = 2, kInt32 = 3, kInt64 = 4 };
-
-inline size_t size_of(Dtype dtype) {
-  return dtype == Dtype::kFloat16 ? 2 : dtype == Dtype::kFloat32 || dtype == Dtype::kInt32 ? 4 : 8;
-}
-
 /// The shape of a table, and who holds and who handles its partitions.
 ///
 /// Row r is row r / P of partition r % P.  Of a host's agents, exactly one *handles* each partition: its owner, if that
@@ -88,6 +82,7 @@ inline size_t size_of(Dtype dtype) {
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;
+  /// A float.
   Dtype dtype = Dtype::kFloat32;
   /// Whether rows, of float32, travel between hosts as float16.
   bool halves = false;

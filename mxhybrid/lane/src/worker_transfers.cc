@@ -228,11 +228,11 @@ bool PersistentTransfer::transfer_some() {
     prepared_ = progressed = true;
   }
   if (!adds_) {
-    for (auto& [rank, from] : receives_) progressed = read_ring(from, copy) || progressed;
+    for (auto& [rank, from] : receives_) progressed = read_ring(from, copy_elements) || progressed;
     return progressed;
   }
   for (; partials_added_ < partials_.size(); ++partials_added_) {
-    const Apply apply = partials_added_ == 0 && first_covers_ ? adding_to_zero(element_) : adding(element_);
+    const Apply apply = partials_added_ == 0 && first_covers_ ? zero_adder(dtype_) : adder(dtype_);
     PeerStream* from = partials_[partials_added_];
     if (from == nullptr) {
       apply_local(apply);
@@ -251,13 +251,13 @@ void PersistentTransfer::prepare() {
     if (!first_covers_ && target_bytes_) std::memset(run_.target, 0, target_bytes_);
     return;
   }
-  const size_t size = size_of(element_);
+  const size_t size = size_of(dtype_);
   for (const Fill& fill : fills_) {
     fill.at.each(0, fill.at.bytes(), [&](size_t to, size_t, size_t bytes) {
       for (size_t i = 0; i < bytes; i += size) std::memcpy(run_.target + to + i, &fill.value, size);
     });
   }
-  apply_local(copy);
+  apply_local(copy_elements);
 }
 
 void PersistentTransfer::apply_local(Apply apply) {
@@ -297,7 +297,7 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   const uint32_t used = written - ring.consumed.load();
   if (used > capacity) throw std::runtime_error("more was consumed than was given");
   size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kChunk});
-  size -= size % size_of(element_);
+  size -= size % size_of(dtype_);
   if (size == 0) return false;
   each(to, size, written, capacity, [&](size_t offset, size_t at, size_t bytes) {
     std::memcpy(to.data + at, run_.source + offset, bytes);
@@ -321,7 +321,7 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   const uint32_t there = ring.written.load() - consumed;
   if (there > capacity) throw std::runtime_error("more was given than there is room for");
   size_t size = std::min({from.padded - from.done, static_cast<size_t>(there), kChunk});
-  size -= size % size_of(element_);
+  size -= size % size_of(dtype_);
   if (size == 0) return false;
   each(from, size, consumed, capacity, [&](size_t offset, size_t at, size_t bytes) {
     apply(run_.target + offset, from.data + at, bytes);

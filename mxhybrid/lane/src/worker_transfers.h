@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "add.h"
 #include "box.h"
 #include "channel.h"
 #include "completion_thread.h"
@@ -67,19 +68,19 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   /// Under a tag that no other transfer has or had, whose ring the reader would find; the target has so many bytes.
   /// With `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes
   /// once.
-  PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Element element, bool adds,
+  PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Dtype dtype, bool adds,
                      size_t target_bytes)
       : channels_(std::move(all)),
         rank_(rank),
         tag_(tag),
-        element_(element),
+        dtype_(dtype),
         adds_(adds),
         target_bytes_(target_bytes) {}
   ~PersistentTransfer();
   PersistentTransfer(const PersistentTransfer&) = delete;
   PersistentTransfer& operator=(const PersistentTransfer&) = delete;
 
-  Element element() const { return element_; }
+  Dtype dtype() const { return dtype_; }
   /// Describe it.  Several pieces between two workers travel in the order in which they were described, on both sides.
   void send(uint32_t rank, const Box& from) { sends_[rank].add(from); }
   void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
@@ -144,7 +145,7 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   const std::shared_ptr<WorkerChannels> channels_;
   const uint32_t rank_;
   const uint64_t tag_;
-  const Element element_;
+  const Dtype dtype_;
   const bool adds_;
   const size_t target_bytes_;
   std::map<uint32_t, PeerStream> sends_, receives_;  // by rank

@@ -11,13 +11,13 @@ import numpy as np
 from mxhybrid.lane import library
 
 IGNORE, ASSIGN, REPLACE, ASSIGN_STATE, CALLBACK, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
-DTYPES = [np.dtype(name) for name in ('float16', 'float32', 'float64')]
-SUM_DTYPES = DTYPES + [np.dtype('int32'), np.dtype('int64')]
 SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
 
 lib = library.load()
+#: The types of arrays that can be summed.
+SUM_DTYPES = [np.dtype(name) for name in lib.dtypes]
 
 
 def pointer(array):
@@ -129,7 +129,7 @@ class Hosts:
 
     def table(self, number, rows, width, owners, dtype=np.float32, halves=False):
         """A new table, of zeros."""
-        shape = (number, rows, width, DTYPES.index(np.dtype(dtype)), halves, len(owners), library.numbers(owners))
+        shape = (number, rows, width, lib.dtypes[np.dtype(dtype).name], halves, len(owners), library.numbers(owners))
         self.tables[number] = (rows, width, np.dtype(dtype), owners)
         for agent in self.agents:
             lib.checked(lib.agent_add_table(agent, *shape))
@@ -203,7 +203,7 @@ class Hosts:
         """A new dense sum; what each worker knows it by."""
         opened = []
         for _, local, worker in self.workers:
-            shape = SUM_DTYPES.index(np.dtype(dtype)), count
+            shape = lib.dtypes[np.dtype(dtype).name], count
             mine = lib.checked(lib.worker_open_allreduce(worker, number, *shape))
             agent = self.agents[lib.checked(lib.worker_allreduce_agent(worker, number))]
             theirs = lib.checked(lib.agent_open_allreduce(agent, number, local, *shape, mine))

@@ -126,7 +126,7 @@ void transfer_arrays(Job& job) {
       const Box all(sizeof(float), {kElements}, {0, {sizeof(float)}});
       std::vector<float> arrays[kUses];
       for (uint64_t tag = 0; tag < 2; ++tag) {
-        const auto transfer = std::make_shared<PersistentTransfer>(worker.channels(), me, tag, Element::kFloat32, false,
+        const auto transfer = std::make_shared<PersistentTransfer>(worker.channels(), me, tag, Dtype::kFloat32, false,
                                                  me * kElements * sizeof(float));
         me == 0 ? transfer->send(1, all) : transfer->receive(0, all);
         transfer->open();

@@ -73,7 +73,7 @@ void transfer_arrays(Job& job, uint32_t me, const std::vector<uint32_t>& sizes, 
     const uint64_t half = sizes[which] / 2;
     const Box first(sizeof(float), {half}, {0, {2 * sizeof(float)}}), all(sizeof(float), {2 * half},
                                                                           {0, {sizeof(float)}});
-    transfers.push_back(std::make_shared<PersistentTransfer>(job.workers[me]->channels(), me, which, Element::kFloat32,
+    transfers.push_back(std::make_shared<PersistentTransfer>(job.workers[me]->channels(), me, which, Dtype::kFloat32,
                                                              which % 2 == 0, 2 * half * sizeof(float)));
     PersistentTransfer& transfer = *transfers.back();
     for (uint32_t other = 0; other < count; ++other) {

@@ -5,7 +5,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxhybrid.lane.allreduce import DTYPES, AllreduceBuffer
+from mxhybrid.lane import library
+from mxhybrid.lane.allreduce import AllreduceBuffer
 from mxhybrid.lane.gradient_bucket import Copies, GradientBucket, UpdateTargets
 from mxhybrid.native.dense_rules import begin_update
 from mxhybrid.native.optimizer_state import state_arrays
@@ -25,7 +26,7 @@ class OneHost:
         self._job = job
 
     def open_allreduce(self, number, dtype, count):
-        return self._job.allreduce(number, DTYPES[dtype], count)[0].pointer
+        return self._job.allreduce(number, list(library.load().dtypes)[dtype], count)[0].pointer
 
 
 @pytest.fixture
