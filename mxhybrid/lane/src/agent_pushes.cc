@@ -151,18 +151,18 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
   const size_t row_bytes = table.shape.row_bytes();
   uint32_t touched = 0;
   switch (rule.kind) {
-    case Kind::kIgnore:
+    case RuleKind::kIgnore:
       return touched;
-    case Kind::kReplace:
+    case RuleKind::kReplace:
       std::memset(part.shard, 0, table.shape.rows_of(number) * row_bytes);
       [[fallthrough]];
-    case Kind::kAssign:
+    case RuleKind::kAssign:
       table.merger.each(lists, [&](int32_t local_id, const char* row) {
         std::memcpy(part.shard + local_id * row_bytes, row, row_bytes);
         ++touched;
       });
       return touched;
-    case Kind::kAssignState: {
+    case RuleKind::kAssignState: {
       char* state = rule.slot < 2 ? part.state[rule.slot] : nullptr;
       if (state == nullptr) throw std::runtime_error("state is assigned that no optimizer has");
       const size_t size = part.state_bytes[rule.slot];
@@ -172,7 +172,7 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       });
       return touched;
     }
-    case Kind::kCallback: {
+    case RuleKind::kCallback: {
       uint32_t most = 0;
       for (const RowList& list : lists) most += list.count;
       Buffer local_ids(most * sizeof(int32_t)), rows(most * row_bytes);
@@ -186,9 +186,9 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
     default:
       break;
   }
-  const Update update = kernel(rule.kind, table.shape.dtype);
+  const UpdateKernel update = kernel(rule.kind, table.shape.dtype);
   if (update == nullptr) throw std::runtime_error("no kernel for this rule and dtype");
-  const Settings settings(rule, ++part.updates);
+  const UpdateSettings settings(rule, ++part.updates);
   table.merger.each(lists, [&](int32_t local_id, const char* row) {
     char* weight = part.shard + local_id * row_bytes;
     ++touched;

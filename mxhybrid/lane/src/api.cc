@@ -69,7 +69,7 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
 
 Rule rule_of(uint32_t kind, const double* settings) {
   Rule rule;
-  rule.kind = static_cast<lane::Kind>(kind);
+  rule.kind = static_cast<lane::RuleKind>(kind);
   double* fields[] = {&rule.lr,    &rule.wd,    &rule.rescale, &rule.clip,   &rule.momentum,
                       &rule.beta1, &rule.beta2, &rule.epsilon, &rule.lamda1, &rule.beta};
   for (double* field : fields) *field = *settings++;

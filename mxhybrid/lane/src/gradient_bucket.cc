@@ -44,15 +44,15 @@ void GradientBucket::start(const OnComplete& complete) {
 }
 
 void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets) {
-  const Update kernel = lane::kernel(rule.kind, dtype_);
-  Settings settings(rule, 1);
+  const UpdateKernel kernel = lane::kernel(rule.kind, dtype_);
+  UpdateSettings settings(rule, 1);
   const size_t size = size_of(dtype_);
   float wide[kBlock];
   for (size_t i = 0; i < items_.size(); ++i) {
     const Item& item = items_[i];
     const Target& target = targets[i];
     // MXNet updates weights one by one with adam, and several at once with the others.
-    const bool alone = rule.kind == Kind::kDenseAdam;
+    const bool alone = rule.kind == RuleKind::kDenseAdam;
     settings.lr = alone ? attribute(target.lr) : list_attribute(target.lr);
     settings.wd = alone ? attribute(target.wd) : list_attribute(target.wd);
     const size_t step = halves_ ? kBlock : item.count;

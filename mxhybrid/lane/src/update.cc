@@ -28,7 +28,7 @@ struct Arrays {
 };
 
 template <typename T>
-void sgd(const Settings& set, const RowUpdate& row) {
+void sgd(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   if (clip >= 0) {
@@ -39,7 +39,7 @@ void sgd(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void momentum(const Settings& set, const RowUpdate& row) {
+void momentum(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip, momentum = set.momentum;
   const T rate = lr * wd;
@@ -54,7 +54,7 @@ void momentum(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void adam(const Settings& set, const RowUpdate& row) {
+void adam(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T beta1 = set.beta1, beta2 = set.beta2, epsilon = set.epsilon;
@@ -74,7 +74,7 @@ void adam(const Settings& set, const RowUpdate& row) {
 
 /// As sgd, as ``multi_sgd_update`` writes it.
 template <typename T>
-void multi_sgd(const Settings& set, const RowUpdate& row) {
+void multi_sgd(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T rate = lr * wd, scale = lr * rescale;
@@ -86,7 +86,7 @@ void multi_sgd(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void dense_adam(const Settings& set, const RowUpdate& row) {
+void dense_adam(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T beta1 = set.beta1, beta2 = set.beta2, epsilon = set.epsilon;
@@ -100,7 +100,7 @@ void dense_adam(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void adagrad(const Settings& set, const RowUpdate& row) {
+void adagrad(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, rescale = set.rescale, clip = set.clip, epsilon = set.epsilon;
   for (size_t j = 0; j < a.n; ++j) {
@@ -113,7 +113,7 @@ void adagrad(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void group_adagrad(const Settings& set, const RowUpdate& row) {
+void group_adagrad(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
   const T lr = set.lr, rescale = set.rescale, clip = set.clip, epsilon = set.epsilon;
   T squares = 0;
@@ -131,7 +131,7 @@ void group_adagrad(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-void ftrl(const Settings& set, const RowUpdate& row) {
+void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);  // z, then n
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T lamda1 = set.lamda1, beta = set.beta;
@@ -147,23 +147,23 @@ void ftrl(const Settings& set, const RowUpdate& row) {
 }
 
 template <typename T>
-Update kernel_for(Kind kind) {
+UpdateKernel kernel_for(RuleKind kind) {
   switch (kind) {
-    case Kind::kSgd:
+    case RuleKind::kSgd:
       return sgd<T>;
-    case Kind::kMomentum:
+    case RuleKind::kMomentum:
       return momentum<T>;
-    case Kind::kAdam:
+    case RuleKind::kAdam:
       return adam<T>;
-    case Kind::kAdagrad:
+    case RuleKind::kAdagrad:
       return adagrad<T>;
-    case Kind::kGroupAdagrad:
+    case RuleKind::kGroupAdagrad:
       return group_adagrad<T>;
-    case Kind::kFtrl:
+    case RuleKind::kFtrl:
       return ftrl<T>;
-    case Kind::kMultiSgd:
+    case RuleKind::kMultiSgd:
       return multi_sgd<T>;
-    case Kind::kDenseAdam:
+    case RuleKind::kDenseAdam:
       return dense_adam<T>;
     default:
       return nullptr;
@@ -172,7 +172,7 @@ Update kernel_for(Kind kind) {
 
 }  // namespace
 
-Settings::Settings(const Rule& rule, uint64_t count)
+UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count)
     : lr(attribute(rule.lr)),
       wd(attribute(rule.wd)),
       rescale(attribute(rule.rescale)),
@@ -183,13 +183,13 @@ Settings::Settings(const Rule& rule, uint64_t count)
       epsilon(attribute(rule.epsilon)),
       lamda1(attribute(rule.lamda1)),
       beta(attribute(rule.beta)) {
-  if (rule.kind == Kind::kAdam) {  // as class Adam of python/mxnet/optimizer/optimizer.py
+  if (rule.kind == RuleKind::kAdam) {  // as class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
     lr = attribute(rule.lr * (std::sqrt(second) / first));
   }
 }
 
-Update kernel(Kind kind, Dtype dtype) {
+UpdateKernel kernel(RuleKind kind, Dtype dtype) {
   return dtype == Dtype::kFloat32 ? kernel_for<float>(kind) : dtype == Dtype::kFloat64 ? kernel_for<double>(kind)
                                                                                        : nullptr;
 }

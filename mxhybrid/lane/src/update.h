@@ -10,7 +10,7 @@
 
 namespace lane {
 
-enum class Kind : uint32_t {
+enum class RuleKind : uint32_t {
   /// Pushes change nothing.
   kIgnore = 0,
   /// Pushed rows overwrite.
@@ -34,18 +34,18 @@ enum class Kind : uint32_t {
 
 /// What is done with pushes to a partition.
 struct Rule {
-  Kind kind = Kind::kIgnore;
+  RuleKind kind = RuleKind::kIgnore;
   uint32_t slot = 0;
   double lr = 0, wd = 0, rescale = 1, clip = -1;  // no clipping below 0
   double momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0, lamda1 = 0, beta = 0;
 };
 
-/// Settings of one update: float32, as the operators of MXNet get them, see attribute.h.
-struct Settings {
+/// UpdateSettings of one update: float32, as the operators of MXNet get them, see attribute.h.
+struct UpdateSettings {
   float lr, wd, rescale, clip, momentum, beta1, beta2, epsilon, lamda1, beta;
 
   /// Those of update number `count`, from 1 on: adam's rate depends on it.
-  Settings(const Rule& rule, uint64_t count);
+  UpdateSettings(const Rule& rule, uint64_t count);
 };
 
 /// One row with its state, and its gradient.
@@ -56,8 +56,8 @@ struct RowUpdate {
   size_t width;
 };
 
-using Update = void (*)(const Settings& settings, const RowUpdate& row);
+using UpdateKernel = void (*)(const UpdateSettings& settings, const RowUpdate& row);
 /// The kernel for a rule; null if the rule is none of an optimizer, or `dtype` is float16.
-Update kernel(Kind kind, Dtype dtype);
+UpdateKernel kernel(RuleKind kind, Dtype dtype);
 
 }  // namespace lane

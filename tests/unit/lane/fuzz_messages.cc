@@ -255,7 +255,7 @@ class Hosts {
     agent_.attach(table.number, 0, worker_.add_table(table.number, table.shape));
     worker_.attach(table.number, 0, agent_.table_descriptor(table.number));
     Rule rule;
-    rule.kind = Kind::kSgd;
+    rule.kind = RuleKind::kSgd;
     for (uint32_t part = 0; part < table.shape.partitions(); ++part) {
       if (table.shape.owners[part] == 0) agent_.set_rule(table.number, part, rule);
     }

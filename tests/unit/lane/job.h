@@ -112,7 +112,7 @@ struct Job {
       }
     }
     Rule rule;
-    rule.kind = Kind::kSgd;
+    rule.kind = RuleKind::kSgd;
     rule.lr = 1;
     rule.rescale = -1;
     for (uint32_t part = 0; part < shape.partitions(); ++part) {
