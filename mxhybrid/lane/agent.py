@@ -28,13 +28,6 @@ from .membership import Endpoint, Membership
 
 logger = get_logger(__name__)
 
-#: Rules for pushes by name, with their numbers in ``src/update.h``.
-RULES = {name: number for number, name in enumerate((
-    'ignore', 'assign', 'replace', 'assign state', 'callback', 'sgd', 'momentum', 'adam', 'adagrad', 'group adagrad',
-    'ftrl', 'multi sgd', 'dense adam'))}
-#: Settings of a rule, in the order of ``struct Rule`` there.
-SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
-
 #: Seconds in which an agent ends: less than workers wait for their servers at exit.
 CLOSE_S = 10.0
 #: What connections of agents are for.
@@ -57,8 +50,8 @@ def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
 
 def rule_settings(settings: Mapping[str, float]) -> Any:
     """Settings of a rule, by name, for the compiled functions."""
-    return (ctypes.c_double * len(SETTINGS))(*[settings.get(name, -1.0 if name == 'clip' else 0.0)
-                                               for name in SETTINGS])
+    names = library.load().rule_settings
+    return (ctypes.c_double * len(names))(*[settings.get(name, -1.0 if name == 'clip' else 0.0) for name in names])
 
 
 class Agent:
@@ -133,8 +126,8 @@ class Agent:
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
         """What pushes to a partition mean from now on."""
-        self._library.checked(self._library.agent_set_rule(self._handle, number, part, RULES[rule], slot,
-                                                          rule_settings(settings)))
+        self._library.checked(self._library.agent_set_rule(
+            self._handle, number, part, self._library.rules[rule], slot, rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
         """Have optimizer state lie in `rows`, contiguous, which the caller keeps."""

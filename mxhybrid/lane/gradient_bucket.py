@@ -10,7 +10,7 @@ from mxnet.base import check_call
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
 from ..native.forks import gate
 from . import library
-from .agent import RULES, rule_settings
+from .agent import rule_settings
 from .allreduce import AllreduceBuffer
 
 
@@ -45,7 +45,8 @@ class GradientBucket:
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
-            self._handle, RULES[rule], rule_settings(settings), count, targets.weights, targets.states, lrs, wds))
+            self._handle, self._library.rules[rule], rule_settings(settings), count, targets.weights, targets.states,
+            lrs, wds))
         push_native(self._library.bucket_update, update, self._output, targets.handles, priority, b'mxhybrid_update',
                     self._library.update_close, ends_itself=False)
 

@@ -12,7 +12,7 @@ from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
 #: What :func:`lane_version` of ``src/api.cc`` has to return.
-_VERSION = 10
+_VERSION = 11
 
 #: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
@@ -30,6 +30,8 @@ _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
     'dtype_name': (ctypes.c_char_p, [_U32]),
+    'rule_name': (ctypes.c_char_p, [_U32]),
+    'rule_setting_name': (ctypes.c_char_p, [_U32]),
     'agent_new': (_POINTER, [_U32] + _MEMBERSHIP + [Callback, Failed]),
     'agent_doorbell': (_INT, [_POINTER]),
     'agent_block': (_INT, [_POINTER]),
@@ -128,6 +130,9 @@ class Library:
             setattr(self, name, function)
         #: Numbers of the types of elements by NumPy's names, see ``src/dtype.h``.
         self.dtypes: Dict[str, int] = {name: number for number, name in enumerate(_names(self.dtype_name))}
+        #: Numbers of update rules by name, and names of their settings in order, see ``src/update.cc``.
+        self.rules: Dict[str, int] = {name: number for number, name in enumerate(_names(self.rule_name))}
+        self.rule_settings: List[str] = _names(self.rule_setting_name)
 
     error: Callable[..., bytes]
 

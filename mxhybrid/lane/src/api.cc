@@ -67,15 +67,6 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
   return shape;
 }
 
-Rule rule_of(uint32_t kind, const double* settings) {
-  Rule rule;
-  rule.kind = static_cast<lane::RuleKind>(kind);
-  double* fields[] = {&rule.lr,    &rule.wd,    &rule.rescale, &rule.clip,   &rule.momentum,
-                      &rule.beta1, &rule.beta2, &rule.epsilon, &rule.lamda1, &rule.beta};
-  for (double* field : fields) *field = *settings++;
-  return rule;
-}
-
 /// Rows that the engine has written by a worker.
 struct Delivery {
   Worker* worker;
@@ -118,10 +109,13 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 extern "C" {
 
 /// Counts up whenever a function changes its meaning.
-int lane_version() { return 10; }
+int lane_version() { return 11; }
 
 const char* lane_error() { return error.c_str(); }
 
+/// The name of a rule by number, and of a setting of rules by its place in lists of settings; null behind the last one.
+const char* lane_rule_name(uint32_t number) { return lane::rule_name(number); }
+const char* lane_rule_setting_name(uint32_t number) { return lane::rule_setting_name(number); }
 /// The name of a type of elements by number, as NumPy has it; null behind the last one.
 const char* lane_dtype_name(uint32_t number) {
   return number < lane::kDtypes ? lane::kDtypeNames[number] : nullptr;
@@ -196,7 +190,7 @@ void* lane_agent_shard(void* agent, uint32_t number, uint32_t part) {
 int lane_agent_set_rule(void* agent, uint32_t number, uint32_t part, uint32_t kind, uint32_t slot,
                        const double* settings) {
   return guarded([&] {
-    Rule rule = rule_of(kind, settings);
+    Rule rule = lane::make_rule(kind, settings);
     rule.slot = slot;
     static_cast<Agent*>(agent)->set_rule(number, part, rule);
     return 0;
@@ -540,7 +534,7 @@ void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32
   return guarded(
       [&]() -> void* {
         auto made = std::make_unique<BucketUpdate>(
-            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), rule_of(kind, settings), {}});
+            BucketUpdate{*static_cast<std::shared_ptr<GradientBucket>*>(share), lane::make_rule(kind, settings), {}});
         for (uint32_t i = 0; i < count; ++i) {
           made->targets.push_back({static_cast<char*>(weights[i]),
                                    {static_cast<char*>(states[2 * i]), static_cast<char*>(states[2 * i + 1])},

@@ -1,6 +1,8 @@
 #include "update.h"
 
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 #include "attribute.h"
 
@@ -146,43 +148,79 @@ void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
-template <typename T>
-UpdateKernel kernel_for(RuleKind kind) {
-  switch (kind) {
-    case RuleKind::kSgd:
-      return sgd<T>;
-    case RuleKind::kMomentum:
-      return momentum<T>;
-    case RuleKind::kAdam:
-      return adam<T>;
-    case RuleKind::kAdagrad:
-      return adagrad<T>;
-    case RuleKind::kGroupAdagrad:
-      return group_adagrad<T>;
-    case RuleKind::kFtrl:
-      return ftrl<T>;
-    case RuleKind::kMultiSgd:
-      return multi_sgd<T>;
-    case RuleKind::kDenseAdam:
-      return dense_adam<T>;
-    default:
-      return nullptr;
+/// A kind of rule: its name in Python, and its kernels where it is an optimizer's.
+struct RuleRow {
+  RuleKind kind;
+  const char* name;
+  UpdateKernel float32, float64;
+};
+
+/// All rules, in the order of RuleKind.  To add an optimizer's kernel, add its enumerator, its kernel and its row here.
+constexpr RuleRow kRules[] = {
+    {RuleKind::kIgnore, "ignore", nullptr, nullptr},
+    {RuleKind::kAssign, "assign", nullptr, nullptr},
+    {RuleKind::kReplace, "replace", nullptr, nullptr},
+    {RuleKind::kAssignState, "assign state", nullptr, nullptr},
+    {RuleKind::kCallback, "callback", nullptr, nullptr},
+    {RuleKind::kSgd, "sgd", sgd<float>, sgd<double>},
+    {RuleKind::kMomentum, "momentum", momentum<float>, momentum<double>},
+    {RuleKind::kAdam, "adam", adam<float>, adam<double>},
+    {RuleKind::kAdagrad, "adagrad", adagrad<float>, adagrad<double>},
+    {RuleKind::kGroupAdagrad, "group adagrad", group_adagrad<float>, group_adagrad<double>},
+    {RuleKind::kFtrl, "ftrl", ftrl<float>, ftrl<double>},
+    {RuleKind::kMultiSgd, "multi sgd", multi_sgd<float>, multi_sgd<double>},
+    {RuleKind::kDenseAdam, "dense adam", dense_adam<float>, dense_adam<double>},
+};
+constexpr uint32_t kNumRules = sizeof kRules / sizeof *kRules;
+
+constexpr bool rules_are_in_order() {
+  for (uint32_t i = 0; i < kNumRules; ++i) {
+    if (static_cast<uint32_t>(kRules[i].kind) != i) return false;
   }
+  return true;
 }
+static_assert(rules_are_in_order(), "the row of a rule stands at its number");
+
+/// A setting of rules: as Python gives it, and as kernels get it.  A new setting is a field of both structures and a
+/// row here.
+struct SettingRow {
+  const char* name;
+  double Rule::*given;
+  float UpdateSettings::*rounded;
+};
+
+constexpr SettingRow kSettings[] = {
+    {"lr", &Rule::lr, &UpdateSettings::lr},
+    {"wd", &Rule::wd, &UpdateSettings::wd},
+    {"rescale", &Rule::rescale, &UpdateSettings::rescale},
+    {"clip", &Rule::clip, &UpdateSettings::clip},
+    {"momentum", &Rule::momentum, &UpdateSettings::momentum},
+    {"beta1", &Rule::beta1, &UpdateSettings::beta1},
+    {"beta2", &Rule::beta2, &UpdateSettings::beta2},
+    {"epsilon", &Rule::epsilon, &UpdateSettings::epsilon},
+    {"lamda1", &Rule::lamda1, &UpdateSettings::lamda1},
+    {"beta", &Rule::beta, &UpdateSettings::beta},
+};
+constexpr uint32_t kNumSettings = sizeof kSettings / sizeof *kSettings;
 
 }  // namespace
 
-UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count)
-    : lr(attribute(rule.lr)),
-      wd(attribute(rule.wd)),
-      rescale(attribute(rule.rescale)),
-      clip(attribute(rule.clip)),
-      momentum(attribute(rule.momentum)),
-      beta1(attribute(rule.beta1)),
-      beta2(attribute(rule.beta2)),
-      epsilon(attribute(rule.epsilon)),
-      lamda1(attribute(rule.lamda1)),
-      beta(attribute(rule.beta)) {
+const char* rule_name(uint32_t number) { return number < kNumRules ? kRules[number].name : nullptr; }
+
+const char* rule_setting_name(uint32_t number) {
+  return number < kNumSettings ? kSettings[number].name : nullptr;
+}
+
+Rule make_rule(uint32_t kind, const double* settings) {
+  if (kind >= kNumRules) throw std::runtime_error("no rule has number " + std::to_string(kind));
+  Rule rule;
+  rule.kind = static_cast<RuleKind>(kind);
+  for (const SettingRow& setting : kSettings) rule.*setting.given = *settings++;
+  return rule;
+}
+
+UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
+  for (const SettingRow& setting : kSettings) this->*setting.rounded = attribute(rule.*setting.given);
   if (rule.kind == RuleKind::kAdam) {  // as class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
     lr = attribute(rule.lr * (std::sqrt(second) / first));
@@ -190,8 +228,8 @@ UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count)
 }
 
 UpdateKernel kernel(RuleKind kind, Dtype dtype) {
-  return dtype == Dtype::kFloat32 ? kernel_for<float>(kind) : dtype == Dtype::kFloat64 ? kernel_for<double>(kind)
-                                                                                       : nullptr;
+  const RuleRow& row = kRules[static_cast<uint32_t>(kind)];
+  return dtype == Dtype::kFloat32 ? row.float32 : dtype == Dtype::kFloat64 ? row.float64 : nullptr;
 }
 
 }  // namespace lane

@@ -6,30 +6,31 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shared.h"
+#include "dtype.h"
 
 namespace lane {
 
+/// What pushes, or summed gradients, do to rows.  Each kind has a row in kRules of update.cc.
 enum class RuleKind : uint32_t {
   /// Pushes change nothing.
-  kIgnore = 0,
+  kIgnore,
   /// Pushed rows overwrite.
-  kAssign = 1,
+  kAssign,
   /// Pushed rows overwrite, all others become zeros.
-  kReplace = 2,
+  kReplace,
   /// Pushed rows overwrite state number `slot`; of wider ones the first elements count.
-  kAssignState = 3,
+  kAssignState,
   /// The owner's own function updates.
-  kCallback = 4,
-  kSgd = 5,
-  kMomentum = 6,
-  kAdam = 7,
-  kAdagrad = 8,
-  kGroupAdagrad = 9,
-  kFtrl = 10,
+  kCallback,
+  kSgd,
+  kMomentum,
+  kAdam,
+  kAdagrad,
+  kGroupAdagrad,
+  kFtrl,
   // Those of dense gradients where they differ.
-  kMultiSgd = 11,
-  kDenseAdam = 12,
+  kMultiSgd,
+  kDenseAdam,
 };
 
 /// What is done with pushes to a partition.
@@ -42,11 +43,17 @@ struct Rule {
 
 /// UpdateSettings of one update: float32, as the operators of MXNet get them, see attribute.h.
 struct UpdateSettings {
-  float lr, wd, rescale, clip, momentum, beta1, beta2, epsilon, lamda1, beta;
+  float lr = 0, wd = 0, rescale = 0, clip = 0, momentum = 0, beta1 = 0, beta2 = 0, epsilon = 0, lamda1 = 0, beta = 0;
 
   /// Those of update number `count`, from 1 on: adam's rate depends on it.
   UpdateSettings(const Rule& rule, uint64_t count);
 };
+
+/// The name of a rule by its number, and of a setting by its place in what make_rule takes; null behind the last one.
+const char* rule_name(uint32_t number);
+const char* rule_setting_name(uint32_t number);
+/// Make a rule of a number and all its settings in order; throws std::runtime_error for a number that no rule has.
+Rule make_rule(uint32_t kind, const double* settings);
 
 /// One row with its state, and its gradient.
 struct RowUpdate {

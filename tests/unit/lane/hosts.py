@@ -10,12 +10,11 @@ import numpy as np
 
 from mxhybrid.lane import library
 
-IGNORE, ASSIGN, REPLACE, ASSIGN_STATE, CALLBACK, SGD, MOMENTUM, ADAM, ADAGRAD, GROUP_ADAGRAD, FTRL = range(11)
-SETTINGS = ('lr', 'wd', 'rescale', 'clip', 'momentum', 'beta1', 'beta2', 'epsilon', 'lamda1', 'beta')
 FENCE, UNCACHED = 1, 2
 LIMIT_MS = 20000
 
 lib = library.load()
+ASSIGN, SGD, ADAM = [lib.rules[name] for name in ('assign', 'sgd', 'adam')]
 #: The types of arrays that can be summed.
 SUM_DTYPES = [np.dtype(name) for name in lib.dtypes]
 
@@ -148,8 +147,8 @@ class Hosts:
                         self.agent_memories[number, agent] = theirs
 
     def rule(self, number, kind, slot=0, **settings):
-        values = {**dict.fromkeys(SETTINGS, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
-        array = (library.ctypes.c_double * len(SETTINGS))(*[values[name] for name in SETTINGS])
+        values = {**dict.fromkeys(lib.rule_settings, 0.0), 'rescale': 1.0, 'clip': -1.0, **settings}
+        array = (ctypes.c_double * len(lib.rule_settings))(*[values[name] for name in lib.rule_settings])
         for part, owner in enumerate(self.tables[number][3]):
             lib.checked(lib.agent_set_rule(self.agents[owner], number, part, kind, slot, array))
 

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.lane import kernels
 
-from .hosts import UNCACHED, hosts
+from .hosts import ASSIGN, UNCACHED, hosts
 
 #: Of a row: by itself, and as many as go by the processor's vectors with some left over.
 WIDTHS = pytest.mark.parametrize('width', [1, 27])
@@ -17,7 +17,7 @@ def through_float16(values, width):
     values = np.append(values, np.zeros(-count % width)).astype(np.float32).reshape(-1, width)
     with hosts([1, 1], [1, 1]) as job:
         job.table(0, len(values), width, [0], halves=True)
-        job.rule(0, 1)
+        job.rule(0, ASSIGN)
         ids = np.arange(len(values))
         assert job.push(0, 0, ids, values) and job.push(1, 0, [], np.empty((0, 1)))
         exact = job.pull(1, 0, ids, UNCACHED)
