@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent.h"
 #include "attribute.h"
 #include "gradient_bucket.h"
 #include "exchange_operator.h"

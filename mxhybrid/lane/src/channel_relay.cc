@@ -49,10 +49,10 @@ ChannelRelay::~ChannelRelay() = default;
 
 void ChannelRelay::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   if (worker >= seen_.size() || other >= membership_.worker_counts.size() || other == host_ ||
-      agent_of(membership_, host_, from, to) != agent_) {
+      membership_.channel_agent(host_, from, to) != agent_) {
     throw std::runtime_error("a channel that is not this agent's");
   }
-  const uint32_t peer = agent_of(membership_, other, from, to);
+  const uint32_t peer = membership_.channel_agent(other, from, to);
   if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Channel::map(descriptor)).second) {
     throw std::runtime_error("a channel is opened twice");
   }

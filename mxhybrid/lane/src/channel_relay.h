@@ -23,10 +23,6 @@ class ChannelRelay {
   ChannelRelay(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~ChannelRelay();
 
-  /// The agent on `host` that takes care of channels between two workers, one of which is there.
-  static uint32_t agent_of(const Membership& membership, uint32_t host, uint32_t from, uint32_t to) {
-    return membership.allreduce_agent(host, uint64_t(from) + to);
-  }
   /// Map a channel, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
   /// host `other`.
   void open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);

@@ -26,4 +26,8 @@ uint32_t Membership::handler(uint32_t host, uint32_t owner) const {
 
 uint32_t Membership::allreduce_agent(uint32_t host, uint64_t number) const { return one_of(agents_of(host), number); }
 
+uint32_t Membership::channel_agent(uint32_t host, uint32_t from, uint32_t to) const {
+  return one_of(agents_of(host), uint64_t(from) + to);
+}
+
 }  // namespace lane

@@ -19,6 +19,8 @@ struct Membership {
   uint32_t handler(uint32_t host, uint32_t owner) const;
   /// The agent that adds up, on `host`, what workers give of a dense sum.
   uint32_t allreduce_agent(uint32_t host, uint64_t number) const;
+  /// The agent on `host` that takes care of channels between two workers, one of which is there.
+  uint32_t channel_agent(uint32_t host, uint32_t from, uint32_t to) const;
 };
 
 }  // namespace lane

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "agent.h"
+#include "membership.h"
 #include "rows.h"
 #include "worker_transfers.h"
 #include "worker_allreduce.h"
@@ -68,9 +68,7 @@ class Worker {
   /// Transfers between workers.
   const std::shared_ptr<WorkerChannels>& channels() { return channels_; }
   /// The agent of this host that takes care of channels to and from other hosts.
-  uint32_t channel_agent(uint32_t from, uint32_t to) const {
-    return ChannelRelay::agent_of(membership_, host_, from, to);
-  }
+  uint32_t channel_agent(uint32_t from, uint32_t to) const { return membership_.channel_agent(host_, from, to); }
 
  private:
   struct PostedRequest;

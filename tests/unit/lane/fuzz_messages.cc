@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "agent.h"
 #include "worker.h"
 
 using namespace lane;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent.h"
 #include "worker.h"
 
 namespace lane {
