@@ -25,7 +25,8 @@ namespace lane {
 
 class Agent {
  public:
-  /// Updates rows of a partition whose rule is RuleKind::kCallback; called by the thread that serves, while others wait.
+  /// Updates rows of a partition whose rule is RuleKind::kCallback; called by the thread that serves, while others
+  /// wait.
   using Callback = std::function<void(uint32_t table, uint32_t part, const RowList& gradient)>;
   /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
   using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;

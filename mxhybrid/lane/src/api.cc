@@ -12,24 +12,25 @@
 
 #include "agent.h"
 #include "attribute.h"
-#include "gradient_bucket.h"
 #include "exchange_operator.h"
+#include "gradient_bucket.h"
 #include "half.h"
 #include "norm_operators.h"
 #include "row_arrays.h"
 #include "worker.h"
 
+using lane::Agent;
 using lane::ArrayOperator;
 using lane::Box;
-using lane::GradientBucket;
 using lane::ExchangeOperator;
-using lane::PersistentTransfer;
-using lane::MxnetFunctions;
-using lane::Agent;
+using lane::GradientBucket;
 using lane::Membership;
+using lane::MxnetFunctions;
+using lane::PersistentTransfer;
 using lane::RowArray;
 using lane::Rule;
 using lane::TableShape;
+using lane::TransferRun;
 using lane::Worker;
 using lane::WorkerAllreduce;
 
@@ -81,13 +82,6 @@ struct BucketUpdate {
   std::shared_ptr<GradientBucket> bucket;
   Rule rule;
   std::vector<GradientBucket::Target> targets;
-};
-
-/// One use of a transfer.
-struct TransferRun {
-  std::shared_ptr<PersistentTransfer> transfer;
-  const char* source;
-  char* target;
 };
 
 lane::ArrayFunctions functions_of(void* get_data, void* free) {
@@ -445,20 +439,16 @@ void* lane_transfer_run_new(void* share, const void* source, void* target) {
   }, nullptr);
 }
 /// EngineFuncParamDeleter.
-void lane_transfer_run_close(void* use) { delete static_cast<TransferRun*>(use); }
+void lane_transfer_run_close(void* run) { TransferRun::remove(run); }
 /// EngineAsyncFunc.
-void lane_transfer_start(void*, void* on_complete, void* use) {
-  const TransferRun& found = *static_cast<TransferRun*>(use);
-  found.transfer->start(found.source, found.target, *static_cast<lane::OnComplete*>(on_complete));
-}
+void lane_transfer_start(void* engine, void* on_complete, void* run) { TransferRun::start(engine, on_complete, run); }
 
 /// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions
 /// are no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
 void* lane_exchange_operator_new(void* forward, void* backward, int given_dimensions, const uint64_t* given,
                                  int taken_dimensions, const uint64_t* taken, void* get_data, void* free, void* push) {
   return guarded([&]() -> void* {
-    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
-                                            reinterpret_cast<int (*)(void*)>(free)};
+    const lane::ArrayFunctions functions = functions_of(get_data, free);
     for (void* share : {forward, backward}) {
       if (transfer_of(share).dtype() != lane::Dtype::kFloat32) throw std::runtime_error("not of type float32");
     }
@@ -507,8 +497,7 @@ const void* lane_array_operator_info(void* made) { return static_cast<ArrayOpera
 void* lane_bucket_new(void* buffer, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
                       void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
-    const lane::ArrayFunctions functions = {reinterpret_cast<int (*)(void*, void**)>(get_data),
-                                            reinterpret_cast<int (*)(void*)>(free)};
+    const lane::ArrayFunctions functions = functions_of(get_data, free);
     auto made = std::make_shared<GradientBucket>(*static_cast<WorkerAllreduce::Buffer*>(buffer),
                                          static_cast<lane::Dtype>(dtype), halves != 0, functions);
     for (uint32_t i = 0; i < count; ++i) made->add(gradients[i], sizes[i]);

@@ -6,18 +6,10 @@
 #include <thread>
 #include <vector>
 
+#include "mxnet_api.h"
 #include "shared.h"
 
 namespace lane {
-
-/// `class CallbackOnComplete` of MXNet's include/mxnet/engine.h.
-struct OnComplete {
-  void (*callback)(void* engine, void* parameter, const void* error);
-  void* engine;
-  void* parameter;
-
-  void operator()() const { callback(engine, parameter, nullptr); }
-};
 
 class CompletionThread {
  public:

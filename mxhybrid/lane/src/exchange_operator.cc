@@ -17,20 +17,6 @@ constexpr int kAsync = 4;
 
 char kToken[] = "token", kGiven[] = "given", kAfter[] = "after", kTaken[] = "taken";
 
-/// One use of a transfer.
-struct Use {
-  std::shared_ptr<PersistentTransfer> transfer;
-  const char* source;
-  char* target;
-};
-
-void begin_use(void*, void* on_complete, void* parameter) {
-  const Use& use = *static_cast<Use*>(parameter);
-  use.transfer->start(use.source, use.target, *static_cast<OnComplete*>(on_complete));
-}
-
-void delete_use(void* parameter) { delete static_cast<Use*>(parameter); }
-
 [[noreturn]] void fail(const char* problem) {
   // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
   std::fprintf(stderr, "mxhybrid: an exchange cannot begin: %s\n", problem);
@@ -102,9 +88,9 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
       fail("an array cannot be read");
     }
   }
-  auto* use = new Use{transfer, static_cast<const char*>(source), static_cast<char*>(target)};
-  if (push_(begin_use, use, delete_use, &kCpu, nullptr, 0, written.data(), static_cast<int>(written.size()), &kAsync, 0,
-            "mxhybrid_transfer", false) != 0) {
+  auto* run = new TransferRun{transfer, static_cast<const char*>(source), static_cast<char*>(target)};
+  if (push_(TransferRun::start, run, TransferRun::remove, &kCpu, nullptr, 0, written.data(),
+            static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_transfer", false) != 0) {
     fail("MXNet's engine does not take it");
   }
   for (int at = 0; at < count; ++at) {

@@ -11,27 +11,10 @@
 #include <memory>
 #include <vector>
 
-#include "gradient_bucket.h"
+#include "mxnet_api.h"
 #include "worker_transfers.h"
 
 namespace lane {
-
-/// `struct NDArrayOpInfo` of MXNet's include/mxnet/c_api.h.
-struct NDArrayOpInfo {
-  bool (*forward)(int count, void** arrays, int* tags, void* payload);
-  bool (*backward)(int count, void** arrays, int* tags, void* payload);
-  bool (*infer_shape)(int count, int* dimensions, unsigned** shapes, void* payload);
-  bool (*list_outputs)(char*** names, void* payload);
-  bool (*list_arguments)(char*** names, void* payload);
-  bool (*declare_backward_dependency)(const int* out_gradients, const int* inputs, const int* outputs, int* count,
-                                      int** needed, void* payload);
-  void* payloads[6];
-};
-
-/// Of MXNet's include/mxnet/c_api.h: MXEnginePushAsyncND.
-using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parameter, void (*deleter)(void*),
-                             const void* context, void** reads, int num_reads, void** writes, int num_writes,
-                             const void* property, int priority, const char* name, bool wait);
 
 /// Inputs are a token and what is given, outputs a token and what is taken, each of which may not be there.  MXNet
 /// keeps its address for as long as a graph may run.

@@ -4,16 +4,11 @@
 
 #include <vector>
 
+#include "mxnet_api.h"
 #include "update.h"
 #include "worker_allreduce.h"
 
 namespace lane {
-
-/// Of MXNet's include/mxnet/c_api.h: MXNDArrayGetData and MXNDArrayFree.
-struct ArrayFunctions {
-  int (*get_data)(void* array, void** data);
-  int (*free)(void* array);
-};
 
 /// Each operation that is under way shares the bucket, which outlives what the script has of it.
 class GradientBucket {

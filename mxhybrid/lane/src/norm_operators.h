@@ -5,9 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "gradient_bucket.h"
 #include "moment_kernels.h"
-#include "exchange_operator.h"
+#include "mxnet_api.h"
 
 namespace lane {
 

@@ -7,25 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lane {
+#include "mxnet_api.h"
 
-/// Of MXNet's include/mxnet/c_api.h, in the order of lane/row_arrays.py, and the handle of the operator _copyto.
-struct MxnetFunctions {
-  int (*get_storage_type)(void* array, int* type);
-  int (*get_dtype)(void* array, int* dtype);
-  int (*get_context)(void* array, int* device, int* number);
-  int (*get_shape)(void* array, int* dimensions, const int64_t** shape);
-  int (*get_data)(void* array, void** data);
-  int (*save)(void* array, size_t* size, const char** bytes);
-  int (*load)(const void* bytes, size_t size, void** array);
-  int (*free)(void* array);
-  int (*push)(void (*start)(void*, void*, void*), void* parameter, void (*remove)(void*), const void* context,
-              void** reads, int num_reads, void** writes, int num_writes, const int* property, int priority,
-              const char* name, bool wait);
-  int (*invoke)(void* what, int num_inputs, void** inputs, int* num_outputs, void*** outputs, int num_parameters,
-                const char** keys, const char** values, const int** storage_types);
-  void* copyto;
-};
+namespace lane {
 
 /// Row ids of a dense array on the CPU, which nothing writes any more, of int32, int64, float32 or float64: their
 /// number once they are sorted and unique, in `result`. -1 where they are more than `capacity`, one is no whole number

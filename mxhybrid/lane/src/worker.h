@@ -11,8 +11,8 @@
 
 #include "membership.h"
 #include "rows.h"
-#include "worker_transfers.h"
 #include "worker_allreduce.h"
+#include "worker_transfers.h"
 
 namespace lane {
 

@@ -337,4 +337,9 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   return true;
 }
 
+void TransferRun::start(void*, void* on_complete, void* run) {
+  const TransferRun& found = *static_cast<TransferRun*>(run);
+  found.transfer->start(found.source, found.target, *static_cast<OnComplete*>(on_complete));
+}
+
 }  // namespace lane

@@ -165,4 +165,16 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   uint32_t seen_ = 0;  // the doorbell, before others were asked to wake this worker
 };
 
+/// A run of a transfer that MXNet's engine is to start, with its arrays.
+struct TransferRun {
+  std::shared_ptr<PersistentTransfer> transfer;
+  const char* source;
+  char* target;
+
+  /// EngineAsyncFunc of MXNet's include/mxnet/c_api.h.
+  static void start(void* engine, void* on_complete, void* run);
+  /// EngineFuncParamDeleter.
+  static void remove(void* run) { delete static_cast<TransferRun*>(run); }
+};
+
 }  // namespace lane

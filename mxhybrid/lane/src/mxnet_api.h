@@ -1,0 +1,59 @@
+// The parts of MXNet 1.9.1's C interface that compiled functions call, or that call them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lane {
+
+/// `class CallbackOnComplete` of MXNet's include/mxnet/engine.h.
+struct OnComplete {
+  void (*callback)(void* engine, void* parameter, const void* error);
+  void* engine;
+  void* parameter;
+
+  void operator()() const { callback(engine, parameter, nullptr); }
+};
+
+/// Of MXNet's include/mxnet/c_api.h: MXNDArrayGetData and MXNDArrayFree.
+struct ArrayFunctions {
+  int (*get_data)(void* array, void** data);
+  int (*free)(void* array);
+};
+
+/// `struct NDArrayOpInfo` of MXNet's include/mxnet/c_api.h.
+struct NDArrayOpInfo {
+  bool (*forward)(int count, void** arrays, int* tags, void* payload);
+  bool (*backward)(int count, void** arrays, int* tags, void* payload);
+  bool (*infer_shape)(int count, int* dimensions, unsigned** shapes, void* payload);
+  bool (*list_outputs)(char*** names, void* payload);
+  bool (*list_arguments)(char*** names, void* payload);
+  bool (*declare_backward_dependency)(const int* out_gradients, const int* inputs, const int* outputs, int* count,
+                                      int** needed, void* payload);
+  void* payloads[6];
+};
+
+/// Of MXNet's include/mxnet/c_api.h: MXEnginePushAsyncND.
+using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parameter, void (*deleter)(void*),
+                             const void* context, void** reads, int num_reads, void** writes, int num_writes,
+                             const void* property, int priority, const char* name, bool wait);
+
+/// Of MXNet's include/mxnet/c_api.h, in the order of lane/row_arrays.py, and the handle of the operator _copyto.
+struct MxnetFunctions {
+  int (*get_storage_type)(void* array, int* type);
+  int (*get_dtype)(void* array, int* dtype);
+  int (*get_context)(void* array, int* device, int* number);
+  int (*get_shape)(void* array, int* dimensions, const int64_t** shape);
+  int (*get_data)(void* array, void** data);
+  int (*save)(void* array, size_t* size, const char** bytes);
+  int (*load)(const void* bytes, size_t size, void** array);
+  int (*free)(void* array);
+  int (*push)(void (*start)(void*, void*, void*), void* parameter, void (*remove)(void*), const void* context,
+              void** reads, int num_reads, void** writes, int num_writes, const int* property, int priority,
+              const char* name, bool wait);
+  int (*invoke)(void* what, int num_inputs, void** inputs, int* num_outputs, void*** outputs, int num_parameters,
+                const char** keys, const char** values, const int** storage_types);
+  void* copyto;
+};
+
+}  // namespace lane
