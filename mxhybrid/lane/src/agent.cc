@@ -107,7 +107,7 @@ int Agent::share_table(uint32_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   Table& found = table(number);
   const int descriptor = fcntl(found.memory.descriptor(), F_DUPFD_CLOEXEC, 0);
-  if (descriptor < 0) throw Refused(refused("cannot share memory", 0, errno));
+  if (descriptor < 0) throw MemoryRefused(refusal_text("cannot share memory", 0, errno));
   if (++found.shared_with == workers_.size()) found.memory.close_descriptor();
   return descriptor;
 }
@@ -243,7 +243,7 @@ void Agent::serve() {
     }
     ends_well = true;
   } catch (const std::bad_alloc&) {
-    failed_(refused("cannot get memory", 0, ENOMEM));
+    failed_(refusal_text("cannot get memory", 0, ENOMEM));
   } catch (const std::exception& error) {
     failed_(error.what());
   }
@@ -303,7 +303,7 @@ void Agent::receive(Peer& peer) {
   bool there;
   try {
     there = peer.connection.read();
-  } catch (const Refused&) {
+  } catch (const MemoryRefused&) {
     throw;
   } catch (const std::runtime_error& error) {
     throw std::runtime_error("agent " + std::to_string(peer.number) + " sent " + error.what());

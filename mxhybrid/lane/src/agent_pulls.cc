@@ -177,7 +177,7 @@ void Agent::clear_cache(Table& table) {
   for (uint64_t at : table.cached) slots[at] = 0;
   table.cached.clear();
   if (table.num_cached > kUnusual * std::max<uint32_t>(table.cached_before, 1024)) {
-    table.memory.give_back(table.layout.cache, table.num_cached * table.shape.row_bytes());
+    table.memory.discard(table.layout.cache, table.num_cached * table.shape.row_bytes());
     std::vector<uint64_t>().swap(table.cached);
   }
   if (table.num_cached) table.cached_before = table.num_cached;

@@ -43,7 +43,7 @@ auto guarded(Function function, decltype(function()) failed) -> decltype(functio
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    error = lane::refused("cannot get memory", 0, ENOMEM);
+    error = lane::refusal_text("cannot get memory", 0, ENOMEM);
     return failed;
   } catch (const std::exception& problem) {
     error = problem.what();

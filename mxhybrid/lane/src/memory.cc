@@ -29,7 +29,7 @@ std::string now(int resource) {
 
 }  // namespace
 
-std::string refused(const char* what, size_t size, int error) {
+std::string refusal_text(const char* what, size_t size, int error) {
   if (error == ENOMEM) {  // before anything else takes memory
     void* const given = reserve.exchange(MAP_FAILED);
     if (given != MAP_FAILED) munmap(given, kReserve);
@@ -54,7 +54,7 @@ std::string refused(const char* what, size_t size, int error) {
 
 // Not by `new`, which would throw, also to itself, before the reserve is given up.
 Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size)) : nullptr), size_(size) {
-  if (size && !data_) throw Refused(refused("cannot get memory", size, ENOMEM));
+  if (size && !data_) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
 }
 
 void fail_with_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
@@ -68,11 +68,11 @@ size_t size_of_file(int descriptor) {
 Memory::Memory(size_t size) : size_((size + Layout::kPage - 1) / Layout::kPage * Layout::kPage) {
   // The system call, since older C libraries have no function for it; 1 is MFD_CLOEXEC.
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "mxhybrid-lane", 1U));
-  if (descriptor < 0) throw Refused(refused("cannot make shared memory", size_, errno));
+  if (descriptor < 0) throw MemoryRefused(refusal_text("cannot make shared memory", size_, errno));
   descriptor_ = descriptor;
   if (ftruncate(descriptor, static_cast<off_t>(size_)) != 0) {
     release();
-    throw Refused(refused("cannot make shared memory", size_, errno));
+    throw MemoryRefused(refusal_text("cannot make shared memory", size_, errno));
   }
   map(descriptor);
 }
@@ -85,7 +85,7 @@ void Memory::map(int descriptor) {
   void* base = map_memory(descriptor, size_);
   if (base == MAP_FAILED) {
     release();
-    throw Refused(refused("cannot map shared memory", size_, errno));
+    throw MemoryRefused(refusal_text("cannot map shared memory", size_, errno));
   }
   base_ = static_cast<char*>(base);
 }
@@ -117,7 +117,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() { release(); }
 
-void Memory::give_back(size_t offset, size_t length) {
+void Memory::discard(size_t offset, size_t length) {
   size_t first = (offset + Layout::kPage - 1) / Layout::kPage * Layout::kPage;
   size_t last = (offset + length) / Layout::kPage * Layout::kPage;
   // What cannot be given back is only not saved.

@@ -16,7 +16,7 @@ namespace lane {
 class Memory {
  public:
   Memory() = default;
-  /// A new one that reads as zeros; throws Refused.
+  /// A new one that reads as zeros; throws MemoryRefused.
   explicit Memory(size_t size);
   /// One that another process made, by its descriptor, which stays open.
   Memory(int descriptor, size_t size);
@@ -39,7 +39,7 @@ class Memory {
   }
 
   /// Give the pages inside [offset, offset + length) back to the system; they read as zeros.
-  void give_back(size_t offset, size_t length);
+  void discard(size_t offset, size_t length);
 
  private:
   void map(int descriptor);
@@ -54,13 +54,13 @@ class Memory {
 class Layout {
  public:
   /// Room for `bytes`; its offset.
-  size_t take(size_t bytes) {
+  size_t reserve(size_t bytes) {
     size_t offset = size_;
     size_ = (size_ + bytes + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
   }
   /// From here on on a page of its own, so that it can be given back by itself.
-  void page() { size_ = (size_ + kPage - 1) / kPage * kPage; }
+  void align_to_page() { size_ = (size_ + kPage - 1) / kPage * kPage; }
   size_t size() const { return size_; }
 
   static constexpr size_t kAlignment = 64;
@@ -79,10 +79,10 @@ size_t size_of_file(int descriptor);
 /// What to say of memory that was refused, `size` bytes if that is known, with the limit that did it; `error` is an
 /// errno.  Gives up a reserve of address space, without which a process could not even say so: a thread, or Python,
 /// that gets no memory at all aborts.
-std::string refused(const char* what, size_t size, int error);
+std::string refusal_text(const char* what, size_t size, int error);
 
 /// Memory was refused.
-struct Refused : public std::runtime_error {
+struct MemoryRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
@@ -90,7 +90,7 @@ struct Refused : public std::runtime_error {
 class Buffer {
  public:
   Buffer() = default;
-  /// Throws Refused.
+  /// Throws MemoryRefused.
   explicit Buffer(size_t size);
   char* data() const { return data_.get(); }
   size_t size() const { return size_; }

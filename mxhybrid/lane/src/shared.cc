@@ -11,35 +11,35 @@ namespace lane {
 
 AgentTableLayout::AgentTableLayout(const TableShape& shape, uint32_t agent, const std::vector<uint8_t>& handled) {
   Layout layout;
-  layout.take(sizeof(AgentTable));
+  layout.reserve(sizeof(AgentTable));
   uint64_t remote_rows = 0;
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
     if (handled[part] && shape.owners[part] != agent) remote_rows += shape.rows_of(part);
   }
-  layout.page();
-  cache = layout.take(remote_rows * shape.row_bytes());
-  layout.page();
-  uncached = layout.take(remote_rows * shape.row_bytes());
+  layout.align_to_page();
+  cache = layout.reserve(remote_rows * shape.row_bytes());
+  layout.align_to_page();
+  uncached = layout.reserve(remote_rows * shape.row_bytes());
   for (uint32_t part = 0; part < shape.partitions(); ++part) {
-    layout.page();
-    shards.push_back(layout.take(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));
+    layout.align_to_page();
+    shards.push_back(layout.reserve(shape.owners[part] == agent ? shape.rows_of(part) * shape.row_bytes() : 0));
   }
   size = layout.size();
 }
 
 WorkerTableLayout::WorkerTableLayout(const TableShape& shape) {
   Layout layout;
-  layout.take(sizeof(WorkerTable));
+  layout.reserve(sizeof(WorkerTable));
   const size_t bounds = (shape.partitions() + 1) * sizeof(uint32_t), local_ids = shape.rows * sizeof(int32_t);
-  push_bounds = layout.take(bounds);
-  for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.take(bounds);
-  layout.page();
-  push_local_ids = layout.take(local_ids);
-  push_rows = layout.take(shape.rows * shape.row_bytes());
+  push_bounds = layout.reserve(bounds);
+  for (int i = 0; i < kMaxRowRequests; ++i) request_bounds[i] = layout.reserve(bounds);
+  layout.align_to_page();
+  push_local_ids = layout.reserve(local_ids);
+  push_rows = layout.reserve(shape.rows * shape.row_bytes());
   for (int i = 0; i < kMaxRowRequests; ++i) {
-    layout.page();
-    request_local_ids[i] = layout.take(local_ids);
-    request_slots[i] = layout.take(local_ids);
+    layout.align_to_page();
+    request_local_ids[i] = layout.reserve(local_ids);
+    request_slots[i] = layout.reserve(local_ids);
   }
   size = layout.size();
 }

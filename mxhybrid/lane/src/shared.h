@@ -65,7 +65,7 @@ static_assert(Arrivals::is_always_lock_free, "counters in shared memory must be 
 /// Count a worker; returns whether the round is complete.
 inline bool completes_round(Arrivals& arrived, uint32_t workers) { return (arrived.fetch_add(1) + 1) % workers == 0; }
 
-inline bool reached(uint32_t now, uint32_t wanted) { return static_cast<int32_t>(now - wanted) >= 0; }
+inline bool reached(uint32_t value, uint32_t target) { return static_cast<int32_t>(value - target) >= 0; }
 
 /// Agents that one host may have; pulls of one table that one worker may have under way.
 constexpr int kMaxLocalAgents = 16;

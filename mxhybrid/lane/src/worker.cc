@@ -182,7 +182,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   const WorkerTableLayout& layout = table.layout;
   const size_t row_bytes = shape.row_bytes();
   if (table.pushed_last > kUnusual * std::max<uint32_t>(table.pushed_before, 1024)) {
-    table.memory.give_back(layout.push_rows, table.pushed_last * row_bytes);
+    table.memory.discard(layout.push_rows, table.pushed_last * row_bytes);
   }
   if (shape.halves && !fits(reinterpret_cast<const float*>(rows), static_cast<size_t>(count) * shape.width)) {
     table.overflows |= kPushedOverflow;
