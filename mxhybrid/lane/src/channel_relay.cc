@@ -6,31 +6,31 @@
 namespace lane {
 namespace {
 
-/// Bytes of a message at most, so that who reads can begin before all is there.
+/// The most bytes of a message.  Larger data is sent in several messages, so that the reader can begin early.
 constexpr size_t kLargestMessage = 256 << 10;
 
 uint8_t logarithm(uint32_t capacity) { return static_cast<uint8_t>(__builtin_ctz(capacity)); }
 
 }  // namespace
 
-/// What an agent itself knows of a ring, so that it never reads a length twice.
+/// The agent's own copy of a ring's state, so that it never reads a length twice from shared memory.
 struct ChannelRelay::RingState {
-  uint32_t capacity = 0;  // 0 if it is not known
+  uint32_t capacity = 0;  // 0 while it is unknown
   uint64_t tag = 0;
   char* data = nullptr;
-  uint32_t sent = kFirst;   // of an outgoing channel: bytes that were sent; of the other: that are there
-  uint32_t consumed = kFirst;  // that the reader is known to have consumed, or was told to
+  uint32_t sent = kFirst;   // bytes that were sent; for an incoming channel, bytes that were received
+  uint32_t consumed = kFirst;  // bytes consumed, as far as the other agent has reported or was told
 };
 
-/// A channel's end on this host.
+/// The end of a channel on this host.
 struct ChannelRelay::ChannelEnd {
   ChannelEnd(uint32_t from, uint32_t to, uint32_t worker, bool outgoing, uint32_t peer, Channel channel)
       : from(from), to(to), worker(worker), outgoing(outgoing), peer(peer), channel(std::move(channel)) {}
 
   const uint32_t from, to;  // ranks
-  const uint32_t worker;    // of this host, by its number there
+  const uint32_t worker;    // its number on this host
   const bool outgoing;
-  const uint32_t peer;  // agent
+  const uint32_t peer;  // the agent at the other end
   Channel channel;
   uint32_t changed = kFirst;
   std::vector<RingState> rings;
@@ -83,20 +83,20 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
       if (head.dirty[first / 64].load() == 0) continue;
       for (uint64_t bits = head.dirty[first / 64].exchange(0); bits != 0; bits &= bits - 1) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
-        // Rings may have been added since they were counted.
+        // Rings may have been added since `rings` was loaded.
         if (number >= rings && number >= std::min(head.rings.load(), kMaxRings)) {
           throw std::runtime_error("a worker of this host changed a ring that is not there");
         }
         if (end.outgoing) {
           const uint32_t turn = end.channel.ring(number).change_number.load() - seen_[end.worker];
-          pending_.push_back({static_cast<int32_t>(turn), &end, number});  // counts begin anew after 2^32
+          pending_.push_back({static_cast<int32_t>(turn), &end, number});  // modulo 2^32
         } else {
           send_credit(end, number);
         }
       }
     }
   }
-  // Numbers of rings say nothing of what was begun first: backward goes the other way.
+  // The numbers of rings are not in the order of the transfers: the backward pass runs through them in reverse.
   std::stable_sort(pending_.begin(), pending_.end(), [](const auto& a, const auto& b) { return a.turn < b.turn; });
   for (const PendingRing& ring : pending_) send_data(*ring.end, ring.number);
 }
@@ -115,7 +115,7 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
     auto message = std::make_unique<OutgoingMessage>();
     const size_t size = std::min<size_t>(written - state.sent, kLargestMessage);
     const size_t at = state.sent % state.capacity, first = std::min(size, state.capacity - at);
-    // The bytes stay where they are until the other agent says that they were consumed.
+    // The bytes stay in the ring until the other agent reports that they were consumed.
     message->segments[0] = {state.data + at, first};
     message->segments[1] = {state.data, size - first};
     Header& header = message->header;
@@ -198,7 +198,7 @@ void ChannelRelay::end(const Header& header, uint32_t from, const std::vector<Me
     ring.consumed.store(state.consumed);
     waiting = &head.writer_waiting;
   } else {
-    state.sent += header.count;  // of one message at a time, see priority_of
+    state.sent += header.count;  // one message at a time, see priority_of
     ring.written.store(state.sent);
     waiting = &head.reader_waiting;
   }

@@ -1,8 +1,8 @@
-// An agent's part in transfers between hosts: it keeps two copies of a channel alike, see channel.h.
+// The relay of channels between hosts: an agent keeps the copies of a channel on two hosts equal, see channel.h.
 //
-// What a worker of its host has written to a ring goes to the same place of the same ring on the reader's host
-// (Message::kRingData); how much the reader has consumed comes back (kRingCredit), and makes room.  So the ring bounds
-// what is under way, and both agents read and write nothing but the two rings.
+// Bytes that a worker of this host has written to a ring are sent to the same position of the same ring on the reader's
+// host (Message::kRingData). The number of bytes that the reader has consumed comes back (Message::kRingCredit) and
+// makes room.  So the ring bounds the data under way, and both agents read and write only the two rings.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +19,28 @@ namespace lane {
 
 class ChannelRelay {
  public:
-  /// `peer` gives the connection with an agent.
+  /// `peer` returns the connection with another agent.
   ChannelRelay(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~ChannelRelay();
 
-  /// Map a channel, by the ranks of its ends: one is a worker of this host, with that number there, the other is on the
-  /// host `other`.
+  /// Map a channel from rank `from` to rank `to`. One of them is the worker of this host with the local number
+  /// `worker`, the other is on host `other`.
   void open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
-  /// Look at what workers of this host have changed.
+  /// Relay the changes of the workers of this host.
   void progress(const std::vector<Memory>& workers);
-  /// Whether they have changed anything that `progress` has not seen.
+  /// Return whether workers have made changes since the last `progress`.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kRingData and kRingCredit of an agent, see MessageSink.
+  /// Receive a message kRingData or kRingCredit from another agent, see MessageSink.
   void begin(const Header& header, uint32_t from, Segment segments[2]);
-  /// With the workers of this host, for one of which there is news.
+  /// `workers` are the blocks of the workers of this host, one of which may have to be woken.
   void end(const Header& header, uint32_t from, const std::vector<Memory>& workers);
 
  private:
   struct RingState;
   struct ChannelEnd;
-  /// A ring with something to send, and its place among its worker's changes, relative to the last one seen.
+  /// A ring with data to send, and the number of its change, relative to the last change that was seen.
   struct PendingRing {
     int32_t turn;
     ChannelEnd* end;
@@ -54,9 +54,9 @@ class ChannelRelay {
   const uint32_t agent_, host_;
   const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
-  std::map<std::pair<uint32_t, uint32_t>, ChannelEnd> ends_;  // by ranks
-  std::vector<uint32_t> seen_;                         // by worker: WorkerBlock::channel_changes
-  std::vector<PendingRing> pending_;                       // within `progress`
+  std::map<std::pair<uint32_t, uint32_t>, ChannelEnd> ends_;  // by the ranks of writer and reader
+  std::vector<uint32_t> seen_;                         // WorkerBlock::channel_changes of each worker
+  std::vector<PendingRing> pending_;                       // used within `progress`
 };
 
 }  // namespace lane

@@ -16,19 +16,21 @@
 namespace lane {
 namespace {
 
-/// A fragment begins with 32 bits: the priority in the highest 4, its size in the others.
+/// The most bytes of a fragment.  A fragment begins with 32 bits: the priority in the highest 4, the size in the
+/// others.
 constexpr size_t kFragment = 1 << 16;
 constexpr int kPriorityShift = 28;
-/// What the kernel may hold unsent before it asks for more: what waits there cannot be overtaken.
+/// The most unsent bytes in the kernel's queue, where urgent messages cannot overtake others.
 constexpr int kUnsent = 1 << 15;
-/// Segments of which that much is missing are received where they belong, smaller ones by way of a buffer.
+/// A segment that lacks at least this many bytes is received directly; smaller ones go through a buffer.
 constexpr size_t kDirect = 1 << 13;
 constexpr int kSegmentsAtOnce = 32;
-/// In which order streams are sent.  Rows that the other host has asked for go before dense sums, with the pushes that
-/// stand before them: without them that host does not get to giving its own values of the sums, for which all wait.
+/// The orders in which streams are sent.  Answers to the other host, and the pushes before them, precede allreduces:
+/// the other host is blocked on these rows, and without them it cannot reach its own inputs of the allreduces, for
+/// which all hosts wait.
 constexpr uint32_t kWithoutAnswers[] = {kTransfers, kAllreduce, kPullRequests, kRowsInOrder},
                    kWithAnswers[] = {kTransfers, kRowsInOrder, kAllreduce, kPullRequests};
-/// Reads before others get their turn.
+/// The most reads of one connection before other connections are served.
 constexpr int kReads = 16;
 
 }  // namespace
@@ -36,7 +38,7 @@ constexpr int kReads = 16;
 Connection::Connection(int socket, MessageSink& sink, Traffic& traffic)
     : socket_(socket), sink_(sink), traffic_(traffic), staging_(kFragment) {
   fcntl(socket_, F_SETFL, fcntl(socket_, F_GETFL) | O_NONBLOCK);
-  // Sockets that are not of TCP, in tests, do without.
+  // These calls fail for the sockets of tests, which are not of TCP.
   const int on = 1;
   setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsent, sizeof kUnsent);
@@ -123,7 +125,7 @@ bool Connection::write() {
     }
     size_t left = sent;
     const size_t of_header = std::min(left, fragment_header_left_);
-    // The header of a fragment is counted with the message to which its first byte belongs.
+    // The head of a fragment counts towards the message to which the first byte of the fragment belongs.
     Traffic::add(traffic_.sent[static_cast<int>(queue.front()->header.kind)], of_header);
     fragment_header_left_ -= of_header;
     left -= of_header;

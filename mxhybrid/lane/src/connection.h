@@ -1,10 +1,10 @@
-// Messages between two hosts, over one socket, the urgent ones first.
+// Messages between two hosts over one socket, urgent ones first.
 //
-// Each priority is a stream of messages of its own.  Streams are cut into fragments, so that a message of megabytes
-// does not stand in the way of a more urgent one, and the kernel is given little more than it can send at once.
+// Each priority is a stream of messages of its own.  Streams are sent in fragments, so that a message of megabytes does
+// not delay a more urgent one, and the kernel's queue holds little more than it can send at once.
 //
-// This is all that agents know of a network: whatever else is to carry messages, RDMA say, has to offer `send`, `write`
-// and `read`, and to place what comes where its sink says.
+// Agents use the network only through this class.  Another carrier, such as RDMA, would have to offer `send`, `write`
+// and `read`, and to place received data where the message sink says.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,54 @@
 
 namespace lane {
 
+/// Kinds of messages.
 enum class Message : uint8_t {
-  /// Rows that a host's workers push, summed.
+  /// The sum of the rows that the workers of a host push.
   kPush = 1,
-  /// A question for rows, or a fence.
+  /// A request for rows, or a fence.
   kPull = 2,
-  /// The answer.
+  /// The answer to a kPull.
   kRows = 3,
-  /// The other agent ends in order.
+  /// The other agent ends, as it should.
   kBye = 4,
-  /// What a host gives of a segment of a dense sum, and the result.
+  /// A host's contribution to a chunk of an allreduce, and the result of the chunk.
   kContribution = 5,
   kResult = 6,
-  /// Bytes of a ring between two workers, and how many of them were taken.
+  /// Data of a ring between two workers, and the number of its bytes that were consumed.
   kRingData = 7,
   kRingCredit = 8,
 };
 static_assert(static_cast<int>(Message::kRingCredit) + 1 == kMessageKinds, "each kind is counted");
 
-/// Streams, the most urgent one first; while answers are to be sent, the last one goes before dense sums.
+/// Streams, the most urgent first.  While answers are queued, the last stream is sent before allreduces.
 enum Priority : uint32_t {
-  /// Transfers between workers: forward and backward wait for them.
+  /// Transfers between workers, for which the forward and backward pass wait.
   kTransfers = 0,
-  /// Dense sums.
+  /// Allreduces of dense arrays.
   kAllreduce = 1,
   kPullRequests = 2,
-  /// Pushes, and answers behind them: a host that answers first and pushes later has all others wait, since their
-  /// answers need its pushes.
+  /// Pushes, and the answers behind them.  A host that answered first and pushed later would delay all other hosts,
+  /// since their answers depend on its pushes.
   kRowsInOrder = 3,
   kPriorities = 4
 };
 
-/// The stream of a kind of messages, in which alone they may come: so only one of a kind arrives at a time.
+/// Return the stream of a kind of messages.  Messages of a kind come in this stream only, so at most one of a kind is
+/// being received at a time.
 inline Priority priority_of(Message kind) {
   if (kind == Message::kRingData || kind == Message::kRingCredit) return kTransfers;
   if (kind == Message::kContribution || kind == Message::kResult) return kAllreduce;
   return kind == Message::kPull ? kPullRequests : kRowsInOrder;
 }
 
-/// What a message begins with; kinds use the fields that they need.
+/// The head of a message.  Its fields by kind:
+///
+///   kPush                   table, part, count (rows)
+///   kPull, kRows            flags (PullFlags), table, part, count (rows), number (of the pull); kPull: version (the
+///                           number of pushes that the rows must include)
+///   kContribution, kResult  flags (Dtype), part (chunk), count (elements), number (of the allreduce)
+///   kRingData, kRingCredit  table (rank of the writer), part (rank of the reader), ring, count (bytes); kRingData:
+///                           flags (binary logarithm of the capacity), number (tag)
 struct Header {
   Message kind;
   uint8_t flags = 0;
@@ -67,12 +76,13 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32, "headers have no gaps");
 
+/// A contiguous part of a message.
 struct Segment {
   char* data = nullptr;
   size_t size = 0;
 };
 
-/// A message to be sent: header and two segments, in `buffers` or in memory that stays until `sent` is called.
+/// A message to send: a header and two segments, which lie in `buffers` or in memory that stays until `sent` is called.
 struct OutgoingMessage {
   Header header;
   Segment segments[2];
@@ -83,19 +93,19 @@ struct OutgoingMessage {
   size_t size() const { return sizeof(Header) + segments[0].size + segments[1].size; }
 };
 
-/// Where messages go.
+/// The receiver of messages.
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
-  /// A message begins: where its two segments go.  Throws std::runtime_error if it is none that may come.
+  /// Say where the two segments of a message go.  Throws std::runtime_error if the message is not allowed.
   virtual void begin(const Header& header, Segment segments[2]) = 0;
-  /// It is there.
+  /// Take the complete message.
   virtual void end(const Header& header) = 0;
 };
 
 class Connection {
  public:
-  /// Takes over a connected stream socket, whose other end is known to be of this job; counts in `traffic`.
+  /// Take over a connected stream socket, whose other end is known to belong to this job; count bytes in `traffic`.
   Connection(int socket, MessageSink& sink, Traffic& traffic);
   ~Connection();
   Connection(const Connection&) = delete;
@@ -103,23 +113,24 @@ class Connection {
 
   int descriptor() const { return socket_; }
   void send(std::unique_ptr<OutgoingMessage> message);
-  /// Send as much as there is room for; returns whether something is left.  Nothing is, once the connection is lost.
+  /// Send as much as the socket takes; return whether anything is left.  Nothing is once the connection is lost.
   bool write();
-  /// Bytes of messages that are yet to be sent.
+  /// Return the number of bytes that are yet to be sent.
   size_t unsent() const;
-  /// Read what is there; returns false once the connection is lost.  Throws std::runtime_error for what is malformed.
+  /// Read the data that is there; return false once the connection is lost.  Throws std::runtime_error for malformed
+  /// messages.
   bool read();
-  /// Why the connection was lost.
+  /// Return the reason why the connection was lost.
   const std::string& cause() const { return cause_; }
 
  private:
   struct IncomingMessage {
     Header header;
-    size_t got = 0;  // of the header
-    size_t uncounted = 0;  // bytes of which only the header will tell what they are
+    size_t got = 0;  // bytes of the header
+    size_t uncounted = 0;  // bytes that are counted once the header gives their kind
     Segment segments[2];
     int segment = 0;
-    size_t done = 0;  // of the segment
+    size_t done = 0;  // bytes of the segment
   };
 
   bool begin_fragment();
@@ -137,8 +148,8 @@ class Connection {
 
   std::deque<std::unique_ptr<OutgoingMessage>> queues_[kPriorities];
   size_t queued_[kPriorities] = {};
-  size_t answers_ = 0;          // kRows in the queues
-  uint32_t fragment_ = 0;       // as sent: priority and size
+  size_t answers_ = 0;          // messages kRows in the queues
+  uint32_t fragment_ = 0;       // its head, as sent: priority and size
   size_t fragment_header_left_ = 0, fragment_left_ = 0;
 
   IncomingMessage incoming_[kPriorities];

@@ -1,12 +1,12 @@
-// Maps memory that processes share: a file of its own, since ThreadSanitizer knows memory by its addresses, and tests
-// therefore map each piece once a process.
+// Mapping of shared memory.  It has a file of its own because tests replace it: ThreadSanitizer identifies memory by
+// its address, so tests map each region only once per process.
 #pragma once
 
 #include <cstddef>
 
 namespace lane {
 
-/// Map the memory behind a descriptor; MAP_FAILED, and an errno, where that cannot be.
+/// Map the memory behind a descriptor; return MAP_FAILED, with errno set, on failure.
 void* map_memory(int descriptor, size_t size);
 void unmap_memory(void* base, size_t size);
 

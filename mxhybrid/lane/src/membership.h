@@ -1,4 +1,4 @@
-// Who is on the lane.
+// The members of the lane: agents and workers, and the host of each.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,20 @@
 
 namespace lane {
 
-/// All agents and workers of a job, equal in all processes.
+/// All agents and workers of a job; equal in all processes.
 struct Membership {
-  /// By agent: the number of its host.
+  /// The number of each agent's host.
   std::vector<uint32_t> agent_hosts;
-  /// By host: how many workers it has.
+  /// The number of workers of each host.
   std::vector<uint32_t> worker_counts;
 
-  /// Agents of a host, in order.
+  /// Return the agents of a host, in order.
   std::vector<uint32_t> agents_of(uint32_t host) const;
-  /// The agent that handles, on `host`, partitions that agent `owner` owns; see TableShape.
+  /// Return the agent that handles, on `host`, the partitions that agent `owner` owns; see TableShape.
   uint32_t handler(uint32_t host, uint32_t owner) const;
-  /// The agent that adds up, on `host`, what workers give of a dense sum.
+  /// Return the agent that sums, on `host`, the inputs of an allreduce.
   uint32_t allreduce_agent(uint32_t host, uint64_t number) const;
-  /// The agent on `host` that takes care of channels between two workers, one of which is there.
+  /// Return the agent that relays, on `host`, the channel between two workers, one of which is on this host.
   uint32_t channel_agent(uint32_t host, uint32_t from, uint32_t to) const;
 };
 

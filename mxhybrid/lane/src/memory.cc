@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kReserve = 32 << 20;
 
-/// Takes address space, and no memory.
+/// The reserve takes address space, but no memory.
 std::atomic<void*> reserve{mmap(nullptr, kReserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)};
 
 std::string now(int resource) {
@@ -30,7 +30,7 @@ std::string now(int resource) {
 }  // namespace
 
 std::string refusal_text(const char* what, size_t size, int error) {
-  if (error == ENOMEM) {  // before anything else takes memory
+  if (error == ENOMEM) {  // first, since the text needs memory
     void* const given = reserve.exchange(MAP_FAILED);
     if (given != MAP_FAILED) munmap(given, kReserve);
   }
@@ -52,7 +52,7 @@ std::string refusal_text(const char* what, size_t size, int error) {
   }
 }
 
-// Not by `new`, which would throw, also to itself, before the reserve is given up.
+// `new` is not used: it would throw, and fail to allocate the exception, before the reserve is released.
 Buffer::Buffer(size_t size) : data_(size ? static_cast<char*>(std::malloc(size)) : nullptr), size_(size) {
   if (size && !data_) throw MemoryRefused(refusal_text("cannot get memory", size, ENOMEM));
 }
@@ -120,7 +120,7 @@ Memory::~Memory() { release(); }
 void Memory::discard(size_t offset, size_t length) {
   size_t first = (offset + Layout::kPage - 1) / Layout::kPage * Layout::kPage;
   size_t last = (offset + length) / Layout::kPage * Layout::kPage;
-  // What cannot be given back is only not saved.
+  // A failure costs memory, nothing else.
   if (last > first) madvise(base_ + first, last - first, MADV_REMOVE);
 }
 

@@ -1,6 +1,6 @@
 // Memory that processes of one host share.  It has no name, so nothing is left behind however its owners end, and no
-// limit of /dev/shm applies.  It is sparse: only pages that were written take memory, so a region may be as large as
-// the largest contents that it could ever have, and never grows.
+// limit of /dev/shm applies.  It is sparse: only pages that were written take memory.  So a region has from the start
+// the size of the largest contents that it could ever have, and never grows.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace lane {
 
-/// A mapped piece of shared memory, which ends with the object.
+/// A mapped region of shared memory, which is unmapped with the object.
 class Memory {
  public:
   Memory() = default;
-  /// A new one that reads as zeros; throws MemoryRefused.
+  /// Create a region that reads as zeros; throws MemoryRefused.
   explicit Memory(size_t size);
-  /// One that another process made, by its descriptor, which stays open.
+  /// Map a region that another process created, by its descriptor, which stays open.
   Memory(int descriptor, size_t size);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
@@ -26,9 +26,9 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   ~Memory();
 
-  /// To be given to another process; -1 if another process made the memory.
+  /// The descriptor to give to another process; -1 if another process created the region.
   int descriptor() const { return descriptor_; }
-  /// All have it that need it; the memory stays.
+  /// Close the descriptor, once all processes that need it have it; the region stays.
   void close_descriptor();
   size_t size() const { return size_; }
   bool mapped() const { return base_ != nullptr; }
@@ -38,7 +38,7 @@ class Memory {
     return reinterpret_cast<T*>(base_ + offset);
   }
 
-  /// Give the pages inside [offset, offset + length) back to the system; they read as zeros.
+  /// Give the pages inside [offset, offset + length) back to the system; they then read as zeros.
   void discard(size_t offset, size_t length);
 
  private:
@@ -50,16 +50,16 @@ class Memory {
   int descriptor_ = -1;
 };
 
-/// Offsets of several things in one region, each aligned so that no two share a cache line.
+/// Offsets of several objects in one region, aligned so that no two of them share a cache line.
 class Layout {
  public:
-  /// Room for `bytes`; its offset.
+  /// Reserve `bytes` and return their offset.
   size_t reserve(size_t bytes) {
     size_t offset = size_;
     size_ = (size_ + bytes + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
   }
-  /// From here on on a page of its own, so that it can be given back by itself.
+  /// Begin a new page, so that the next object can be discarded without its neighbours.
   void align_to_page() { size_ = (size_ + kPage - 1) / kPage * kPage; }
   size_t size() const { return size_; }
 
@@ -70,27 +70,27 @@ class Layout {
   size_t size_ = 0;
 };
 
-/// Bytes of what a descriptor stands for; throws std::runtime_error.
+/// Return the size of the file behind a descriptor; throws std::runtime_error.
 size_t size_of_file(int descriptor);
 
-/// std::runtime_error with the text of errno.
+/// Throw std::runtime_error with the text of errno.
 [[noreturn]] void fail_with_errno(const std::string& what);
 
-/// What to say of memory that was refused, `size` bytes if that is known, with the limit that did it; `error` is an
-/// errno.  Gives up a reserve of address space, without which a process could not even say so: a thread, or Python,
-/// that gets no memory at all aborts.
+/// Return the message for memory that the system refused: the size in bytes, if `size` is not 0, the limit that was
+/// hit, and how to raise it.  `error` is an errno.  This releases a reserve of address space, so that the process can
+/// still report the message: threads and Python abort where they get no memory at all.
 std::string refusal_text(const char* what, size_t size, int error);
 
-/// Memory was refused.
+/// The system refused memory.
 struct MemoryRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Memory of the process's own without contents, to be written.
+/// Uninitialized memory of this process.
 class Buffer {
  public:
   Buffer() = default;
-  /// Throws MemoryRefused.
+  /// Allocate `size` bytes; throws MemoryRefused.
   explicit Buffer(size_t size);
   char* data() const { return data_.get(); }
   size_t size() const { return size_; }

@@ -1,16 +1,17 @@
-// What workers and agents of one host share, and the rules by which they do.
+// The memory that workers and agents of one host share, and the rules for it.
 //
-// Two kinds of processes meet here.  A *agent* holds partitions of tables; it lives in a parameter server, or in a
-// worker of a host that has no server.  A *worker* pushes and pulls rows.  All workers of a host map the memory of all
-// its agents, and agents map that of the workers in whose tables, sums and transfers they have a part.
+// There are two kinds of processes.  A *host agent* ("agent" for short) holds partitions of tables and lives in a
+// parameter server.  A *worker* pushes and pulls rows.  Every worker of a host maps the memory of all agents of the
+// host.  An agent maps the memory of a worker for the tables, allreduces and channels that it handles.
 //
-// Counters only ever grow, modulo 2^32: `reached` compares them, and nothing else depends on their values.  Each is
-// written by one side, with release order after whatever it announces, and read by the other with acquire order.
+// Counters only grow, modulo 2^32. They are compared with `reached`; nothing else depends on their values.  Each
+// counter is written by one side, with release order, after the data that it announces, and read by the other side with
+// acquire order.
 //
-// A process that is about to sleep says so (`asleep`, `sleepers`, `pull_waiting`, `reader_waiting`, `writer_waiting`)
-// and then looks once more; the other side changes something and then looks whether anybody sleeps.  One of them has to
-// see what the other stored, so all of them are sequentially consistent: a load with acquire order may be made before
-// the store that precedes it.
+// Sleeping follows one protocol.  A process that is about to sleep first sets its flag (`asleep`, `sleepers`,
+// `pull_waiting`, `reader_waiting` or `writer_waiting`) and then checks its condition once more.  The other side first
+// changes the condition and then reads the flag.  At least one of them must see the store of the other, so these
+// accesses are sequentially consistent: a load with acquire order could be executed before the store that precedes it.
 #pragma once
 
 #include <atomic>
@@ -22,71 +23,74 @@
 
 namespace lane {
 
-/// A flag, or a number of things that are there: no counter.
+/// A flag or a current number, unlike a Counter.
 using Flag = std::atomic<uint32_t>;
 static_assert(Flag::is_always_lock_free, "flags in shared memory must be lock-free");
 
-/// Sleep while `flag` has the value `seen`, at most so long.
+/// Sleep while `flag` has the value `seen`, for at most `milliseconds`.
 void sleep_while(Flag& flag, uint32_t seen, int milliseconds);
-/// Wake all that sleep on a flag.
+/// Wake all threads that sleep on a flag.
 void wake(Flag& flag);
 
-// Tests begin just before the wrap, which nothing may depend on.
+// Tests let counters begin just before they wrap, since nothing may depend on their values.
 #ifndef LANE_FIRST_COUNT
 #define LANE_FIRST_COUNT 0
 #endif
-/// The first value of each counter, a multiple of 8.
+/// The first value of every counter, a multiple of 8.
 constexpr uint32_t kFirst = LANE_FIRST_COUNT;
 static_assert(kFirst % 8 == 0, "elements in rings are aligned");
 
-/// A counter modulo 2^32 in shared memory.  New memory, all zeros, reads as `kFirst`.
+/// A counter modulo 2^32 in shared memory.  In new memory, which is all zeros, it reads as `kFirst`.
 class Counter {
  public:
   uint32_t load(std::memory_order order = std::memory_order_seq_cst) const { return stored_.load(order) + kFirst; }
   void store(uint32_t value, std::memory_order order = std::memory_order_seq_cst) {
     stored_.store(value - kFirst, order);
   }
-  /// Add 1, sequentially consistent.
+  /// Add 1, with sequential consistency.
   void add() { stored_.fetch_add(1); }
-  /// Sleep while it has the value `seen`, at most so long.
+  /// Sleep while the counter has the value `seen`, for at most `milliseconds`.
   void sleep_while(uint32_t seen, int milliseconds) { lane::sleep_while(stored_, seen - kFirst, milliseconds); }
-  /// Wake all that sleep.
+  /// Wake all threads that sleep on the counter.
   void wake() { lane::wake(stored_); }
 
  private:
   Flag stored_;
 };
 
-/// Counts the workers that have arrived in all rounds so far.  A round is complete at a multiple of the number of
-/// workers, which need not divide 2^32; 2^64 is never reached.
+/// The number of arrivals of workers in all rounds so far.  A round is complete at each multiple of the number of
+/// workers.  That number need not divide 2^32, so the counter has 64 bits and never wraps.
 using Arrivals = std::atomic<uint64_t>;
 static_assert(Arrivals::is_always_lock_free, "counters in shared memory must be lock-free");
 
-/// Count a worker; returns whether the round is complete.
+/// Count the arrival of a worker; return whether it completes the round.
 inline bool completes_round(Arrivals& arrived, uint32_t workers) { return (arrived.fetch_add(1) + 1) % workers == 0; }
 
+/// Return whether a counter has reached a target; the two are less than 2^31 apart.
 inline bool reached(uint32_t value, uint32_t target) { return static_cast<int32_t>(value - target) >= 0; }
 
-/// Agents that one host may have; pulls of one table that one worker may have under way.
+/// The most agents of one host.
 constexpr int kMaxLocalAgents = 16;
+/// The most row requests of one worker for one table at a time.
 constexpr int kMaxRowRequests = 8;
 
-/// The shape of a table, and who holds and who handles its partitions.
+/// The shape of a table, and the owners of its partitions.
 ///
-/// Row r is row r / P of partition r % P.  Of a host's agents, exactly one *handles* each partition: its owner, if that
-/// is on this host, else the one that sends what this host's workers push on to the owner.
+/// With P partitions, row r is row r / P of partition r % P; r / P is its *local id*.  On every host exactly one agent
+/// *handles* each partition: the owner, if it is on this host; otherwise the agent that forwards pushes of this host's
+/// workers to the owner, and pulls rows from it.
 ///
-/// Workers wait for the agents that have a part in what they do, and for no others.  So an agent that handles no
-/// partition of a table maps no worker's memory for it, and takes no rounds; an agent that handles no partition of
-/// another host reads no row requests.
+/// Workers wait only for agents that take part in their operation.  Therefore an agent that handles no partition of a
+/// table maps no worker's memory for it and takes no rounds of it, and an agent that handles no partition of another
+/// host's agents reads no row requests.
 struct TableShape {
   uint64_t rows = 0;
   uint32_t width = 0;
-  /// A float.
+  /// A floating-point type.
   Dtype dtype = Dtype::kFloat32;
-  /// Whether rows, of float32, travel between hosts as float16.
+  /// Whether the rows, of float32, travel between hosts as float16.
   bool halves = false;
-  /// By partition: the number of the agent that owns it.
+  /// The number of the agent that owns each partition.
   std::vector<uint32_t> owners;
 
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
@@ -98,11 +102,11 @@ struct TableShape {
 
 // ------------------------------------------------------------------------------------------------ an agent's memory
 
-/// Kinds of messages between hosts, by which their bytes are counted, and one more: enum Message, see connection.h.
+/// The size of arrays that are indexed by kind of message, see enum Message in connection.h; index 0 is unused.
 constexpr int kMessageKinds = 9;
 
-/// Bytes that went to other hosts and came from them so far, by kind of message, as the connections carried them: with
-/// all headers but those of TCP.  The agent writes, anybody reads.
+/// Bytes that were sent to other hosts and received from them so far, by kind of message.  They include all headers
+/// except those of TCP.  Only the agent writes them; any process reads them.
 struct Traffic {
   using Bytes = std::atomic<uint64_t>;
   static_assert(Bytes::is_always_lock_free, "counters in shared memory must be lock-free");
@@ -114,33 +118,36 @@ struct Traffic {
   }
 };
 
-/// One of each agent.
+/// The block of an agent.
 struct AgentBlock {
-  /// 1 while the agent sleeps, or is about to: who has work for it has to ring its doorbell then.
+  /// Set to 1 by the agent before it sleeps; a worker that then has work for the agent must ring its doorbell.
   alignas(64) Flag asleep;
   alignas(64) Traffic traffic;
 };
 
-/// One of each agent and table.
+/// The head of the memory of an agent for a table.
 struct AgentTable {
-  /// Pushes that all partitions which this agent owns show.  Rows in `shards` change only between a worker's push and
-  /// the moment at which this has reached its number of pushes: whoever waits for that can read them.
+  /// The number of pushes that were applied to all partitions that this agent owns.  Rows in `shards` change only
+  /// between a push of a worker and the moment at which `version` reaches the worker's number of pushes: a worker that
+  /// has waited for that can read them.
   alignas(64) Counter version;
-  /// Pushes of this host's workers that this agent does not need to see again: they may write the next one.
+  /// The number of pushes of this host's workers that this agent no longer reads: workers may then overwrite them with
+  /// the next one.
   alignas(64) Counter consumed;
-  /// Workers count themselves with each push: the one that makes a round complete rings.
+  /// The workers that have pushed.  The worker that completes a round notifies the agent.
   alignas(64) Arrivals arrived;
-  /// 1 while a pull waits for room beside the cache: who gives a row request back has to ring then.
+  /// Set to 1 by the agent while an uncached pull waits for room; a worker that releases a row request then notifies
+  /// the agent.
   alignas(64) Flag pull_waiting;
 };
 
-/// Where things are in the memory of an agent for a table.
+/// Offsets in the memory of an agent for a table.
 struct AgentTableLayout {
-  /// Rows of partitions that other hosts own, in slots, as of the pushes that all workers of this host have made.
+  /// The cache: slots with rows of remote partitions, as of the pushes that all workers of this host have made.
   size_t cache = 0;
-  /// The same, for rows that nobody else will ask for.
+  /// Slots of uncached pulls, which no other request reads.
   size_t uncached = 0;
-  /// By partition: its rows, if this agent owns it.
+  /// The rows of each partition that this agent owns.
   std::vector<size_t> shards;
   size_t size = 0;
 
@@ -149,49 +156,52 @@ struct AgentTableLayout {
 
 // ---------------------------------------------------------------------------------------------- a worker's memory
 
-/// One of each worker.
+/// The block of a worker.
 struct WorkerBlock {
-  /// Agents, and the worker's own threads, add 1 whenever something has happened that one of its threads may wait for.
+  /// Agents, other workers and the worker's own threads add 1 after every event that a thread of the worker may wait
+  /// for.
   alignas(64) Counter doorbell;
-  /// Threads of the worker that sleep on `doorbell`, or are about to.
+  /// The number of threads of the worker that sleep on `doorbell` or are about to.
   alignas(64) Flag sleepers;
-  /// The worker adds 1 whenever it has given values of a dense sum.
+  /// The worker adds 1 after it has written the input of an allreduce.
   alignas(64) Counter allreduce_inputs;
-  /// The worker adds 1 whenever agents have to look at its channels to and from other hosts, see channel.h.
+  /// The worker adds 1 after every change of a channel to or from another host, see channel.h.
   alignas(64) Counter channel_changes;
 };
 
 enum PullFlags : uint32_t {
-  /// No rows: answered once all agents show the pushes that were asked for.
+  /// A request without rows, which is completed once all agents have applied the pushes up to its version.
   kFence = 1,
-  /// Rows are not rounded on their way, and nobody keeps them.
+  /// Rows are not rounded to float16 on the wire, and are not cached.
   kUncached = 2,
 };
 
-/// A pull of a worker.  It writes `version`, `flags`, bounds and local_ids, then adds 1 to `posted`. Agents write
-/// slots, then the rows, then set `completed` to `posted`; from then on until the worker adds 1 to `released`, the rows
-/// in those slots stay.
+/// A request of a worker for rows.
+///
+/// The worker writes `version`, `flags`, bounds and local ids, and then adds 1 to `posted`.  An agent writes the slots,
+/// then the rows, and then sets its `completed` to `posted`.  From then on the rows in these slots stay, until the
+/// worker sets `released` to `posted`.
 struct RowRequest {
   alignas(64) Counter posted;
   Counter released;
+  /// The number of pushes that the rows must include.
   uint32_t version;
   uint32_t flags;
-  /// By agent of this host, in order.
+  /// One counter for each agent of this host, in order.
   alignas(64) Counter completed[kMaxLocalAgents];
 };
 
-/// One of each worker and table.
+/// The head of the memory of a worker for a table.
 struct WorkerTable {
-  /// Pushes and pulls so far: agents look further where this has changed.
+  /// The number of pushes and row requests so far.  Agents look for new ones when it has changed.
   alignas(64) Counter activity;
-  /// Pushes so far.  What is pushed stays until all agents of the host have `consumed` it.
+  /// The number of pushes so far.  The rows of a push stay until all agents of the host have `consumed` them.
   alignas(64) Counter pushed;
   RowRequest requests[kMaxRowRequests];
 };
 
-/// Where things are in the memory of a worker for a table.  Rows are in order of partition and, in each, of local_id:
-/// those of partition p are from bounds[p] to bounds[p + 1], which are uint32; local_ids are int32, rows of the
-/// partition.
+/// Offsets in the memory of a worker for a table.  Rows stand in the order of their partitions and, within a partition,
+/// of their local ids: those of partition p are at bounds[p] to bounds[p + 1] - 1.  Bounds are uint32, local ids int32.
 struct WorkerTableLayout {
   size_t push_bounds = 0, push_local_ids = 0, push_rows = 0;
   size_t request_bounds[kMaxRowRequests] = {}, request_local_ids[kMaxRowRequests] = {},
@@ -201,38 +211,39 @@ struct WorkerTableLayout {
   explicit WorkerTableLayout(const TableShape& shape);
 };
 
-// ------------------------------------------------------------------------------------------------------ dense sums
+// ------------------------------------------------------------------------------------------------------ allreduce
 
-/// One of each worker and sum; its values follow, which stay from the moment at which it adds 1 to `rounds` until the
-/// result is there.
+/// The head of a worker's input of an allreduce.  The values follow it; they stay from the moment at which the worker
+/// adds 1 to `rounds` until the result is there.
 struct AllreduceInput {
   alignas(64) Counter rounds;
   std::atomic<int32_t> priority;
 };
 
-/// One of each host and sum; the result follows, which stays until all workers have given again.
+/// The head of a host's output of an allreduce.  The result follows it; it stays until all workers of the host have
+/// given the input of the next round.
 struct AllreduceOutput {
-  /// Results so far.
+  /// The number of results so far.
   alignas(64) Counter rounds;
-  /// Workers of the host count themselves when they give: the one that makes a round complete rings.
+  /// The workers of the host that have given their inputs.  The worker that completes a round notifies the agent.
   alignas(64) Arrivals arrived;
 };
 
-/// Where values begin in the memory of either.
+/// The offset of the values in an input or output.
 constexpr size_t kAllreduceData = 128;
 static_assert(sizeof(AllreduceInput) <= kAllreduceData && sizeof(AllreduceOutput) <= kAllreduceData,
               "values come after it");
 
 // --------------------------------------------------------------------------------------------------------- waiting
 
-/// How long threads sleep at most: should a ring ever be missed, training would be slow, and not hang.  Tests find
-/// missed rings, and so have it long.
+/// The longest sleep of a thread: if a wake-up were ever lost, training would be slow, but would not hang.  Tests set a
+/// long one, so that a lost wake-up fails them.
 #ifndef LANE_FALLBACK_MS
 #define LANE_FALLBACK_MS 1000
 #endif
 constexpr int kFallbackMs = LANE_FALLBACK_MS;
 
-/// Tell a worker that something has happened.
+/// Ring the doorbell of a worker: wake its threads, which check their conditions.
 void notify(WorkerBlock& worker);
 
 }  // namespace lane
