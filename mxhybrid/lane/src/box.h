@@ -1,4 +1,4 @@
-// Boxes of arrays.
+// Boxes of arrays: rectangular pieces.
 #pragma once
 
 #include <algorithm>
@@ -8,20 +8,22 @@
 
 namespace lane {
 
-/// Elements that two arrays have in common, in their order.  Offsets and strides are in bytes.
+/// A box that two arrays have in common, whose elements are visited in order.  Offsets and strides are in bytes.
 class Box {
  public:
+  /// The position of the box in one array.
   struct Side {
     size_t offset;
     std::vector<size_t> strides;
   };
 
   Box(size_t element, const std::vector<uint64_t>& shape, const Side& one, const Side& other);
-  /// Of one array, the other being the box alone.
+  /// A box of one array, where the other array has just the elements of the box.
   Box(size_t element, const std::vector<uint64_t>& shape, const Side& one);
 
   size_t bytes() const { return bytes_; }
-  /// Call `function(offset in one, offset in the other, bytes)` for stretches of `count` bytes from `position` on.
+  /// Call `function(offset in one, offset in the other, bytes)` for the runs of contiguous elements that make up
+  /// `count` bytes of the box from `position` on.
   template <typename Function>
   void each(size_t position, size_t count, Function function) const;
 
@@ -31,9 +33,9 @@ class Box {
   };
 
   size_t one_, other_;                 // offsets
-  size_t run_;                         // bytes that are neighbours in both
+  size_t run_;                         // bytes that are contiguous in both arrays
   size_t bytes_;
-  std::vector<Dimension> dimensions_;  // the others, the last one fastest
+  std::vector<Dimension> dimensions_;  // the other dimensions, the last one fastest
 };
 
 constexpr size_t kMostDimensions = 32;

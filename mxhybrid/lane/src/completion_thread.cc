@@ -13,12 +13,12 @@ void CompletionThread::push(Item item) {
 
 void CompletionThread::add(std::function<bool()> ready, std::function<void()> finish) {
   push({std::move(ready), std::move(finish)});
-  notify(block_);  // it may sleep, and what is added may be ready
+  notify(block_);  // the thread may sleep, and the operation may be ready
 }
 
 void CompletionThread::add_unready(std::function<bool()> ready, std::function<void()> finish, uint32_t seen) {
   push({std::move(ready), std::move(finish)});
-  // Whoever has rung since may have done so for what is added, when the thread did not know it.
+  // If the doorbell has rung since, that may have been for this operation, which the thread did not know yet.
   if (block_.doorbell.load() != seen) notify(block_);
 }
 

@@ -1,4 +1,4 @@
-// A thread of a worker that ends operations of MXNet's engine once what they wait for is there.
+// The completion thread of a worker, which completes operations of MXNet's engine once their results are there.
 #pragma once
 
 #include <functional>
@@ -13,18 +13,18 @@ namespace lane {
 
 class CompletionThread {
  public:
-  /// What agents do becomes visible with `doorbell`, and `sleepers` are woken.
+  /// Agents ring the doorbell of `block` after every event that may make an operation ready.
   explicit CompletionThread(WorkerBlock& block) : block_(block) {}
   ~CompletionThread() { close(); }
   CompletionThread(const CompletionThread&) = delete;
   CompletionThread& operator=(const CompletionThread&) = delete;
 
-  /// Call `finish`, in the thread, once `ready` is true, which only the thread calls.
+  /// Add an operation: once `ready` returns true, the thread calls `finish`.  Only the thread calls `ready`.
   void add(std::function<bool()> ready, std::function<void()> finish);
-  /// The same of what was not ready after the doorbell was at `seen`, and whose change is followed by the doorbell: the
-  /// thread is not woken before.
+  /// Add an operation that was not ready when the doorbell had the value `seen`, and that becomes ready before the
+  /// doorbell rings.  The thread is woken only if the doorbell has rung since.
   void add_unready(std::function<bool()> ready, std::function<void()> finish, uint32_t seen);
-  /// End the thread; nothing is under way, or nobody waits for it any more.
+  /// End the thread.  No operation is under way, or none is waited for any more.
   void close();
 
  private:
@@ -38,7 +38,7 @@ class CompletionThread {
 
   WorkerBlock& block_;
   std::mutex mutex_;
-  std::vector<Item> added_;  // that the thread has not seen yet
+  std::vector<Item> added_;  // operations that the thread has not seen yet
   bool closing_ = false;
   std::thread thread_;
 };

@@ -7,7 +7,7 @@
 namespace lane {
 namespace {
 
-/// How many rows ahead memory is asked for.
+/// The number of rows by which prefetching is ahead.
 constexpr uint32_t kAhead = 6;
 
 }  // namespace
@@ -48,7 +48,7 @@ void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t
     }
     return;
   }
-  // Divisions of 32 bits are several times faster.
+  // Division of 32-bit numbers is several times faster.
   const bool small = shape.rows <= UINT32_MAX;
   std::vector<uint32_t> next(parts + 1, 0);
   for (uint32_t i = 0; i < count; ++i) {

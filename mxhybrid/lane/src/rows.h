@@ -1,4 +1,4 @@
-// Rows by local_id: lists of them, sorted and without repetition, and their sums.
+// Lists of rows by local id, and their sums.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace lane {
 
-/// Rows of one partition; local_ids are sorted and unique.
+/// Rows of one partition; the local ids are sorted and unique.
 struct RowList {
   const int32_t* local_ids;
   const char* rows;
   uint32_t count;
 };
 
-/// Sums lists row by row, in their order, which makes sums the same however rows are cut into partitions.
+/// Sums lists row by row.  The lists are added in their order, so sums do not depend on how rows are partitioned.
 class Merger {
  public:
   Merger(Dtype dtype, size_t width) : add_(adder(dtype)), row_bytes_(width * size_of(dtype)) {}
 
-  /// Call `take(local_id, row)` for each local_id that any list has, in order of local_id.
+  /// Call `take(local_id, sum of rows)` for each local id of any list, in order.
   template <typename Take>
   void each(const std::vector<RowList>& lists, Take take) {
     if (lists.size() == 1) {
@@ -79,22 +79,23 @@ class Merger {
   std::vector<int32_t> heads_;
 };
 
-/// Row ids, in any order and repeated, to sorted unique ones; `marks` has a bit for each row, all zero before and
-/// after.  Returns their number, or -1 if one is not in [0, rows).
+/// Write the sorted distinct values of row ids to `result` and return their number, or -1 if one is not in [0, rows).
+/// `marks` has a bit for each row; all are zero before and after the call.
 int64_t sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint64_t* marks, int64_t* result);
 
-/// Split sorted ids by partition: bounds as in WorkerTableLayout, local_ids, and for each of them which id it was;
-/// `order` may be null with one partition.
+/// Split sorted ids by partition.  Writes the bounds of partitions (see WorkerTableLayout), the local ids, and for each
+/// local id the position of its id in `ids`.  `order` may be null with one partition.
 void split(const TableShape& shape, const int64_t* ids, uint32_t count, uint32_t* bounds, int32_t* local_ids,
            uint32_t* order);
 
-/// Throws std::runtime_error unless row ids are sorted, unique and rows of the table: then as many fit into its memory.
+/// Throw std::runtime_error unless row ids are sorted, unique and rows of the table.  Such ids fit into the shared
+/// memory.
 void check_ids(const TableShape& shape, const int64_t* ids, uint32_t count);
 
-/// Whether local_ids are sorted, unique and below `rows`.
+/// Return whether local ids are sorted, unique and below `rows`.
 bool well_formed(const int32_t* local_ids, uint32_t count, uint64_t rows);
 
-/// Copy rows `from[local_ids[i]]` to `to[i]`.
+/// Copy row `local_ids[i]` of `from` to row i of `to`.
 void gather(const char* from, const int32_t* local_ids, uint32_t count, size_t row_bytes, char* to);
 
 }  // namespace lane

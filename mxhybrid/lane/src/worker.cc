@@ -15,22 +15,22 @@
 namespace lane {
 namespace {
 
-/// How many rows ahead memory is asked for.
+/// The number of rows by which prefetching is ahead.
 constexpr uint32_t kAhead = 6;
-/// Times as many rows as in the push before after which memory is given back: a whole table, say.
+/// Memory of a push is given back if it had this many times the rows of the push before, such as a whole table.
 constexpr uint32_t kUnusual = 4;
 
 }  // namespace
 
-/// A pull by handle.
+/// A row request as its worker sees it.
 struct Worker::PostedRequest {
   bool used = false;
-  bool delivered = false;  // or to be
+  bool delivered = false;  // by the completion thread, now or later
   uint32_t version = kFirst, posted = kFirst, flags = 0;
   std::vector<uint32_t> order;
 };
 
-/// What an agent of this host shares for a table.
+/// The memory that an agent of this host shares for a table.
 struct Worker::AgentView {
   Memory memory;
   AgentTable* shared = nullptr;
@@ -44,14 +44,15 @@ struct Worker::Table {
   const WorkerTableLayout layout;
   Memory memory;
   WorkerTable* const shared;
-  /// By partition: which agent of this host handles it, by position; where its rows are there, if that owns it.
+  /// For each partition: the position of the agent of this host that handles it, whether that agent owns it, and the
+  /// offset of its rows there if so.
   std::vector<uint32_t> handlers;
   std::vector<uint8_t> owned;
   std::vector<size_t> shards;
   size_t cache[kMaxLocalAgents] = {}, uncached[kMaxLocalAgents] = {};
   std::vector<AgentView> views;
-  /// Positions of the agents that take pushes, and of those that answer pulls, see TableShape: this worker tells these,
-  /// and waits for these.
+  /// The positions of the agents that take pushes and of those that serve row requests, see TableShape.  The worker
+  /// notifies these agents, and waits for them.
   std::vector<uint32_t> push_agents, pull_agents;
   uint32_t pushes = kFirst;
   uint32_t pushed_before = 0, pushed_last = 0;
@@ -148,7 +149,7 @@ void Worker::notify_agent(uint32_t agent) {
   if (!blocks_[agent].at<AgentBlock>(0)->asleep.load()) return;
   const uint64_t signal = 1;
   if (::write(doorbells_[agent], &signal, sizeof signal) < 0) {
-    // It rings already; or the agent is gone, which the job monitor notices.
+    // It is ringing already, or the agent is gone, which the job monitor notices.
   }
 }
 
@@ -205,7 +206,7 @@ bool Worker::push(uint32_t number, const int64_t* ids, uint32_t count, const cha
   table.shared->activity.add();
   const uint32_t workers = membership_.worker_counts[host_];
   for (uint32_t agent : table.push_agents) {
-    // The one that completes a round rings.
+    // The worker that completes a round notifies the agent.
     if (completes_round(table.views[agent].shared->arrived, workers)) notify_agent(agent);
   }
   return true;
@@ -317,7 +318,7 @@ void Worker::write(Table& table, int handle, char* out) {
       const size_t at = here ? static_cast<uint32_t>(local_ids[i]) : slots[i];
       char* to = out + request.order[i] * row_bytes;
       if (here && rounded) {
-        // What other hosts get is rounded: all workers are to see the same.
+        // Other hosts get rounded rows, and all workers have to see the same values.
         round_to_half(reinterpret_cast<const float*>(from + at * row_bytes), reinterpret_cast<float*>(to),
                       table.shape.width);
       } else {
@@ -340,7 +341,7 @@ void Worker::write(Table& table, int handle, char* out) {
     request.used = request.delivered = false;
   }
   if (!was_delivered) return;
-  notify(*block_.at<WorkerBlock>(0));  // somebody may wait in `wait_for_deliveries`
+  notify(*block_.at<WorkerBlock>(0));  // a thread may wait in `wait_for_deliveries`
 }
 
 }  // namespace lane

@@ -1,7 +1,7 @@
-// A worker's side: pushes and pulls of rows through memory that it shares with the agents of its host.
+// A worker: pushes and pulls rows through memory that it shares with the agents of its host.
 //
-// Waits are cut into pieces: a function that may wait takes a number of milliseconds and says whether it is done, so
-// that callers can look for signals in between.
+// A function that may wait takes a time limit in milliseconds and returns whether it is done, so that callers can check
+// for signals between calls.
 #pragma once
 
 #include <map>
@@ -16,11 +16,11 @@
 
 namespace lane {
 
-/// What of a table does not fit into float16.
+/// Values of a table that do not fit into float16.
 enum Overflow : uint32_t {
-  /// A row that was pushed is finite, and will be infinite.
+  /// A pushed row is finite, but becomes infinite as float16.
   kPushedOverflow = 1,
-  /// A row that was pulled is not finite.
+  /// A pulled row is not finite.
   kPulledOverflow = 2,
 };
 
@@ -29,45 +29,45 @@ class Worker {
   Worker(Membership membership, uint32_t host);
   ~Worker();
 
-  /// The memory of the WorkerBlock, for agents.
+  /// The memory of the WorkerBlock, for agents to map.
   const Memory& block() const { return block_; }
-  /// Get to know an agent of this host: its doorbell, which is taken over, and the memory of its AgentBlock.
+  /// Add an agent of this host: its doorbell, which is taken over, and the memory of its AgentBlock.
   void add_agent(uint32_t agent, int doorbell, int descriptor);
-  /// Learn a table; its memory, for agents, has the layout WorkerTableLayout.
+  /// Add a table; return the memory for agents to map, which has the layout WorkerTableLayout.
   int add_table(uint32_t number, const TableShape& shape);
-  /// Map the memory of an agent of this host for a table, of which the layout is AgentTableLayout.
+  /// Map the memory of an agent of this host for a table, which has the layout AgentTableLayout.
   void attach(uint32_t number, uint32_t agent, int descriptor);
-  /// What the rows of a table are.
+  /// Return the type of the elements of a table.
   Dtype dtype(uint32_t number);
-  /// Drop a table; nothing is under way.
+  /// Drop a table, of which no operation is under way.
   void drop_table(uint32_t number);
 
-  /// Push rows, (count, width), of sorted unique ids; by all workers, and by one thread at a time.  Done once they are
-  /// copied.
+  /// Push rows, of shape (count, width), of sorted unique ids.  All workers push, each from one thread at a time.  The
+  /// push is done once the rows are copied.
   bool push(uint32_t number, const int64_t* ids, uint32_t count, const char* rows, int milliseconds);
-  /// Ask for rows of sorted unique ids, as of all pushes so far; returns a handle, or -1 while all are under way.  They
-  /// will be taken, or `delivered`.
+  /// Post a request for rows of sorted unique ids, which are to include all pushes so far.  Returns the handle of the
+  /// request, or -1 while all requests of the table are in use.  Call `wait` next, or `deliver` if `delivered` is true.
   int post(uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, bool delivered = false);
-  /// Wait for what was asked for and write the rows, (count, width), to `out`.  Gives the handle back when done.
+  /// Wait for a request, write its rows, of shape (count, width), to `out`, and release the request.
   bool wait(uint32_t number, int handle, char* out, int milliseconds);
-  /// As `take`, in a thread of its own, which then calls `complete`.
+  /// Do the same in the completion thread, which then calls `complete`.
   void deliver(uint32_t number, int handle, char* out, const OnComplete& complete);
-  /// What was found since the last call, of a table of which float16 travels: flags of Overflow.
+  /// Return the flags of Overflow that were found since the last call, for a table whose rows travel as float16.
   uint32_t overflows(uint32_t number);
-  /// Wait until all is delivered that was asked for.
+  /// Wait until the rows of all requests are delivered.
   bool wait_for_deliveries(uint32_t number, int milliseconds);
 
-  /// Bytes between this host and others so far, by kind of message, added to `sent` and `received`.
+  /// Add the bytes between this host and others so far, by kind of message, to `sent` and `received`.
   void add_traffic(uint64_t* sent, uint64_t* received) const;
 
-  /// Dense sums.
+  /// Allreduces of dense arrays.
   WorkerAllreduce& allreduce() { return allreduce_; }
-  /// The agent of this host that takes care of one, and its position among those of this host.
+  /// Return the agent of this host that handles an allreduce, and the position of an agent among those of this host.
   uint32_t allreduce_agent(uint64_t number) const { return membership_.allreduce_agent(host_, number); }
   uint32_t position(uint32_t agent) const;
-  /// Transfers between workers.
+  /// Channels to and from other workers.
   const std::shared_ptr<WorkerChannels>& channels() { return channels_; }
-  /// The agent of this host that takes care of channels to and from other hosts.
+  /// Return the agent of this host that relays a channel to or from another host.
   uint32_t channel_agent(uint32_t from, uint32_t to) const { return membership_.channel_agent(host_, from, to); }
 
  private:
@@ -77,7 +77,7 @@ class Worker {
 
   std::shared_ptr<Table> table(uint32_t number);
   void notify_agent(uint32_t agent);
-  /// Whether `done` becomes true within so many milliseconds.
+  /// Return whether `done` becomes true within `milliseconds`.
   template <typename Done>
   bool wait_until(Done done, int milliseconds);
   bool is_completed(const Table& table, int handle);

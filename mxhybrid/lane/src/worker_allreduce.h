@@ -1,7 +1,7 @@
-// A worker's side of dense sums: it gives values, and goes on once the result is there.
+// A worker's side of allreduces: it writes an input and is told when the output is there.
 //
-// A sum is an operation of MXNet's engine: that calls `begin` in one of its threads when the values are in their place,
-// and is told when the result is there.
+// An allreduce is an operation of MXNet's engine.  The engine calls `start` in one of its threads when the input is
+// complete, and is told when the output is.
 #pragma once
 
 #include <functional>
@@ -13,21 +13,22 @@
 
 namespace lane {
 
+/// The allreduces of a worker.
 class WorkerAllreduce {
  public:
-  /// With the worker's block, how many workers its host has, and what rings an agent of the host, by its position.
+  /// `workers` is the number of workers of this host; `notify_agent` notifies an agent of the host by its position.
   WorkerAllreduce(WorkerBlock& block, CompletionThread& completions, uint32_t workers,
              std::function<void(uint32_t)> notify_agent)
       : block_(block), completions_(completions), workers_(workers), notify_agent_(std::move(notify_agent)) {}
 
   class Buffer;
 
-  /// Make a sum of which the agent at position `agent` takes care; the descriptor of the values, which the sum keeps
-  /// until it is attached.
+  /// Create the buffer of an allreduce that the agent at position `agent` handles.  Returns the descriptor of the
+  /// input, which is open until `attach`.
   int open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t count);
-  /// Map the result.
+  /// Map the output.
   void attach(uint64_t number, int descriptor);
-  /// It is used no more; nothing is under way.
+  /// Drop a buffer, whose allreduce is not under way.
   void drop(uint64_t number);
   Buffer& buffer(uint64_t number);
 
@@ -40,15 +41,16 @@ class WorkerAllreduce {
   std::map<uint64_t, std::unique_ptr<Buffer>> buffers_;
 };
 
+/// The input and output of an allreduce that runs again and again.
 class WorkerAllreduce::Buffer {
  public:
   char* input() const { return input_.at<char>(kAllreduceData); }
   char* output() const { return output_.at<char>(kAllreduceData); }
-  /// Sums that are ready together are made in the order of their priorities, the highest first.
+  /// Set the priority: of allreduces that are ready together, the one with the highest priority starts first.
   void set_priority(int32_t priority) {
     input_.at<AllreduceInput>(0)->priority.store(priority, std::memory_order_relaxed);
   }
-  /// The values are in their place; `complete` is to be called when the result is.
+  /// Start a run; the input is complete.  Calls `complete` once the output is there.
   void start(const OnComplete& complete);
 
  private:

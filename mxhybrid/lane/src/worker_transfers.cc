@@ -10,13 +10,12 @@
 namespace lane {
 namespace {
 
-/// Bytes after which the other side is told, so that both copy at the same time.
+/// The most bytes that are copied before the other side is notified, so that both sides copy at the same time.
 constexpr size_t kChunk = 128 << 10;
 
 }  // namespace
 
-// -------------------------------------------------------------------------------------------------------------
-// channels
+// --------------------------------------------------------------------------------------------------------- channels
 
 int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -97,7 +96,7 @@ void WorkerChannels::notify_consumed(Link& link, uint32_t ring) {
 PersistentTransfer::~PersistentTransfer() {
   std::lock_guard<std::mutex> lock(channels_->mutex_);
   if (channels_->closed_) return;
-  for (auto& [rank, from] : receives_) {  // all of it, so that the ring can become another transfer's
+  for (auto& [rank, from] : receives_) {  // all data is consumed, so the writer may reuse the ring
     if (from.data != nullptr && !from.link->block.mapped()) channels_->notify_consumed(*from.link, from.ring);
   }
   for (auto& [rank, to] : sends_) {
@@ -108,7 +107,7 @@ PersistentTransfer::~PersistentTransfer() {
 void PersistentTransfer::open() {
   size_t kept = 0;
   for (const Box& box : local_) kept += box.bytes();
-  bool own = kept > 0;  // has yet to get its place
+  bool own = kept > 0;  // whether this worker's own addend is yet to be placed
   for (auto& [rank, from] : receives_) {
     from.link = &channels_->link(rank);
     if (own && rank > rank_) partials_.push_back(nullptr);
@@ -125,7 +124,7 @@ void PersistentTransfer::open() {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------- uses
+// ------------------------------------------------------------------------------------------------------------- runs
 
 void PersistentTransfer::start(const char* source, char* target, const OnComplete& complete) {
   {
@@ -155,13 +154,13 @@ bool PersistentTransfer::advance() {
       if (last) return true;
     }
   } catch (const std::exception& error) {
-    // Nobody could be reported: the engine's threads know no exceptions from here, and others wait for this worker.
+    // The error cannot be reported: the engine takes no exceptions here, and other workers wait for this one.
     std::fprintf(stderr, "mxhybrid: pieces of arrays cannot be progressed: %s\n", error.what());
     std::abort();
   }
 }
 
-/// Go on with the use at hand; returns whether it is made.
+/// Continue the current run; return whether it is complete.
 bool PersistentTransfer::progress() {
   if (!started_) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -171,7 +170,7 @@ bool PersistentTransfer::progress() {
   for (;;) {
     bool progressed = transfer_some();
     if (!progressed && !ended()) {
-      // Others wake this worker from here on; what they did before is looked for once more.
+      // From here on other workers wake this one; their earlier changes are looked for once more.
       seen_ = channels_->block_.doorbell.load();
       announce_waiting();
       progressed = transfer_some();
@@ -204,13 +203,14 @@ void PersistentTransfer::announce_waiting() {
     if (!to.ended()) to.link->out->header().writer_waiting.store(1);
   }
   if (adds_) {
-    // Whatever comes from others waits until its turn in the sum comes.
+    // Data of later addends waits in its ring until its turn.
     if (partials_added_ < partials_.size() && partials_[partials_added_]) {
       partials_[partials_added_]->link->in->header().reader_waiting.store(1);
     }
     return;
   }
-  // What fits into its ring needs nobody: it is enough to be woken for one of them, and to find most others there then.
+  // Data that fits into its ring arrives without this worker, so it is enough to be woken for one such stream: most of
+  // the others are usually complete by then.
   bool any = false;
   for (auto& [rank, from] : receives_) {
     if (from.ended() || (any && from.padded <= kChunk)) continue;
@@ -219,7 +219,7 @@ void PersistentTransfer::announce_waiting() {
   }
 }
 
-/// Give, and take, a little of everything; returns whether that was anything.
+/// Write and read one portion of every stream; return whether any data was copied.
 bool PersistentTransfer::transfer_some() {
   bool progressed = false;
   for (auto& [rank, to] : sends_) progressed = write_ring(to) || progressed;
@@ -245,7 +245,7 @@ bool PersistentTransfer::transfer_some() {
   return progressed;
 }
 
-/// What needs nobody else.
+/// Do the part of a run that needs no other worker.
 void PersistentTransfer::prepare() {
   if (adds_) {
     if (!first_covers_ && target_bytes_) std::memset(run_.target, 0, target_bytes_);
@@ -268,8 +268,8 @@ void PersistentTransfer::apply_local(Apply apply) {
   }
 }
 
-/// Call `apply(offset in the array, offset in the ring, bytes)` for the next `count` bytes of a stream, of which the
-/// first is number `position` in the ring.
+/// Call `apply(offset in the array, offset in the ring, bytes)` for the next `count` bytes of a stream.  The first of
+/// them has number `position` in the ring.
 template <typename Function>
 void PersistentTransfer::each(PeerStream& stream, size_t count, size_t position, size_t capacity, Function apply) {
   while (count > 0 && stream.done < stream.bytes) {
@@ -328,8 +328,8 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   });
   const uint32_t now = consumed + static_cast<uint32_t>(size);
   ring.consumed.store(now);
-  // Between hosts, news of half a ring at a time are enough: there is room for a transfer in the other half, and who
-  // fills both with a part of one waits for news of all.
+  // Between hosts it is enough to report half a ring at a time: the other half has room for a transfer, and a writer
+  // that fills both halves with one transfer waits until all of it is reported.
   if (from.link->block.mapped() || now - from.reported >= capacity / 2) {
     from.reported = now;
     channels_->notify_consumed(*from.link, from.ring);

@@ -1,9 +1,9 @@
-// A worker's side of transfers, in which workers give each other pieces of arrays.
+// A worker's channels, and the persistent transfers through them.
 //
-// A transfer is described once, and then made again and again; each time is an operation of MXNet's engine, which calls
-// `begin` in one of its threads when the arrays are there, and is told when the transfer is made.  What can be done at
-// once is done in that thread; the rest in the worker's CompletionThread, whenever another worker has written, or
-// consumed, something.
+// A transfer is described once and then run again and again, as requests of MPI_Send_init and MPI_Recv_init are.  A run
+// is an operation of MXNet's engine.  The engine calls `start` in one of its threads when the arrays are there, and is
+// told when the run is complete.  That thread does what can be done at once.  The rest is done by the completion thread
+// of the worker, whenever another worker has written or consumed data.
 #pragma once
 
 #include <deque>
@@ -22,22 +22,23 @@ namespace lane {
 
 class PersistentTransfer;
 
-/// Channels between this worker and others.
+/// The channels between this worker and other workers.
 class WorkerChannels {
  public:
-  /// With the worker's block, and what rings an agent of its host, by its position.
+  /// `notify_agent` notifies an agent of this host by its position.
   WorkerChannels(WorkerBlock& block, CompletionThread& completions, std::function<void(uint32_t)> notify_agent)
       : block_(block), completions_(completions), notify_agent_(std::move(notify_agent)) {}
 
-  /// Make the channel from a worker of any host to this one; its memory, which is kept until the channel is linked.
+  /// Create the channel from another worker to this one.  Returns the descriptor of its memory, which is open until the
+  /// workers are linked.
   int open_incoming(uint32_t rank, size_t room);
-  /// Make the channel from this worker to one of another host; likewise.
+  /// Create the channel from this worker to a worker of another host, in the same way.
   int open_outgoing(uint32_t rank, size_t room);
-  /// Link with a worker of this host: the memory of its channel for this worker, and of its WorkerBlock.
+  /// Link with a worker of this host: `channel` is the memory of the channel to that worker, `block` its WorkerBlock.
   void link(uint32_t rank, int channel, int block);
-  /// Link with a worker of another host, both channels to and from which the agent at that position has mapped.
+  /// Link with a worker of another host: the agent at position `agent` has mapped the channels to and from it.
   void link_by_agent(uint32_t rank, uint32_t agent);
-  /// The worker ends, before its transfers may.
+  /// End with the worker.  Transfers may outlive it.
   void close();
 
  private:
@@ -45,8 +46,8 @@ class WorkerChannels {
 
   struct Link {
     std::unique_ptr<Channel> in, out;
-    Memory block;       // of a worker of this host
-    uint32_t agent = 0;  // that leads to another host
+    Memory block;       // of the other worker, if it is on this host
+    uint32_t agent = 0;  // the position of the agent that relays, otherwise
     bool linked = false;
   };
 
@@ -57,17 +58,17 @@ class WorkerChannels {
   WorkerBlock& block_;
   CompletionThread& completions_;
   const std::function<void(uint32_t)> notify_agent_;
-  std::mutex mutex_;  // of what follows, and of the rings of channels
+  std::mutex mutex_;  // guards the members below and the rings of channels
   std::map<uint32_t, Link> links_;
   bool closed_ = false;
 };
 
-/// A transfer as this worker sees it.  Uses that are under way share it.
+/// A transfer as this worker sees it.  Runs that are under way share it.
 class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfer> {
  public:
-  /// Under a tag that no other transfer has or had, whose ring the reader would find; the target has so many bytes.
-  /// With `adds`, what comes is added up in the order of ranks, `rank` being this worker's; else each element comes
-  /// once.
+  /// Create a transfer with a tag that no other transfer has or had: the reader would find the other one's ring.  The
+  /// target has `target_bytes` bytes.  With `adds`, the target is the sum of the received boxes, added in the order of
+  /// ranks, where `rank` is this worker's; otherwise every element of the target is received once.
   PersistentTransfer(std::shared_ptr<WorkerChannels> all, uint32_t rank, uint64_t tag, Dtype dtype, bool adds,
                      size_t target_bytes)
       : channels_(std::move(all)),
@@ -81,34 +82,34 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   PersistentTransfer& operator=(const PersistentTransfer&) = delete;
 
   Dtype dtype() const { return dtype_; }
-  /// Describe it.  Several pieces between two workers travel in the order in which they were described, on both sides.
+  /// Describe the transfer.  Both workers describe the boxes that one sends to the other in the same order.
   void send(uint32_t rank, const Box& from) { sends_[rank].add(from); }
   void receive(uint32_t rank, const Box& to) { receives_[rank].add(to); }
-  /// From the source to the target of this worker.
+  /// Copy a box from the source to the target of this worker.
   void copy_local(const Box& from_to) { local_.push_back(from_to); }
-  /// A box of the target in which all elements are `value`, the first bytes of it.
+  /// Fill a box of the target with an element, the first bytes of `value`.
   void fill(const Box& at, uint64_t value) { fills_.push_back({at, value}); }
-  /// The description is complete; throws std::runtime_error if the transfer cannot be made.
+  /// Complete the description; throws std::runtime_error if the transfer is not possible.
   void open();
 
-  /// Both arrays are there, and stay until `complete` is called.
+  /// Start a run.  Both arrays are there, and stay until `complete` is called.
   void start(const char* source, char* target, const OnComplete& complete);
 
  private:
-  /// Of the largest element.
+  /// The size of the largest element.
   static constexpr size_t kPadding = 8;
 
-  /// What goes to, or comes from, one worker.
+  /// The data that is sent to, or received from, one worker.
   struct PeerStream {
     std::vector<Box> boxes;
     size_t bytes = 0;
-    size_t padded = 0;  // those of a use in the ring, so that the next one, of any type, begins aligned
+    size_t padded = 0;  // bytes of a run in the ring, padded so that the next run is aligned
     WorkerChannels::Link* link = nullptr;
     uint32_t ring = kMaxRings;
     char* data = nullptr;
-    // Of the use at hand: bytes that were copied; the box at which that is, and where that begins.
+    // Progress of the current run: the bytes that were copied, the current box, and the bytes before it.
     size_t done = 0, box = 0, start = 0;
-    uint32_t reported = kFirst;  // to the agent: what was consumed
+    uint32_t reported = kFirst;  // bytes consumed, as the agent was told
 
     void add(const Box& box) {
       boxes.push_back(box);
@@ -151,21 +152,21 @@ class PersistentTransfer : public std::enable_shared_from_this<PersistentTransfe
   std::map<uint32_t, PeerStream> sends_, receives_;  // by rank
   std::vector<Box> local_;
   std::vector<Fill> fills_;
-  /// What is added up, in the order of ranks; null for what this worker keeps.
+  /// The addends in the order of ranks; null for this worker's own.
   std::vector<PeerStream*> partials_;
-  /// Whether the first of them is all of the target.
+  /// Whether the first addend covers the whole target.
   bool first_covers_ = false;
 
-  std::mutex mutex_;      // of the next two
-  std::deque<Run> runs_;  // in the order in which they began
-  bool is_running_ = false;  // a thread goes on with them: what follows is its own
-  Run run_ = {};           // at hand
+  std::mutex mutex_;      // guards the next two members
+  std::deque<Run> runs_;  // in the order of their starts
+  bool is_running_ = false;  // a thread works on the runs; it alone uses the members below
+  Run run_ = {};           // the current run
   bool started_ = false, prepared_ = false;
-  size_t partials_added_ = 0;   // addends
-  uint32_t seen_ = 0;  // the doorbell, before others were asked to wake this worker
+  size_t partials_added_ = 0;   // the number of addends that were added
+  uint32_t seen_ = 0;  // the doorbell before this worker announced that it waits
 };
 
-/// A run of a transfer that MXNet's engine is to start, with its arrays.
+/// A run of a transfer, with its arrays, that MXNet's engine starts.
 struct TransferRun {
   std::shared_ptr<PersistentTransfer> transfer;
   const char* source;
