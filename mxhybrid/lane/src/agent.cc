@@ -16,7 +16,7 @@
 namespace lane {
 namespace {
 
-/// How long an agent that ends waits at a time.
+/// The longest wait of the destructor at a time.
 constexpr int kCloseMs = 1000;
 
 }  // namespace
@@ -91,7 +91,7 @@ void Agent::add_table(uint32_t number, const TableShape& shape) {
     made->parts.push_back(std::move(part));
   }
   made->slots = Memory(std::max<uint64_t>(1, remote_rows) * sizeof(uint32_t));
-  made->slots.close_descriptor();  // nobody else maps it
+  made->slots.close_descriptor();  // only this process maps it
   if (std::find(handled.begin(), handled.end(), true) != handled.end()) made->views.resize(workers_.size());
   for (WorkerView& view : made->views) view.posted.resize(made->owners.empty() ? 0 : kMaxRowRequests, kFirst);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -119,7 +119,7 @@ void Agent::attach(uint32_t number, uint32_t worker, int descriptor) {
     throw std::runtime_error("worker " + std::to_string(worker) + " is not on this host, which has " +
                              std::to_string(workers_.size()));
   }
-  if (found.views.empty()) return;  // this agent has no part in the table
+  if (found.views.empty()) return;  // this agent handles no partition of the table
   WorkerView& view = found.views[worker];
   view.memory = Memory(descriptor, found.worker_layout.size);
   view.shared = view.memory.at<WorkerTable>(0);
@@ -194,11 +194,11 @@ void Agent::start() { thread_ = std::thread(&Agent::serve, this); }
 
 bool Agent::close(int milliseconds) {
   if (!thread_.joinable()) return true;
-  // Without the mutex, which the thread holds while it works: it may work for long.
+  // The mutex is not taken: the thread holds it while it works, which may take long.
   closing_ = true;
   const uint64_t signal = 1;
   if (::write(doorbell_, &signal, sizeof signal) < 0) {
-    // It rings already.
+    // It is ringing already.
   }
   const int64_t limit = now() + milliseconds * int64_t{1000000};
   while (ended_.load() == 0) {
@@ -234,7 +234,7 @@ void Agent::send_bye() {
 
 void Agent::serve() {
   try {
-    throw std::bad_alloc();  // which takes memory when a thread does it for the first time: not when there is none
+    throw std::bad_alloc();  // the first exception of a thread takes memory: take it now, not when there is none
   } catch (const std::bad_alloc&) {
   }
   bool ends_well = false;
@@ -250,7 +250,7 @@ void Agent::serve() {
   if (!ends_well) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& each : peers_) {
-      shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // nobody is to wait for this agent
+      shutdown(each.second->connection.descriptor(), SHUT_RDWR);  // no other agent may wait for this one
     }
   }
   ended_ = 1;

@@ -1,7 +1,10 @@
-// An agent: holds partitions of tables in memory that the workers of its host map, merges what they push, updates its
-// own partitions, and sends the rest on to the agents of other hosts, whose rows it keeps for all workers of its host.
+// A host agent: holds partitions of tables in memory that the workers of its host map.  It sums the rows that these
+// workers push, updates its own partitions, forwards sums for other partitions to the agents that own them, and caches
+// rows of those agents for all workers of its host.
 //
-// One thread serves.  Every function of Agent may be called from any other thread, while it serves.
+// An agent lives in a parameter server, and has the server's number.
+//
+// One thread serves.  While it does, any other thread may call any function of Agent.
 #pragma once
 
 #include <atomic>
@@ -25,35 +28,37 @@ namespace lane {
 
 class Agent {
  public:
-  /// Updates rows of a partition whose rule is RuleKind::kCallback; called by the thread that serves, while others
-  /// wait.
+  /// Updates rows of a partition whose rule is RuleKind::kCallback.  The thread that serves calls it, so that all other
+  /// work waits.
   using Callback = std::function<void(uint32_t table, uint32_t part, const RowList& gradient)>;
-  /// Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
+  /// Called after an update with: table, partition, begin and end in nanoseconds of the monotonic clock, number of
+  /// rows.
   using Observer = std::function<void(uint32_t, uint32_t, int64_t, int64_t, uint32_t)>;
-  /// Told why, when the agent can serve no more.
+  /// Called with the reason when the agent can serve no more.
   using Failed = std::function<void(const std::string& why)>;
 
   Agent(uint32_t number, Membership membership, Callback callback, Failed failed);
   ~Agent();
 
-  /// Rung by workers, an eventfd; for them, as is the memory of the AgentBlock.
+  /// For workers: the doorbell, an eventfd that they ring, and the memory of the AgentBlock.
   int doorbell() const { return doorbell_; }
   const Memory& block() const { return block_; }
 
-  /// Take over a connection with another agent.
+  /// Take over the connection with another agent.
   void connect(uint32_t peer, int socket);
-  /// Map the WorkerBlock of a worker of this host, by its number there.
+  /// Map the WorkerBlock of a worker of this host, by its local number.
   void add_worker(uint32_t worker, int descriptor);
-  /// Learn a table, by its number, before any worker attaches to it.
+  /// Add a table, before any worker attaches to it.
   void add_table(uint32_t number, const TableShape& shape);
-  /// The memory of a table, of which the layout is AgentTableLayout.
+  /// Return the memory of a table, which has the layout AgentTableLayout.
   int table_descriptor(uint32_t number);
-  /// The same, to be closed by the caller; once for each worker of the host, after which the agent's own is closed.
+  /// Return a copy of that descriptor, which the caller closes.  Called once for each worker of the host; then the
+  /// agent closes its own.
   int share_table(uint32_t number);
-  /// Map the memory of a worker for a table, of which the layout is WorkerTableLayout, if this agent handles any of the
-  /// table's partitions.
+  /// Map the memory of a worker for a table, which has the layout WorkerTableLayout, if this agent handles any
+  /// partition of the table.
   void attach(uint32_t number, uint32_t worker, int descriptor);
-  /// Drop a table; nobody uses it any more.
+  /// Drop a table that no process uses any more.
   void drop_table(uint32_t number);
 
   /// See AgentAllreduce.
@@ -62,30 +67,30 @@ class Agent {
   /// See ChannelRelay.
   void open_channel(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 
-  /// The rows of a partition that this agent owns.
+  /// Return the rows of a partition that this agent owns.
   char* shard(uint32_t number, uint32_t part);
-  /// What pushes to a partition mean from now on.
+  /// Set the rule for pushes to a partition from now on.
   void set_rule(uint32_t number, uint32_t part, const Rule& rule);
-  /// Where optimizer state number `slot` lies, rows of `row_bytes`; it stays.
+  /// Set the memory of optimizer state number `slot`, rows of `row_bytes` bytes, which stays.
   void set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes);
-  /// Updates made to a partition so far.
+  /// Set the number of updates of a partition so far.
   void set_updates(uint32_t number, uint32_t part, uint64_t count);
 
-  /// Tell of every update from now on; before `start`.
+  /// Observe every update; called before `start`.
   void observe(Observer observer) { observer_ = std::move(observer); }
   void start();
-  /// In place of `start`, for who has no thread to spare: one turn of service, which waits so long for something to do.
-  /// Returns false once the agent has ended; throws what `failed` would be told.
+  /// Serve once, in the caller's thread instead of one of its own; wait up to `milliseconds` for work.  Returns false
+  /// once the agent has ended.  Throws the error that `failed` would be called with.
   bool run_once(int milliseconds);
-  /// End in order; the others are told.  Returns whether that was done within so many milliseconds.
+  /// End, and tell the other agents so.  Returns whether that was done within `milliseconds`.
   bool close(int milliseconds);
-  /// What an agent that is to end still waits for.
+  /// Describe the work that keeps the agent from ending.
   std::string pending_work();
 
  private:
   struct Pushed;   // rows that another host pushed
-  struct Part;     // a partition, as far as it is this agent's business
-  struct WorkerView;     // what a worker of this host shares for a table
+  struct Part;     // a partition as this agent sees it
+  struct WorkerView;     // the memory that a worker of this host shares for a table
   struct RemoteOwner;    // another agent that owns partitions of a table
   struct OutgoingPull;    // a pull that this agent has sent to another one
   struct IncomingPull; // a pull that another agent has sent
@@ -103,7 +108,7 @@ class Agent {
   void collect_requests(Table& table);
   bool too_many_pulls(Table& table, uint32_t peer);
   bool start_requests(Table& table);
-  bool start_request(Table& table, const LocalRequest& waiting);  // false if it waits for room
+  bool start_request(Table& table, const LocalRequest& waiting);  // false if the request waits for room
   bool complete_requests(Table& table);
   bool round_is_complete(const Table& table) const;
   void take_round(Table& table);
@@ -140,9 +145,9 @@ class Agent {
   uint64_t pulls_sent_ = 0;
   std::atomic<bool> closing_{false};
   bool bye_sent_ = false;
-  bool memory_freed_ = false;  // memory of workers that a message was read from
+  bool memory_freed_ = false;  // whether a message no longer reads memory of workers
   std::thread thread_;
-  Flag ended_{0};  // 1 once the thread does nothing more
+  Flag ended_{0};  // 1 once the thread has ended its work
 };
 
 }  // namespace lane

@@ -11,14 +11,14 @@
 namespace lane {
 namespace {
 
-/// Chunks have at most that many bytes, so that one is added up while the next one travels; and no fewer than that
-/// many, for a message costs more than a few bytes.
+/// The largest and the smallest chunk.  Large arrays have several chunks, so that one is summed while the next one is
+/// sent; small chunks would not be worth the cost of a message.
 constexpr size_t kMaxChunkBytes = 256 << 10, kMinChunkBytes = 32 << 10;
-/// What each part that comes before a sum was opened here counts besides its size.
+/// The cost of an early contribution besides its bytes; it is early if it comes before the allreduce is open here.
 constexpr size_t kEarlyCost = 4 << 10;
 
-/// The most bytes that may come before sums were opened here, which honest hosts never reach: of sums that this host
-/// will make, it has to keep twice as many bytes itself.
+/// The limit of early contributions in bytes.  Honest hosts never reach it: the workers of this host have to keep twice
+/// as many bytes for the same allreduces.
 size_t max_early_bytes() {
   static const size_t pages = static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
   return pages / 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -30,30 +30,31 @@ size_t size_of_values(const Header& header) { return header.count * size_of(stat
 
 struct AgentAllreduce::Operation {
   struct OwnedChunk {
-    std::vector<Buffer> contributions;  // by place among the hosts
+    std::vector<Buffer> contributions;  // by position in hosts_
     uint32_t arrived = 0;
-    bool has_own = false;  // by this host
+    bool has_own = false;  // whether this host's own contribution is ready
   };
 
   uint64_t number = 0;
-  // Unknown until a worker of this host opens it; parts may come before.
+  // False until a worker of this host opens the allreduce; contributions may come earlier.
   bool known = false;
   Dtype dtype = Dtype::kFloat32;
   uint64_t count = 0;
-  uint64_t chunk = 1;  // elements
+  uint64_t chunk = 1;  // elements of a chunk
   uint32_t chunks = 0;
   std::shared_ptr<Memory> memory;
   AllreduceOutput* shared = nullptr;
-  std::vector<std::shared_ptr<Memory>> inputs;  // by worker
+  std::vector<std::shared_ptr<Memory>> inputs;  // by local number of the worker
   uint32_t open = 0, dropped = 0;
 
-  /// Results that have yet to be sent, from where the next sum will be made.
+  /// The number of messages kResult that are not sent yet: they are read from the output, so the next run waits for
+  /// them.
   std::shared_ptr<uint32_t> unsent = std::make_shared<uint32_t>(0);
 
   uint32_t round = kFirst, waiting = 0;
   bool under_way = false;
   std::map<uint32_t, OwnedChunk> owned;  // by chunk
-  std::vector<uint8_t> expected;    // by chunk: whether its result is to come from another host
+  std::vector<uint8_t> expected;    // by chunk: whether its result is expected from another host
 
   AllreduceInput& input(uint32_t worker) const { return *inputs[worker]->at<AllreduceInput>(0); }
   int32_t priority() const { return input(0).priority.load(std::memory_order_relaxed); }
@@ -101,7 +102,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
   const size_t size = kAllreduceData + count * size_of(dtype);
   if (!operation.known) {
     operation.memory =
-        std::make_shared<Memory>(size);  // first: it may be refused, and the sum is made by another thread
+        std::make_shared<Memory>(size);  // first: it may be refused, and another thread uses the operation
     operation.number = number;
     operation.dtype = dtype;
     operation.count = count;
@@ -109,7 +110,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
     operation.shared = operation.memory->at<AllreduceOutput>(0);
     operation.inputs.resize(seen_.size());
     set_chunks(operation);
-    for (auto& [chunk, owned] : operation.owned) {  // what came before
+    for (auto& [chunk, owned] : operation.owned) {  // early contributions
       for (const Buffer& part : owned.contributions) {
         if (part.size() == 0) continue;
         early_bytes_ -= part.size() + kEarlyCost;
@@ -183,7 +184,7 @@ void AgentAllreduce::start(Operation& operation) {
     }
     char* result = operation.memory->at<char>(offset);
     const uint32_t owner = this->owner(operation, chunk);
-    // What one worker gave stays as it is until the result is there, so it can be sent from its place.
+    // The input of a single worker stays unchanged until the output is there, so it is sent from where it is.
     const bool copied = sources.size() > 1 || hosts_.size() == 1;
     if (copied) add_arrays(operation.dtype, sources, operation.size(chunk), result);
     if (hosts_.size() == 1) {
@@ -238,7 +239,7 @@ void AgentAllreduce::send(Operation& operation, uint32_t chunk, Message kind, co
   message->segments[0] = {const_cast<char*>(data), operation.size(chunk) * size_of(operation.dtype)};
   if (kind == Message::kResult) ++*operation.unsent;
   message->sent = [this, kind, owner,
-                   unsent = operation.unsent] {  // until then the memory has to stay, and to stay as it is
+                   unsent = operation.unsent] {  // keeps the memory until the message is sent
     if (kind == Message::kResult && --*unsent == 0) {
       retry_ = true;
     }
@@ -287,7 +288,7 @@ void AgentAllreduce::begin(const Header& header, uint32_t from, Segment segments
 }
 
 void AgentAllreduce::end(const Header& header, uint32_t from) {
-  Operation& operation = from_other(header, from);  // which has been opened, or dropped, since the message began
+  Operation& operation = from_other(header, from);  // it may have been opened or dropped since `begin`
   if (header.kind == Message::kResult) {
     operation.expected[header.part] = 0;
     if (--operation.waiting == 0) done(operation);

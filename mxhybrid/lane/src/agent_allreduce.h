@@ -1,10 +1,10 @@
-// An agent's part in dense sums over all workers: it adds up what its host's workers give, exchanges that with the
-// agents of other hosts, and shows its host's workers the result.
+// An agent's part in allreduces over all workers: it sums the inputs of the workers of its host, exchanges these sums
+// with the agents of other hosts, and writes the output for its workers.
 //
-// Each sum is cut into chunks; each chunk belongs to one host.  An agent sends the sum of its host to the owner of the
-// chunk (Message::kContribution), which adds all of them up in the order of hosts and sends the result to all
-// (kResult). So an array crosses a host's link as often as in a ring, 2(H-1)/H times each way, in two hops; nobody has
-// to agree with others on an order of sums, and each begins and ends by itself.
+// An array is cut into chunks, each of which belongs to one host.  An agent sends its host's sum of a chunk to the host
+// that owns the chunk (Message::kContribution). The owner adds the sums in the order of hosts and sends the result to
+// all hosts (kResult). So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a ring
+// allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ namespace lane {
 
 class AgentAllreduce {
  public:
-  /// `peer` gives the connection with an agent.
+  /// `peer` returns the connection with another agent.
   AgentAllreduce(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~AgentAllreduce();
 
-  /// Learn where a worker of this host, by its number there, will give its values of a sum: memory that begins with a
-  /// AllreduceInput.  Returns the descriptor of the result, which begins with a AllreduceOutput; for the caller to
-  /// close.
+  /// Map the input of a worker of this host, by its local number: memory that begins with an AllreduceInput.  Returns
+  /// the descriptor of the output, memory that begins with an AllreduceOutput, which the caller closes.
   int open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t count, int descriptor);
-  /// A worker of this host uses a sum no more; nothing is under way.
+  /// Drop an allreduce for one worker of this host; it is not under way.
   void drop(uint64_t number);
 
-  /// Begin what all workers of this host have given; returns whether a sum has got its result since the last call.
+  /// Start the allreduces whose inputs are complete on this host; return whether any output was completed since the
+  /// last call.
   bool progress(const std::vector<Memory>& workers);
-  /// Whether workers have given anything that `progress` has not seen.
+  /// Return whether workers have completed inputs since the last `progress`.
   bool has_work(const std::vector<Memory>& workers) const;
 
-  /// Messages kContribution and kResult of an agent, see MessageSink.
+  /// Receive a message kContribution or kResult from another agent, see MessageSink.
   void begin(const Header& header, uint32_t from, Segment segments[2]);
   void end(const Header& header, uint32_t from);
 
@@ -57,14 +57,14 @@ class AgentAllreduce {
   const uint32_t agent_, host_;
   const Membership& membership_;
   const std::function<Connection&(uint32_t)> peer_;
-  /// Hosts that take part: those with workers.
+  /// The hosts that take part: those with workers.
   std::vector<uint32_t> hosts_;
   std::map<uint64_t, std::unique_ptr<Operation>> operations_;
-  std::map<uint32_t, Buffer> arriving_;  // by agent: of the part that it sends
-  std::vector<uint32_t> seen_;  // by worker: AllreduceInput counts
-  size_t early_bytes_ = 0;            // bytes that came for sums which nobody here has opened yet
+  std::map<uint32_t, Buffer> arriving_;  // the contribution that each agent is sending
+  std::vector<uint32_t> seen_;  // WorkerBlock::allreduce_inputs of each worker
+  size_t early_bytes_ = 0;            // bytes of contributions to allreduces that are not open here yet
   bool has_results_ = false;
-  bool retry_ = false;          // a sum may begin that had to wait for messages
+  bool retry_ = false;          // an allreduce that waited for messages may start
 };
 
 }  // namespace lane

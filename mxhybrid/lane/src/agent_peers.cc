@@ -1,4 +1,4 @@
-// What an agent does with messages of other agents: none is believed before it is checked.
+// Messages from other agents.  Every message is checked before it is used.
 #include <stdexcept>
 
 #include "half.h"

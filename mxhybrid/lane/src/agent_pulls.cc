@@ -1,4 +1,4 @@
-// What an agent does with rows that are pulled: its own, and those it asks other agents for; answers to theirs.
+// Pulls: row requests of this host's workers, pulls from other agents for them, and answers to pulls of other agents.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -9,9 +9,9 @@
 namespace lane {
 namespace {
 
-/// Times as many rows as in the round before after which memory is given back: a whole table, say.
+/// Memory of the cache is given back if it had this many times the rows of the round before, such as a whole table.
 constexpr uint32_t kUnusual = 4;
-/// How many rows ahead memory is asked for.
+/// The number of rows by which prefetching is ahead.
 constexpr uint32_t kAhead = 4;
 
 }  // namespace
@@ -62,11 +62,11 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
   const TableShape& shape = table.shape;
   const size_t row_bytes = shape.row_bytes();
   if (flags & kUncached) {
-    if (!table.pull_waiting) {  // before this looks at what was released: a row request that is given back later rings
+    if (!table.pull_waiting) {  // set before `released` is read: a worker that releases later notifies this agent
       table.pull_waiting = true;
       table.shared->pull_waiting.store(1);
     }
-    // Room that was set aside is free again once nobody reads it.
+    // Uncached rows are free once all requests that use them are released.
     auto& uncached_requests = table.uncached_requests;
     uncached_requests.erase(
         std::remove_if(uncached_requests.begin(), uncached_requests.end(),
@@ -187,7 +187,7 @@ void Agent::clear_cache(Table& table) {
 bool Agent::too_many_pulls(Table& table, uint32_t peer) {
   auto& unanswered = table.unanswered[peer];
   if (!unanswered) unanswered = std::make_shared<uint32_t>(0);
-  // Each row request of a worker asks for each partition once at a time, and the agent asks for itself.
+  // A row request of a worker pulls from each partition once, and the agent sends progress queries of its own.
   return *unanswered > uint64_t(kMaxRowRequests) * membership_.worker_counts[membership_.agent_hosts[peer]] *
                            table.shape.partitions();
 }

@@ -1,4 +1,4 @@
-// What an agent does with rows that are pushed: merges, sends on, updates.
+// Pushes: sums of this host's workers, which are applied to partitions of this agent or forwarded to their owners.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -39,7 +39,7 @@ void Agent::take_round(Table& table) {
   for (uint32_t part = 0; part < parts; ++part) {
     if (table.parts[part].is_remote()) forward_push(table, part);
   }
-  for (auto& [agent, owner] : table.owners) {  // in time, so that one more round can be taken meanwhile
+  for (auto& [agent, owner] : table.owners) {  // early enough for one more round in the meantime
     if (owner.is_queried || reached(owner.version + kMostAhead - 2, table.rounds)) continue;
     owner.is_queried = true;
     send_pull(table, owner.part, table.rounds, kFence, {}, nullptr, kProgressQuery);
@@ -49,8 +49,8 @@ void Agent::take_round(Table& table) {
 void Agent::note_version(Table& table, uint64_t number, const OutgoingPull& pull) {
   RemoteOwner& owner = table.owners.at(pull.peer);
   if (number & kProgressQuery) owner.is_queried = false;
-  // Rows tell of one partition.  That it shows a push means that all hosts have made it, and so have made the one
-  // before to all partitions.
+  // An answer with rows is about one partition only.  But if that partition includes a push, all hosts have made that
+  // push, and hence all of them had made the push before it to all partitions.
   const uint32_t version = pull.flags & kFence ? pull.version : pull.version - 1;
   if (reached(version, owner.version)) owner.version = version;
 }
@@ -66,7 +66,7 @@ void Agent::forward_push(Table& table, uint32_t part) {
   }
   uint32_t count = most;
   bool reads_workers = false;
-  if (lists.size() == 1 && !shape.halves) {  // from where they are
+  if (lists.size() == 1 && !shape.halves) {  // sent from the worker's memory
     message->segments[0].data = const_cast<char*>(reinterpret_cast<const char*>(lists[0].local_ids));
     message->segments[1].data = const_cast<char*>(lists[0].rows);
     reads_workers = true;
@@ -117,7 +117,7 @@ void Agent::update(Table& table, uint32_t number) {
   const bool alone = std::all_of(part.pushes.begin(), part.pushes.end(),
                                  [](const std::deque<Pushed>& queue) { return queue.empty(); });
   if (mine.size() > 1 && !alone) {
-    // As other hosts do before they send: sums are the same wherever a partition lies.
+    // Other hosts sum their workers' rows first, too, so sums do not depend on the host of a partition.
     uint32_t most = 0, count = 0;
     for (const RowList& list : mine) most += list.count;
     local_ids = Buffer(most * sizeof(int32_t));

@@ -1,4 +1,4 @@
-// What an agent has of a table, of its workers and of other agents, for the files that make up Agent.
+// The state of an agent, for the files that make up Agent: tables, views of workers, connections with other agents.
 #pragma once
 
 #include <chrono>
@@ -11,17 +11,18 @@
 
 namespace lane {
 
-/// In nanoseconds of the monotonic clock.
+/// Return the time of the monotonic clock in nanoseconds.
 inline int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-/// Pushes of a host to a partition that wait at its owner until other hosts have made theirs.  The host makes no more
-/// before it knows that the owner shows some of them: so the slowest host sets the pace, and queues stay short.
+/// The most pushes of a host to a partition that wait at the owner for pushes of other hosts.  The host sends no
+/// further push before it knows that the owner has applied some of these.  So the slowest host sets the pace, and
+/// queues stay short.
 constexpr uint32_t kMostAhead = 4;
-/// Marks the number of a question by which an agent learns how far an owner is.  No worker waits for the answer, so it
-/// comes behind all others of a table.
+/// Marks the number of a pull by which an agent asks an owner for its version.  No worker waits for the answer, and its
+/// number is larger than those of all other pulls of the table.
 constexpr uint64_t kProgressQuery = uint64_t(1) << 63;
 
 struct Agent::Pushed {
@@ -31,26 +32,26 @@ struct Agent::Pushed {
 
 struct Agent::RemoteOwner {
   uint32_t part;            // one of its partitions
-  uint32_t version = kFirst;  // pushes that all its partitions are known to show
-  bool is_queried = false;    // for more
+  uint32_t version = kFirst;  // pushes that it has applied to all its partitions, as far as known
+  bool is_queried = false;    // for its version
 };
 
 struct Agent::Part {
   uint32_t owner;
   bool is_owned = false, handled = false;
 
-  // Of a partition that this agent owns.
+  // If this agent owns the partition.
   char* shard = nullptr;
   Rule rule;
   char* state[2] = {nullptr, nullptr};
   size_t state_bytes[2] = {0, 0};
-  uint32_t version = kFirst;  // pushes that it shows
+  uint32_t version = kFirst;  // pushes that were applied
   uint64_t updates = 0;
-  /// By host: what came from there and was not taken into account yet.  This host's entry stays empty.
+  /// The pushes of each host that were not applied yet.  The entry of this host stays empty.
   std::vector<std::deque<Pushed>> pushes;
 
-  // Of one that this agent handles for another.
-  uint64_t first_slot = 0;  // of its local_ids in `slots`
+  // If this agent handles the partition for its owner.
+  uint64_t first_slot = 0;  // the position of its rows in Table::slots
 
   bool is_remote() const { return handled && !is_owned; }
 };
@@ -59,7 +60,7 @@ struct Agent::WorkerView {
   Memory memory;
   WorkerTable* shared = nullptr;
   uint32_t activity = kFirst;
-  /// By row request; empty if this agent answers no pulls, see TableShape.
+  /// RowRequest::posted of each request; empty if this agent serves no requests, see TableShape.
   std::vector<uint32_t> posted;
 };
 
@@ -67,7 +68,7 @@ struct Agent::OutgoingPull {
   uint32_t peer, part, version, count;
   uint8_t flags;
   char* to;
-  Buffer halves;  // where rows arrive that have to be widened
+  Buffer halves;  // rows that arrive as float16
 };
 
 struct Agent::IncomingPull {
@@ -79,8 +80,8 @@ struct Agent::IncomingPull {
 
 struct Agent::LocalRequest {
   uint32_t worker, request;
-  uint32_t posted;        // to be answered
-  uint64_t last_pull = 0;     // question that has to be answered before
+  uint32_t posted;        // its RowRequest::posted
+  uint64_t last_pull = 0;     // the last pull whose answer it needs
 };
 
 struct Agent::Table {
@@ -101,35 +102,35 @@ struct Agent::Table {
   AgentTable* const shared;
   Merger merger;
   std::vector<Part> parts;
-  /// By worker of this host; empty if this agent handles no partition, see TableShape.
+  /// One for each worker of this host; empty if this agent handles no partition, see TableShape.
   std::vector<WorkerView> views;
-  /// Workers that were given its memory.
+  /// The number of workers that were given the memory.
   uint32_t shared_with = 0;
-  /// Rounds of this host's workers that were taken.
+  /// The number of rounds of this host's workers that were taken.
   uint32_t rounds = kFirst;
-  /// Pushes to other hosts that were not sent yet, and those among them that still read the memory of workers.
+  /// The number of pushes to other hosts that are not sent yet, and of those among them that read memory of workers.
   uint32_t unsent = 0, reading = 0;
   uint32_t version = kFirst;
-  /// By agent of another host whose partitions this agent handles.
+  /// The agents of other hosts whose partitions this agent handles, by number.
   std::map<uint32_t, RemoteOwner> owners;
 
-  /// Slot + 1 of the cache by place of a partition of another host, 0 where the cache does not have the row.
+  /// For each row of the remote partitions: its slot in the cache plus 1, or 0 if it is not cached.
   Memory slots;
   std::vector<uint64_t> cached;
   uint32_t num_cached = 0, cached_before = 0;
   uint32_t uncached_rows = 0;
-  std::vector<LocalRequest> uncached_requests;  // pulls that use rows set aside
-  bool pull_waiting = false;      // as `shared` says
+  std::vector<LocalRequest> uncached_requests;  // requests that use uncached rows
+  bool pull_waiting = false;      // a copy of the flag in `shared`
 
-  std::deque<LocalRequest> waiting_requests;       // to be taken
-  std::vector<LocalRequest> started_requests;  // to be answered
+  std::deque<LocalRequest> waiting_requests;       // not started yet
+  std::vector<LocalRequest> started_requests;  // not completed yet
   std::map<uint64_t, OutgoingPull> outgoing_pulls;
   std::deque<IncomingPull> incoming_pulls;
-  /// By agent: questions whose answers were not sent yet.
+  /// The number of pulls of each agent whose answers were not sent yet.
   std::map<uint32_t, std::shared_ptr<uint32_t>> unanswered;
 
   uint32_t* bounds_of(uint32_t worker) const { return views[worker].memory.at<uint32_t>(worker_layout.push_bounds); }
-  /// What a worker pushed to a partition in the round at hand.
+  /// Return the rows that a worker pushed to a partition in the current round.
   RowList pushed(uint32_t worker, uint32_t part) const {
     const Memory& memory = views[worker].memory;
     const uint32_t first = bounds_of(worker)[part], last = bounds_of(worker)[part + 1];
@@ -149,10 +150,10 @@ struct Agent::Peer : public MessageSink {
   const uint32_t number;
   Connection connection;
   bool writing = false, has_left = false;
-  // Of messages that arrive, one of a kind at a time.
-  Pushed push;     // a push
-  IncomingPull pull;     // a question
-  /// By stream: the table that a message is about, which stays until it is there.
+  // Messages being received, at most one of a kind.
+  Pushed push;
+  IncomingPull pull;
+  /// The table of the message that each stream receives, which stays until the message is complete.
   std::shared_ptr<Table> arriving_tables[kPriorities];
 };
 

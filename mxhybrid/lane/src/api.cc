@@ -358,8 +358,7 @@ void lane_allreduce_start(void*, void* on_complete, void* buffer) {
   static_cast<WorkerAllreduce::Buffer*>(buffer)->start(*static_cast<lane::OnComplete*>(on_complete));
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// transfers
+// -------------------------------------------------------------------------------------------------------- transfers
 
 /// Returns the descriptor of the channel from a worker to this one.
 int lane_worker_open_incoming(void* worker, uint32_t rank, uint64_t room) {
