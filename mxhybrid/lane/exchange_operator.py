@@ -23,9 +23,10 @@ class ExchangeOperator:
     executor keeps that (attach_op_execs_pass.cc).
     """
 
-    def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, given: Shape, taken: Shape):
+    def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, input_shape: Shape,
+                 output_shape: Shape):
         self._library = library.load()
-        shapes = [part for shape in (given, taken)
+        shapes = [part for shape in (input_shape, output_shape)
                   for part in (-1 if shape is None else len(shape), library.counts(shape or ()))]
         functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree', 'MXEnginePushAsyncND')]
         pointer = self._library.checked(self._library.exchange_operator_new(forward.pointer, backward.pointer, *shapes,

@@ -110,7 +110,7 @@ _FUNCTIONS = {
     'finite_halves': (_INT, [_POINTER, _U64]),
     'attribute': (ctypes.c_float, [ctypes.c_double, _INT]),
     'sorted_unique': (_I64, [_POINTER, _I64, _I64, _POINTER, _POINTER]),
-    'wanted_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),
+    'read_row_ids': (_I64, [_POINTER, _POINTER, _I64, _I64, _POINTER]),
     'read_rows': (_I64, [_POINTER, _POINTER, _I64, _I64, _INT, _I64, _POINTER, _POINTER]),
 }
 

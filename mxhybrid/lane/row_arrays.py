@@ -33,18 +33,18 @@ def mxnet_functions() -> Any:
     return (ctypes.c_void_p * len(addresses))(*[address.value for address in addresses])
 
 
-def few_wanted(ids: Any, rows: int) -> Optional[np.ndarray]:
+def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
     """Sorted and unique int64 ids, all rows of a table, of an NDArray of few row ids."""
     library = compiled()
     if library is None:
         return None
     ids.wait_to_read()
     found = np.empty(FEW_IDS, np.int64)
-    count = library.wanted_rows(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(found))
+    count = library.read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(found))
     return None if count < 0 else found[:count].copy()
 
 
-def few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, most: int) -> Optional[Tuple[np.ndarray,
+def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, most: int) -> Optional[Tuple[np.ndarray,
                                                                                               np.ndarray]]:
     """Ids, all rows of a table and sorted, and rows, of shape (n, width), of a row_sparse array of at most so many."""
     row_bytes, library = width * dtype.itemsize, compiled()

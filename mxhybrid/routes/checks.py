@@ -6,7 +6,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..lane.kernels import sorted_unique
-from ..lane.row_arrays import few_wanted
+from ..lane.row_arrays import read_few_ids
 from ..native.arrays import SERVER_DTYPES, host_view, row_sparse_parts
 
 
@@ -108,7 +108,7 @@ def whole_ids(call: str, name: str, values: np.ndarray) -> np.ndarray:
 
 def wanted_rows(call: str, name: str, ids: Any, rows: int) -> np.ndarray:
     """Turn an array of row ids as given to row_sparse_pull into sorted, unique, checked int64 ids."""
-    few = few_wanted(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
+    few = read_few_ids(ids, rows) if isinstance(ids, mx.nd.NDArray) else None
     if few is not None:
         return few
     if not isinstance(ids, mx.nd.NDArray) or ids.stype != 'default':

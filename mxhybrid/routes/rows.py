@@ -3,7 +3,7 @@ from typing import Any, Callable, List, Tuple
 
 import numpy as np
 
-from ..lane.row_arrays import few_rows
+from ..lane.row_arrays import read_few_rows
 from ..native.arrays import allocate_rows, row_sparse_parts, sum_row_sparse
 from ..native.deliveries import Deliveries
 from ..servers.partitioning import ROW_OVERHEAD_BYTES
@@ -21,7 +21,9 @@ def sum_devices(arrays: List[Any]) -> Tuple[np.ndarray, np.ndarray]:
 def read_gradient(route: Identity, arrays: List[Any], trace: AnyRecorder) -> Tuple[np.ndarray, np.ndarray]:
     """As :func:`sum_devices`, for a key in which all ids have to be rows."""
     with trace.span('merge ' + route.name, 'merge', devices=len(arrays)) as span:
-        few = few_rows(arrays[0], route.rows, route.width, route.dtype, _expected(route)) if len(arrays) == 1 else None
+        few = None
+        if len(arrays) == 1:
+            few = read_few_rows(arrays[0], route.rows, route.width, route.dtype, _expected(route))
         ids, rows = few or sum_devices(arrays)
         span.note(rows=len(ids))
     if few is None:

@@ -444,18 +444,21 @@ void lane_transfer_start(void* engine, void* on_complete, void* run) { TransferR
 
 /// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions
 /// are no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
-void* lane_exchange_operator_new(void* forward, void* backward, int given_dimensions, const uint64_t* given,
-                                 int taken_dimensions, const uint64_t* taken, void* get_data, void* free, void* push) {
-  return guarded([&]() -> void* {
-    const lane::ArrayFunctions functions = functions_of(get_data, free);
-    for (void* share : {forward, backward}) {
-      if (transfer_of(share).dtype() != lane::Dtype::kFloat32) throw std::runtime_error("not of type float32");
-    }
-    return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
-                                *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
-                                shape_of(given_dimensions, given), shape_of(taken_dimensions, taken), functions,
-                                reinterpret_cast<lane::PushFunction>(push));
-  }, nullptr);
+void* lane_exchange_operator_new(void* forward, void* backward, int input_dimensions, const uint64_t* input,
+                                 int output_dimensions, const uint64_t* output, void* get_data, void* free,
+                                 void* push) {
+  return guarded(
+      [&]() -> void* {
+        const lane::ArrayFunctions functions = functions_of(get_data, free);
+        for (void* share : {forward, backward}) {
+          if (transfer_of(share).dtype() != lane::Dtype::kFloat32) throw std::runtime_error("not of type float32");
+        }
+        return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
+                                    *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
+                                    shape_of(input_dimensions, input), shape_of(output_dimensions, output), functions,
+                                    reinterpret_cast<lane::PushFunction>(push));
+      },
+      nullptr);
 }
 /// The attribute `info` of MXNet's operator _NDArray.
 const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
@@ -572,9 +575,9 @@ int64_t lane_sorted_unique(const int64_t* ids, int64_t count, int64_t rows, uint
   return lane::sorted_unique(ids, count, rows, marks, result);
 }
 
-/// See lane::wanted_rows.
-int64_t lane_wanted_rows(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
-  return guarded([&] { return lane::wanted_rows(*mxnet, array, rows, capacity, result); }, -1);
+/// See lane::read_row_ids.
+int64_t lane_read_row_ids(const MxnetFunctions* mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
+  return guarded([&] { return lane::read_row_ids(*mxnet, array, rows, capacity, result); }, -1);
 }
 
 /// See lane::read_rows.

@@ -15,7 +15,7 @@ constexpr struct {
 /// `FnProperty::kAsync` of its include/mxnet/engine.h: the thread that pushes it runs it, as nothing holds it back.
 constexpr int kAsync = 4;
 
-char kToken[] = "token", kGiven[] = "given", kAfter[] = "after", kTaken[] = "taken";
+char kTokenName[] = "token", kInputName[] = "given", kAfterName[] = "after", kOutputName[] = "taken";
 
 [[noreturn]] void fail(const char* problem) {
   // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
@@ -26,18 +26,18 @@ char kToken[] = "token", kGiven[] = "given", kAfter[] = "after", kTaken[] = "tak
 }  // namespace
 
 ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
-                                   std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> given,
-                                   std::unique_ptr<Shape> taken, ArrayFunctions arrays, PushFunction push)
+                                   std::shared_ptr<PersistentTransfer> backward, std::unique_ptr<Shape> input,
+                                   std::unique_ptr<Shape> output, ArrayFunctions arrays, PushFunction push)
     : forward_(std::move(forward)),
       backward_(std::move(backward)),
-      given_(std::move(given)),
-      taken_(std::move(taken)),
+      input_(std::move(input)),
+      output_(std::move(output)),
       arrays_(arrays),
       push_(push),
-      arguments_({kToken}),
-      outputs_({kAfter}) {
-  if (given_) arguments_.push_back(kGiven);
-  if (taken_) outputs_.push_back(kTaken);
+      arguments_({kTokenName}),
+      outputs_({kAfterName}) {
+  if (input_) arguments_.push_back(kInputName);
+  if (output_) outputs_.push_back(kOutputName);
   arguments_.push_back(nullptr);
   outputs_.push_back(nullptr);
   info_.forward = [](int count, void** arrays, int* tags, void* self) {
@@ -77,14 +77,14 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
 void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
                              const int* tags, Tag from, Tag to) {
   // Of each tag the token comes first.
-  int given = 0;
+  int inputs = 0;
   std::vector<void*> written;
   void *source = nullptr, *target = nullptr;
   for (int at = 0; at < count; ++at) {
     if (tags[at] == to) written.push_back(arrays[at]);
-    const bool is_given = tags[at] == from && ++given == 2;
-    const bool is_taken = tags[at] == to && written.size() == 2;
-    if ((is_given || is_taken) && arrays_.get_data(arrays[at], is_given ? &source : &target) != 0) {
+    const bool is_input = tags[at] == from && ++inputs == 2;
+    const bool is_output = tags[at] == to && written.size() == 2;
+    if ((is_input || is_output) && arrays_.get_data(arrays[at], is_input ? &source : &target) != 0) {
       fail("an array cannot be read");
     }
   }
@@ -99,7 +99,7 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
 }
 
 void ExchangeOperator::infer(int* dimensions, unsigned** shapes) {
-  for (Shape* shape : {&token_, given_.get(), &token_, taken_.get()}) {
+  for (Shape* shape : {&token_, input_.get(), &token_, output_.get()}) {
     if (shape == nullptr) continue;
     *dimensions++ = static_cast<int>(shape->size());
     *shapes++ = shape->data();

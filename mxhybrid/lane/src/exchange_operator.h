@@ -24,7 +24,7 @@ class ExchangeOperator {
 
   /// With the shapes of what is given and taken, null if it is nothing.
   ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
-                   std::unique_ptr<Shape> given, std::unique_ptr<Shape> taken, ArrayFunctions arrays,
+                   std::unique_ptr<Shape> input, std::unique_ptr<Shape> output, ArrayFunctions arrays,
                    PushFunction push);
   ExchangeOperator(const ExchangeOperator&) = delete;
   ExchangeOperator& operator=(const ExchangeOperator&) = delete;
@@ -40,7 +40,7 @@ class ExchangeOperator {
   void infer(int* dimensions, unsigned** shapes);
 
   const std::shared_ptr<PersistentTransfer> forward_, backward_;
-  const std::unique_ptr<Shape> given_, taken_;
+  const std::unique_ptr<Shape> input_, output_;
   const ArrayFunctions arrays_;
   const PushFunction push_;
   Shape token_ = {1};

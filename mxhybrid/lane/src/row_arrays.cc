@@ -79,7 +79,7 @@ void append(std::vector<char>& bytes, T value) {
 
 }  // namespace
 
-int64_t wanted_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
+int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result) {
   int type = -1, dtype = -1, device = 0, number = 0, dimensions = -1;
   const int64_t* shape = nullptr;
   if (mxnet.get_storage_type(array, &type) || type != kDense || mxnet.get_context(array, &device, &number) ||

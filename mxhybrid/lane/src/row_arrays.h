@@ -14,7 +14,7 @@ namespace lane {
 /// Row ids of a dense array on the CPU, which nothing writes any more, of int32, int64, float32 or float64: their
 /// number once they are sorted and unique, in `result`. -1 where they are more than `capacity`, one is no whole number
 /// in [0, rows), or the array is of another kind.
-int64_t wanted_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result);
+int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result);
 
 /// Ids and rows of a row_sparse array on the CPU, (rows, width) of MXNet's `dtype`, which nothing writes any more:
 /// their number.  -1 where they are more than `capacity`, not in order, not in [0, rows), or the array is of another

@@ -107,13 +107,13 @@ void look_for_ids() {
     default: put<double>(array, kFloat64, ids);
   }
   std::vector<int64_t> found(count);  // no room for one more
-  const int64_t number = wanted_rows(kMxnet, &array, rows, count, found.data());
+  const int64_t number = read_row_ids(kMxnet, &array, rows, count, found.data());
   check((number < 0) == wrong, "ids outside of a table are refused, and no others");
   if (wrong) return;
   found.resize(number);
   const std::set<int64_t> expected(ids.begin(), ids.end());
   check(std::equal(found.begin(), found.end(), expected.begin(), expected.end()), "ids are sorted and unique");
-  check(wanted_rows(kMxnet, &array, rows, count - 1, found.data()) == -1, "more ids than there is room for");
+  check(read_row_ids(kMxnet, &array, rows, count - 1, found.data()) == -1, "more ids than there is room for");
 }
 
 void look_for_rows() {

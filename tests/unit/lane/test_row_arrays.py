@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from mxhybrid.lane import kernels
-from mxhybrid.lane.row_arrays import FEW_IDS, few_rows, few_wanted
+from mxhybrid.lane.row_arrays import FEW_IDS, read_few_ids, read_few_rows
 from mxhybrid.native.arrays import make_row_sparse
 
 fast = hypothesis_settings(max_examples=60, deadline=None)
@@ -20,7 +20,7 @@ def dense(values, dtype):
 @given(st.lists(st.integers(-1, 40), min_size=1, max_size=60), st.integers(1, 40) | st.just(1 << 30),
        st.sampled_from(ID_DTYPES))
 def test_wanted_rows_are_those_of_numpy(ids, rows, dtype):
-    found = few_wanted(dense(ids, dtype), rows)
+    found = read_few_ids(dense(ids, dtype), rows)
     if min(ids) < 0 or max(ids) >= rows:
         assert found is None
     else:
@@ -32,20 +32,20 @@ def test_wanted_rows_are_those_of_numpy(ids, rows, dtype):
     ([0.5], 'float32'), ([np.nan], 'float64'), ([np.inf], 'float32'), ([1e30], 'float32'), ([1], 'uint8'),
     ([1], 'float16'), ([], 'int64'), ([1] * (FEW_IDS + 1), 'int64')])
 def test_other_ids_are_left_to_others(ids, dtype):
-    assert few_wanted(dense(ids, dtype), 100) is None
+    assert read_few_ids(dense(ids, dtype), 100) is None
 
 
 def test_a_bound_that_float32_rounds_is_the_bound():
     rows = (1 << 24) + 1
-    assert few_wanted(dense([1 << 24], 'float32'), rows).tolist() == [1 << 24]
-    assert few_wanted(dense([1 << 24], 'float32'), rows - 1) is None
-    assert few_wanted(dense([(1 << 24) + 4], 'float32'), (1 << 24) + 3) is None
+    assert read_few_ids(dense([1 << 24], 'float32'), rows).tolist() == [1 << 24]
+    assert read_few_ids(dense([1 << 24], 'float32'), rows - 1) is None
+    assert read_few_ids(dense([(1 << 24) + 4], 'float32'), (1 << 24) + 3) is None
 
 
 def test_ids_may_have_any_shape_and_may_be_computed_still():
     ids = dense(np.arange(12).reshape(2, 3, 2), 'float32') * 2 + 1
-    assert few_wanted(ids, 24).tolist() == list(range(1, 24, 2))
-    assert few_wanted(ids, 23) is None
+    assert read_few_ids(ids, 24).tolist() == list(range(1, 24, 2))
+    assert read_few_ids(ids, 23) is None
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
@@ -53,7 +53,7 @@ def test_ids_may_have_any_shape_and_may_be_computed_still():
 def test_rows_are_those_of_the_array(shape, dtype):
     ids, width = np.array([0, 7, 29]), int(np.prod(shape[1:]))
     rows = np.arange(3 * width).reshape(3, width).astype(dtype)
-    found, values = few_rows(make_row_sparse(ids, rows, shape), 30, width, np.dtype(dtype), 3)
+    found, values = read_few_rows(make_row_sparse(ids, rows, shape), 30, width, np.dtype(dtype), 3)
     np.testing.assert_array_equal(found, ids)
     assert values.dtype == dtype
     np.testing.assert_array_equal(values, rows)
@@ -62,40 +62,42 @@ def test_rows_are_those_of_the_array(shape, dtype):
 def test_no_rows():
     for array in (mx.nd.sparse.zeros('row_sparse', (9, 2), ctx=mx.cpu()),
                   make_row_sparse(np.empty(0, np.int64), np.empty((0, 2), 'float32'), (9, 2))):
-        found = few_rows(array, 9, 2, np.dtype('float32'), 4)
+        found = read_few_rows(array, 9, 2, np.dtype('float32'), 4)
         assert found is None or (found[0].shape, found[1].shape) == ((0,), (0, 2))
 
 
 def test_other_gradients_are_left_to_others():
     def of(ids, rows=10, width=2, dtype='float32', most=4):
         array = make_row_sparse(np.array(ids), np.ones((len(ids), 2), 'float32'), (10, 2))
-        return few_rows(array, rows, width, np.dtype(dtype), most)
+        return read_few_rows(array, rows, width, np.dtype(dtype), most)
 
     assert of([1, 2])[0].tolist() == [1, 2]
     for wrong in (of([2, 1]), of([1, 1]), of([-1, 1]), of([1, 10]), of([1, 2, 3, 4, 5]), of([1], rows=9),
                   of([1], width=1), of([1], dtype='float64'), of([1], dtype='int32'), of([1], most=0),
                   of([1], most=1 << 30)):
         assert wrong is None
-    assert few_rows(mx.nd.ones((10, 2), ctx=mx.cpu()), 10, 2, np.dtype('float32'), 10) is None
+    assert read_few_rows(mx.nd.ones((10, 2), ctx=mx.cpu()), 10, 2, np.dtype('float32'), 10) is None
 
 
 def test_what_was_read_is_not_touched_by_the_next():
-    first = few_rows(make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2)), 10, 2, np.dtype('float32'), 4)
-    few_rows(make_row_sparse(np.array([2]), np.zeros((1, 2), 'float32'), (10, 2)), 10, 2, np.dtype('float32'), 4)
+    ones = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
+    first = read_few_rows(ones, 10, 2, np.dtype('float32'), 4)
+    zeros = make_row_sparse(np.array([2]), np.zeros((1, 2), 'float32'), (10, 2))
+    read_few_rows(zeros, 10, 2, np.dtype('float32'), 4)
     assert first[0].tolist() == [1] and first[1].tolist() == [[1, 1]]
 
 
 def test_in_the_semantics_of_numpys_shapes():
     array = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
     with mx.util.np_shape(True):
-        found = few_rows(array, 10, 2, np.dtype('float32'), 4)
+        found = read_few_rows(array, 10, 2, np.dtype('float32'), 4)
         assert found is None or found[0].tolist() == [1]
-        assert few_wanted(dense([3, 1], 'int64'), 9).tolist() == [1, 3]
+        assert read_few_ids(dense([3, 1], 'int64'), 9).tolist() == [1, 3]
 
 
 def test_without_the_library_others_do_it(monkeypatch):
     monkeypatch.setattr('mxhybrid.lane.row_arrays.compiled', lambda: None)
     assert kernels.compiled() is not None
-    assert few_wanted(dense([1], 'int64'), 9) is None
-    assert few_rows(make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2)), 10, 2, np.dtype('float32'),
-                    4) is None
+    assert read_few_ids(dense([1], 'int64'), 9) is None
+    ones = make_row_sparse(np.array([1]), np.ones((1, 2), 'float32'), (10, 2))
+    assert read_few_rows(ones, 10, 2, np.dtype('float32'), 4) is None
