@@ -9,14 +9,14 @@
 namespace lane {
 namespace {
 
-/// Elements that are added at once, so that they stay in the processor's nearest cache.
+/// The number of elements that are added at a time, so that they stay in the first-level cache.
 constexpr size_t kBlock = 2048;
 
 template <typename T>
 void add(char* to, const char* from, size_t bytes) {
   T* result = reinterpret_cast<T*>(to);
   const T* values = reinterpret_cast<const T*>(from);
-  // Integers smaller than int are added as int, and cut.
+  // C++ adds integers smaller than int as int; the cast cuts the sum.
   for (size_t i = 0; i < bytes / sizeof(T); ++i) result[i] = static_cast<T>(result[i] + values[i]);
 }
 
@@ -66,7 +66,7 @@ void add_float16_blocks(const std::vector<const char*>& sources, size_t count, c
 
 void copy_elements(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-// Integers are added without their signs, so that what does not fit wraps around.
+// Integers are added as unsigned, so that sums that do not fit wrap around.
 
 Apply adder(Dtype dtype) {
   switch (dtype) {

@@ -1,5 +1,7 @@
-// The C interface, for ctypes.  Functions return 0 or what they say, and on an error -1, or null; lane_error then has
-// the text, in the same thread.
+// The C interface, which Python calls by ctypes.
+//
+// Functions return 0, or the value that their comments name.  On an error they return -1 or null; lane_error then
+// returns the message, in the same thread.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -69,7 +71,7 @@ TableShape shape_of(uint64_t rows, uint32_t width, uint32_t dtype, int halves, u
   return shape;
 }
 
-/// Rows that the engine has written by a worker.
+/// A delivery of rows: the completion thread of a worker writes them to memory of an array.
 struct Delivery {
   Worker* worker;
   uint32_t number;
@@ -103,15 +105,16 @@ Box::Side side_of(uint32_t dimensions, uint64_t offset, const uint64_t* strides)
 
 extern "C" {
 
-/// Counts up whenever a function changes its meaning.
+/// The version of the interface, which increases with every change.
 int lane_version() { return 11; }
 
 const char* lane_error() { return error.c_str(); }
 
-/// The name of a rule by number, and of a setting of rules by its place in lists of settings; null behind the last one.
+/// Return the name of a rule by its number, or of a setting by its position in lists of settings; null after the last
+/// one.
 const char* lane_rule_name(uint32_t number) { return lane::rule_name(number); }
 const char* lane_rule_setting_name(uint32_t number) { return lane::rule_setting_name(number); }
-/// The name of a type of elements by number, as NumPy has it; null behind the last one.
+/// Return NumPy's name of a type by its number; null after the last one.
 const char* lane_dtype_name(uint32_t number) {
   return number < lane::kDtypes ? lane::kDtypeNames[number] : nullptr;
 }
@@ -149,7 +152,7 @@ int lane_agent_add_table(void* agent, uint32_t number, uint64_t rows, uint32_t w
     return 0;
   }, -1);
 }
-/// Returns the descriptor of the table's memory, to be closed; once for each worker of the host.
+/// Return the descriptor of the table's memory, which the caller closes; once for each worker of the host.
 int lane_agent_table(void* agent, uint32_t number) {
   return guarded([&] { return static_cast<Agent*>(agent)->share_table(number); }, -1);
 }
@@ -159,7 +162,7 @@ int lane_agent_attach(void* agent, uint32_t number, uint32_t worker, int descrip
 int lane_agent_drop_table(void* agent, uint32_t number) {
   return guarded([&] { static_cast<Agent*>(agent)->drop_table(number); return 0; }, -1);
 }
-/// Returns the descriptor of the result, to be closed.
+/// Return the descriptor of the output, which the caller closes.
 int lane_agent_open_allreduce(void* agent, uint64_t number, uint32_t worker, uint32_t dtype, uint64_t count,
                               int descriptor) {
   return guarded(
@@ -207,7 +210,7 @@ int lane_agent_observe(void* agent, ObserverFunction observer) {
 int lane_agent_start(void* agent) {
   return guarded([&] { static_cast<Agent*>(agent)->start(); return 0; }, -1);
 }
-/// 0 when the agent has ended, 1 when the time is out: lane_error then has what it waits for.
+/// Return 0 when the agent has ended, 1 when the time is over; lane_error then says what the agent waits for.
 int lane_agent_close(void* agent, int milliseconds) {
   return guarded([&] {
     Agent& found = *static_cast<Agent*>(agent);
@@ -216,7 +219,7 @@ int lane_agent_close(void* agent, int milliseconds) {
     return 1;
   }, -1);
 }
-/// Of an agent that has ended.
+/// Delete an agent that has ended.
 void lane_agent_free(void* agent) { delete static_cast<Agent*>(agent); }
 
 // ---------------------------------------------------------------------------------------------------------- workers
@@ -230,7 +233,7 @@ int lane_worker_block(void* worker) { return static_cast<Worker*>(worker)->block
 int lane_worker_add_agent(void* worker, uint32_t agent, int doorbell, int descriptor) {
   return guarded([&] { static_cast<Worker*>(worker)->add_agent(agent, doorbell, descriptor); return 0; }, -1);
 }
-/// Returns the descriptor of the table's memory, which is open until all agents of the host are attached.
+/// Return the descriptor of the table's memory, which is open until all agents of the host are attached.
 int lane_worker_add_table(void* worker, uint32_t number, uint64_t rows, uint32_t width, uint32_t dtype, int halves,
                           uint32_t parts, const uint32_t* owners) {
   return guarded([&] {
@@ -243,40 +246,41 @@ int lane_worker_attach(void* worker, uint32_t number, uint32_t agent, int descri
 int lane_worker_drop_table(void* worker, uint32_t number) {
   return guarded([&] { static_cast<Worker*>(worker)->drop_table(number); return 0; }, -1);
 }
-/// 0 when done, 1 when the time is out.
+/// Return 0 when done, 1 when the time is over.
 int lane_worker_push(void* worker, uint32_t number, const int64_t* ids, uint32_t count, const void* rows,
                      int milliseconds) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->push(number, ids, count, static_cast<const char*>(rows), milliseconds) ? 0 : 1;
   }, -1);
 }
-/// A request, from 0 on, or -2 while all are under way.
+/// Return the handle of a row request, at least 0, or -2 while all requests are in use.
 int lane_worker_post(void* worker, uint32_t number, const int64_t* ids, uint32_t count, uint32_t flags, int delivered) {
   return guarded([&] {
     const int request = static_cast<Worker*>(worker)->post(number, ids, count, flags, delivered != 0);
     return request < 0 ? -2 : request;
   }, -1);
 }
-/// 0 when done, 1 when the time is out.
+/// Return 0 when done, 1 when the time is over.
 int lane_worker_wait(void* worker, uint32_t number, int request, void* out, int milliseconds) {
   return guarded([&] {
     return static_cast<Worker*>(worker)->wait(number, request, static_cast<char*>(out), milliseconds) ? 0 : 1;
   }, -1);
 }
-/// What lane_worker_deliver takes.
+/// Return a delivery for lane_worker_deliver.
 void* lane_delivery_new(void* worker, uint32_t number, int request, void* out) {
   return guarded([&]() -> void* {
     return new Delivery{static_cast<Worker*>(worker), number, request, static_cast<char*>(out)};
   }, nullptr);
 }
-/// EngineAsyncFunc; the delivery is gone afterwards.
+/// EngineAsyncFunc; deletes the delivery.
 void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   const std::unique_ptr<Delivery> found(static_cast<Delivery*>(delivery));
   found->worker->deliver(found->number, found->request, found->out, *static_cast<lane::OnComplete*>(on_complete));
 }
-/// Ask for rows, write them to an array of their own, or have the engine do that where they are not there yet, and have
-/// it copied to row_sparse arrays, of one shape. 0 when all is handed to the engine; 1 while too many are under way;
-/// where MXNet refuses, 2 to make the array, and 3 to take the operations.
+/// Pull rows into row_sparse arrays of one shape.  Rows that are there at once are written to a new array in this
+/// thread, others by the completion thread; then the engine copies the new array to `outs`. Returns 0 when the engine
+/// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
+/// operation.
 int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,
                      void** outs, uint32_t num_outs, int priority) {
   return guarded([&] {
@@ -290,7 +294,7 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     const int request = poster.post(number, ids, count, 0, true);
     if (request < 0) return 1;
     void* handle = rows.handle();
-    // What is there already needs no thread of the engine's.
+    // Rows that are there already need no thread of the engine.
     if (!poster.wait(number, request, rows.values(), 0) &&
         mxnet->push(lane_worker_deliver, new Delivery{&poster, number, request, rows.values()}, nullptr, cpu, nullptr,
                     0, &handle, 1, &prioritized, priority, "mxhybrid_rows", false)) {
@@ -305,16 +309,15 @@ int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number,
     return 0;
   }, -1);
 }
-/// 0 when done, 1 when the time is out.
+/// Return 0 when done, 1 when the time is over.
 int lane_worker_wait_for_deliveries(void* worker, uint32_t number, int milliseconds) {
   return guarded([&] { return static_cast<Worker*>(worker)->wait_for_deliveries(number, milliseconds) ? 0 : 1; }, -1);
 }
-/// Flags of lane::Overflow.
+/// Return flags of lane::Overflow.
 int lane_worker_overflows(void* worker, uint32_t number) {
   return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->overflows(number)); }, -1);
 }
-/// Bytes between the worker's host and others so far: those sent by kind of message, then those received, of so many
-/// kinds.
+/// Write the bytes between the worker's host and others so far: bytes sent by kind of message, then bytes received.
 int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
   return guarded([&] {
     if (kinds != lane::kMessageKinds) throw std::runtime_error("another number of kinds of messages");
@@ -323,11 +326,11 @@ int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
     return 0;
   }, -1);
 }
-/// The agent of the worker's host that takes care of a sum.
+/// Return the agent of the worker's host that handles an allreduce.
 int lane_worker_allreduce_agent(void* worker, uint64_t number) {
   return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->allreduce_agent(number)); }, -1);
 }
-/// Returns the descriptor of the values.
+/// Return the descriptor of the input.
 int lane_worker_open_allreduce(void* worker, uint64_t number, uint32_t dtype, uint64_t count) {
   return guarded(
       [&] {
@@ -337,7 +340,7 @@ int lane_worker_open_allreduce(void* worker, uint64_t number, uint32_t dtype, ui
       },
       -1);
 }
-/// Returns the sum, for the functions below.
+/// Return the buffer of the allreduce, for the functions below.
 void* lane_worker_attach_allreduce(void* worker, uint64_t number, int descriptor) {
   return guarded([&]() -> void* {
     WorkerAllreduce& allreduce = static_cast<Worker*>(worker)->allreduce();
@@ -360,22 +363,22 @@ void lane_allreduce_start(void*, void* on_complete, void* buffer) {
 
 // -------------------------------------------------------------------------------------------------------- transfers
 
-/// Returns the descriptor of the channel from a worker to this one.
+/// Return the descriptor of the channel from another worker.
 int lane_worker_open_incoming(void* worker, uint32_t rank, uint64_t room) {
   return guarded([&] { return static_cast<Worker*>(worker)->channels()->open_incoming(rank, room); }, -1);
 }
-/// Returns the descriptor of the channel to a worker of another host.
+/// Return the descriptor of the channel to a worker of another host.
 int lane_worker_open_outgoing(void* worker, uint32_t rank, uint64_t room) {
   return guarded([&] { return static_cast<Worker*>(worker)->channels()->open_outgoing(rank, room); }, -1);
 }
 int lane_worker_link(void* worker, uint32_t rank, int channel, int block) {
   return guarded([&] { static_cast<Worker*>(worker)->channels()->link(rank, channel, block); return 0; }, -1);
 }
-/// The agent of the worker's host that takes care of channels between two ranks.
+/// Return the agent of the worker's host that relays the channel between two ranks.
 int lane_worker_channel_agent(void* worker, uint32_t from, uint32_t to) {
   return guarded([&] { return static_cast<int>(static_cast<Worker*>(worker)->channel_agent(from, to)); }, -1);
 }
-/// Both channels to and from a worker of another host, which agents have mapped.
+/// Link with a worker of another host; an agent has mapped the channels to and from it.
 int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
   return guarded([&] {
     Worker& found = *static_cast<Worker*>(worker);
@@ -383,7 +386,7 @@ int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
     return 0;
   }, -1);
 }
-/// A share of a new transfer, to be described by the functions below and then opened.
+/// Return a reference to a new transfer, which the functions below describe, and lane_transfer_open completes.
 void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t dtype, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
     if (dtype >= lane::kDtypes) throw std::runtime_error("elements of no known type");
@@ -416,7 +419,7 @@ int lane_transfer_copy_local(void* share, uint32_t dimensions, const uint64_t* s
     return 0;
   }, -1);
 }
-/// `value` is that of an element, in the first bytes.
+/// The first bytes of `value` are the element.
 int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, uint64_t offset,
                        const uint64_t* strides, uint64_t value) {
   return guarded([&] {
@@ -428,9 +431,9 @@ int lane_transfer_fill(void* share, uint32_t dimensions, const uint64_t* shape, 
 int lane_transfer_open(void* share) {
   return guarded([&] { transfer_of(share).open(); return 0; }, -1);
 }
-/// Give up a share.
+/// Release a reference.
 void lane_transfer_close(void* share) { delete static_cast<std::shared_ptr<PersistentTransfer>*>(share); }
-/// What lane_transfer_start takes.
+/// Return a run for lane_transfer_start.
 void* lane_transfer_run_new(void* share, const void* source, void* target) {
   return guarded([&]() -> void* {
     return new TransferRun{*static_cast<std::shared_ptr<PersistentTransfer>*>(share), static_cast<const char*>(source),
@@ -442,8 +445,8 @@ void lane_transfer_run_close(void* run) { TransferRun::remove(run); }
 /// EngineAsyncFunc.
 void lane_transfer_start(void* engine, void* on_complete, void* run) { TransferRun::start(engine, on_complete, run); }
 
-/// An operator that makes two transfers, forwards and backwards, of arrays of float32 in graphs; negative dimensions
-/// are no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
+/// Return an operator of graphs that runs two transfers of float32 arrays, one forwards and one backwards.  A negative
+/// number of dimensions means no array.  The functions are MXNDArrayGetData, MXNDArrayFree and MXEnginePushAsyncND.
 void* lane_exchange_operator_new(void* forward, void* backward, int input_dimensions, const uint64_t* input,
                                  int output_dimensions, const uint64_t* output, void* get_data, void* free,
                                  void* push) {
@@ -460,12 +463,12 @@ void* lane_exchange_operator_new(void* forward, void* backward, int input_dimens
       },
       nullptr);
 }
-/// The attribute `info` of MXNet's operator _NDArray.
+/// Return the attribute `info` of MXNet's operator _NDArray.
 const void* lane_exchange_operator_info(void* exchange) { return static_cast<ExchangeOperator*>(exchange)->info(); }
-/// No graph calls it any more.
+/// Delete an operator that no graph calls any more.
 void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeOperator*>(exchange); }
 
-/// Operators of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
+/// Return an operator of a BatchNorm over several workers.  The functions are MXNDArrayGetData and MXNDArrayFree.
 void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
   return guarded([&]() -> void* {
     const auto made = shape_of(dimensions, shape);
@@ -490,12 +493,12 @@ void* lane_average_operator_new(uint32_t averages, const uint64_t* counts, const
     return static_cast<ArrayOperator*>(new lane::AverageOperator(std::move(made), functions_of(get_data, free)));
   }, nullptr);
 }
-/// The attribute `info` of MXNet's operator _NDArray.
+/// Return the attribute `info` of MXNet's operator _NDArray.
 const void* lane_array_operator_info(void* made) { return static_cast<ArrayOperator*>(made)->info(); }
 
 // ---------------------------------------------------------------------------------------------------------- buckets
 
-/// A share of a new bucket, which takes over the arrays of gradients.
+/// Return a reference to a new bucket, which takes over the arrays of gradients.
 void* lane_bucket_new(void* buffer, uint32_t dtype, int halves, void* get_data, void* free, uint32_t count,
                       void** gradients, const uint64_t* sizes) {
   return guarded([&]() -> void* {
@@ -506,7 +509,7 @@ void* lane_bucket_new(void* buffer, uint32_t dtype, int halves, void* get_data, 
     return new std::shared_ptr<GradientBucket>(std::move(made));
   }, nullptr);
 }
-/// Another share, for lane_bucket_start.
+/// Return another reference, for lane_bucket_start.
 void* lane_bucket_share(void* share) {
   return guarded(
       [&]() -> void* {
@@ -514,13 +517,13 @@ void* lane_bucket_share(void* share) {
       },
       nullptr);
 }
-/// Give up a share; EngineFuncParamDeleter.
+/// Release a reference; EngineFuncParamDeleter.
 void lane_bucket_close(void* share) { delete static_cast<std::shared_ptr<GradientBucket>*>(share); }
 /// EngineAsyncFunc.
 void lane_bucket_start(void*, void* on_complete, void* share) {
   (*static_cast<std::shared_ptr<GradientBucket>*>(share))->start(*static_cast<lane::OnComplete*>(on_complete));
 }
-/// What lane_bucket_update takes; per weight two states, null where there is none.
+/// Return an update for lane_bucket_update.  Every weight has two states, null if it has fewer.
 void* lane_update_new(void* share, uint32_t kind, const double* settings, uint32_t count, void** weights,
                       void** states, const double* lrs, const double* wds) {
   return guarded(
@@ -544,7 +547,7 @@ void lane_bucket_update(void*, void* update) {
   BucketUpdate& found = *static_cast<BucketUpdate*>(update);
   found.bucket->update(found.rule, found.targets);
 }
-/// Have MXNet copy arrays, each to another one: MXImperativeInvokeEx of the operator _copyto.  Returns what that did.
+/// Have MXNet copy arrays to others, by MXImperativeInvokeEx of operator _copyto; return its result.
 int lane_copy_arrays(void* invoke, void* copy, uint32_t count, void** from, void** to) {
   using Invoke = int (*)(void*, int, void**, int*, void***, int, const char**, const char**, const int**);
   for (uint32_t i = 0; i < count; ++i) {
@@ -563,10 +566,10 @@ void lane_worker_close(void* worker) { delete static_cast<Worker*>(worker); }
 
 // ---------------------------------------------------------------------------------------------------------- kernels
 
-/// Whether all values of float16 are finite.
+/// Return whether all values of float16 are finite.
 int lane_finite_halves(const uint16_t* values, uint64_t count) { return lane::finite(values, count); }
 
-/// The float that MXNet's operators get of a setting, in a list of settings or by itself.
+/// Return the float that MXNet's operators get for a setting, in a list of settings or by itself.
 float lane_attribute(double value, int in_list) {
   return in_list ? lane::list_attribute(value) : lane::attribute(value);
 }

@@ -12,18 +12,19 @@
 namespace lane {
 namespace {
 
-/// Digits after the point that dmlc-core's parser reads.
+/// The most digits after the point that dmlc-core's parser reads.
 constexpr int kMostDigits = 19;
-/// Python writes numbers with an exponent where theirs, as in `Decimal`, is not above the one or above the other.
+/// Python writes a number without an exponent if its exponent, as in `Decimal`, is above the first and at most the
+/// second.
 constexpr int kLeastPlain = -4, kMostPlain = 16;
 
-/// A decimal number: 0.d1d2d3... times a power of ten.
+/// A decimal number: 0.d1d2d3... times 10 to the power of `exponent`.
 struct Decimal {
   std::string digits;
   int exponent;
 };
 
-/// What printf made, in whatever locale: digits, then 'e' and an exponent.
+/// Return the number that printf wrote, in any locale: digits, then 'e' and an exponent.
 Decimal decimal_of(const char* printed) {
   Decimal found;
   const char* at = printed;
@@ -35,14 +36,14 @@ Decimal decimal_of(const char* printed) {
   return found;
 }
 
-/// The number with the fewest digits that reads as a positive `value`; of several the nearest.
+/// Return the number with the fewest digits that reads as a positive `value`; if there are several, the nearest.
 Decimal shortest(double value) {
   char printed[40];
   int fraction = 0;
-  // Below a power of two doubles are closer together than above it: what is nearest among decimals of 16 digits may
-  // read as another double, and the next one above as `value`.
+  // Doubles just below a power of two are closer together than those above it.  So the nearest decimal of 16 digits may
+  // read as another double, while the next larger decimal reads as `value`.
   const bool power = std::frexp(value, &fraction) == 0.5;
-  for (int precision = 14; precision < 17; ++precision) {  // 15 digits are as many as every double keeps
+  for (int precision = 14; precision < 17; ++precision) {  // every decimal of 15 digits survives as a double
     std::snprintf(printed, sizeof printed, "%.*e", precision, value);
     if (std::strtod(printed, nullptr) == value) break;
     if (!power) continue;
@@ -54,7 +55,7 @@ Decimal shortest(double value) {
   return decimal_of(printed);
 }
 
-/// ParseFloat<float> of dmlc-core for a positive number without sign and suffix.
+/// Parse a positive number without sign and suffix as ParseFloat<float> of dmlc-core does.
 float parse(const char* at) {
   uint64_t before = 0;
   for (; std::isdigit(static_cast<unsigned char>(*at)); ++at) before = before * 10 + static_cast<uint64_t>(*at - '0');
@@ -87,7 +88,7 @@ float parse_in_list(const char* text) {
   return value;
 }
 
-/// Parses the text of a double, unless that was done before: few settings are in use at a time, again and again.
+/// Parse the text of a double, unless the result is cached: few settings are in use at a time, again and again.
 template <float (*Parse)(const char*)>
 float remembered(double value) {
   struct Known {
@@ -95,7 +96,7 @@ float remembered(double value) {
     float result;
   };
   constexpr int kKnownBits = 6;
-  thread_local Known known[1 << kKnownBits] = {};  // which holds for 0.0
+  thread_local Known known[1 << kKnownBits] = {};  // all zeros are right for 0.0
   if (!std::isfinite(value)) return static_cast<float>(value);
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);

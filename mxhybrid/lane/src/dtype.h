@@ -10,7 +10,7 @@ namespace lane {
 /// the same size.
 enum class Dtype : uint32_t { kFloat16, kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64 };
 
-/// Names of NumPy's, by number.
+/// NumPy's names, by number.
 constexpr const char* kDtypeNames[] = {"float16", "float32", "float64", "int8", "int16", "int32", "int64"};
 constexpr uint32_t kDtypes = sizeof kDtypeNames / sizeof *kDtypeNames;
 static_assert(static_cast<uint32_t>(Dtype::kInt64) + 1 == kDtypes, "each type has a name");

@@ -7,18 +7,19 @@
 namespace lane {
 namespace {
 
-/// `struct Context` of MXNet's include/mxnet/base.h: the CPU.
+/// The CPU, as `struct Context` of MXNet's include/mxnet/base.h.
 constexpr struct {
   int type = 1;
   int32_t id = 0;
 } kCpu;
-/// `FnProperty::kAsync` of its include/mxnet/engine.h: the thread that pushes it runs it, as nothing holds it back.
+/// `FnProperty::kAsync` of include/mxnet/engine.h.  The thread that pushes the operation also runs it, since it waits
+/// for nothing.
 constexpr int kAsync = 4;
 
 char kTokenName[] = "token", kInputName[] = "given", kAfterName[] = "after", kOutputName[] = "taken";
 
 [[noreturn]] void fail(const char* problem) {
-  // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
+  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
   std::fprintf(stderr, "mxhybrid: an exchange cannot begin: %s\n", problem);
   std::abort();
 }
@@ -64,7 +65,7 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
   };
   info_.declare_backward_dependency = [](const int* out_gradients, const int*, const int*, int* count, int** needed,
                                          void* self) {
-    // Which is read at once; MXNet numbers arrays differently from call to call.
+    // MXNet reads the numbers at once, and numbers arrays differently in every call.
     thread_local std::vector<int> found;
     found.assign(out_gradients, out_gradients + static_cast<ExchangeOperator*>(self)->outputs_.size() - 1);
     *count = static_cast<int>(found.size());
@@ -76,7 +77,7 @@ ExchangeOperator::ExchangeOperator(std::shared_ptr<PersistentTransfer> forward,
 
 void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays,
                              const int* tags, Tag from, Tag to) {
-  // Of each tag the token comes first.
+  // The token is the first array with each tag.
   int inputs = 0;
   std::vector<void*> written;
   void *source = nullptr, *target = nullptr;

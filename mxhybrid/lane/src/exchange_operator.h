@@ -1,11 +1,11 @@
-// An exchange of pieces as an operator in a graph of MXNet's, called by its engine without Python: a transfer forwards,
-// and another one backwards.
+// An exchange of pieces of arrays as an operator of MXNet's graphs, which the engine calls without Python.  It runs one
+// transfer in the forward pass, and another one in the backward pass.
 //
-// MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of a NDArrayOpInfo
-// of include/mxnet/c_api.h in a thread of the engine, with arrays that are computed and in their default layout, and
-// goes on once what the functions had the engine write is written.  So no thread waits, and no other one has to be
-// woken for a transfer to begin.  It has no types but float32, and does not say what is to be added: whoever builds the
-// graph sees to it that nothing is.
+// MXNet's operator _NDArray (src/operator/custom/ndarray_op.cc of MXNet 1.9.1) calls the functions of an NDArrayOpInfo
+// in a thread of the engine, with arrays that are computed and in the default layout.  It continues once all operations
+// that the functions pushed to the engine are complete.  So no thread waits, and no other thread has to be woken before
+// a transfer starts.  _NDArray supports only float32, and does not say which outputs must be added to: the graph must
+// be built so that none has to.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@
 
 namespace lane {
 
-/// Inputs are a token and what is given, outputs a token and what is taken, each of which may not be there.  MXNet
-/// keeps its address for as long as a graph may run.
+/// An exchange operator.  Its inputs are a token and an array, its outputs a token and an array; either array may be
+/// missing.  MXNet keeps the address of the object as long as a graph may run.
 class ExchangeOperator {
  public:
   using Shape = std::vector<unsigned>;
 
-  /// With the shapes of what is given and taken, null if it is nothing.
+  /// `input` and `output` are the shapes of the arrays, null if there is none.
   ExchangeOperator(std::shared_ptr<PersistentTransfer> forward, std::shared_ptr<PersistentTransfer> backward,
                    std::unique_ptr<Shape> input, std::unique_ptr<Shape> output, ArrayFunctions arrays,
                    PushFunction push);
@@ -32,7 +32,7 @@ class ExchangeOperator {
   const NDArrayOpInfo* info() const { return &info_; }
 
  private:
-  /// Tags of arrays, as ndarray_op.cc has them.
+  /// Tags of arrays in ndarray_op.cc.
   enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
   void begin(const std::shared_ptr<PersistentTransfer>& transfer, int count, void** arrays, const int* tags, Tag from,
@@ -44,7 +44,7 @@ class ExchangeOperator {
   const ArrayFunctions arrays_;
   const PushFunction push_;
   Shape token_ = {1};
-  std::vector<char*> arguments_, outputs_;  // names, and null
+  std::vector<char*> arguments_, outputs_;  // names, then null
   NDArrayOpInfo info_;
 };
 

@@ -11,7 +11,7 @@
 namespace lane {
 namespace {
 
-/// Elements that are widened at once.
+/// The number of elements that are widened at a time.
 constexpr size_t kBlock = 4096;
 
 }  // namespace
@@ -29,7 +29,7 @@ void GradientBucket::start(const OnComplete& complete) {
   for (const Item& item : items_) {
     void* data = nullptr;
     if (functions_.get_data(item.gradient, &data) != 0) {
-      // Nobody could be told: the engine's threads know no exceptions from here, and all workers wait for the sum.
+      // The error cannot be reported: the engine takes no exceptions here, and all workers wait for the sum.
       std::fputs("mxhybrid: an array of gradients cannot be read\n", stderr);
       std::abort();
     }
@@ -51,7 +51,7 @@ void GradientBucket::update(const Rule& rule, const std::vector<Target>& targets
   for (size_t i = 0; i < items_.size(); ++i) {
     const Item& item = items_[i];
     const Target& target = targets[i];
-    // MXNet updates weights one by one with adam, and several at once with the others.
+    // MXNet passes the settings of adam singly, and those of the other optimizers as lists for several weights.
     const bool alone = rule.kind == RuleKind::kDenseAdam;
     settings.lr = alone ? attribute(target.lr) : list_attribute(target.lr);
     settings.wd = alone ? attribute(target.wd) : list_attribute(target.wd);

@@ -1,5 +1,5 @@
-// Several dense gradients in one sum, and what becomes of it: operations of MXNet's engine, which calls these functions
-// in its threads when the arrays are there.
+// Gradient buckets: several dense gradients in one allreduce, and the update of their weights.  Both are operations of
+// MXNet's engine, which calls these functions in its threads when the arrays are there.
 #pragma once
 
 #include <vector>
@@ -10,19 +10,21 @@
 
 namespace lane {
 
-/// Each operation that is under way shares the bucket, which outlives what the script has of it.
+/// A gradient bucket.  Operations under way share it, so it may outlive the script's reference.
 class GradientBucket {
  public:
-  /// Values of `dtype` that travel as those of the sum: the same, or float32 as float16.
+  /// Create a bucket of gradients of `dtype`, which has the type of the buffer; with `halves` the gradients are float32
+  /// and the buffer float16.
   GradientBucket(WorkerAllreduce::Buffer& buffer, Dtype dtype, bool halves, ArrayFunctions functions)
       : buffer_(buffer), dtype_(dtype), halves_(halves), functions_(functions) {}
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
 
-  /// One more gradient, an array of MXNet's on the CPU in its default layout, of so many elements; it is taken over.
+  /// Add a gradient of `count` elements, an array of MXNet on the CPU in the default layout.  The bucket takes it over.
   void add(void* gradient, size_t count);
-  /// The gradients are computed: give them, and `complete` once the sums are there.
+  /// Write the gradients, which are computed, into the buffer and start its allreduce.  Calls `complete` once the sums
+  /// are there.
   void start(const OnComplete& complete);
 
   struct Target {
@@ -30,7 +32,7 @@ class GradientBucket {
     char* state[2];
     double lr, wd;
   };
-  /// Update the weights, in the order of the gradients.
+  /// Update weights with the sums; `targets` are in the order of the gradients.
   void update(const Rule& rule, const std::vector<Target>& targets);
 
  private:

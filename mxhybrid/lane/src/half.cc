@@ -25,25 +25,25 @@ float float_of(uint32_t bits) {
 
 constexpr uint32_t kInfinity = 0x7f800000U;
 constexpr uint16_t kHalfInfinity = 0x7c00U;
-/// 65520: from there on numbers are infinite as float16.
+/// 65520: from this number on, floats become infinite as float16.
 constexpr uint32_t kTooLarge = 0x477ff000U;
 
-/// Values that are widened at once, to be added.
+/// The number of values that are widened and added at a time.
 constexpr size_t kBlock = 1024;
 
 #if defined(__x86_64__) || defined(__i386__)
 
-/// Values that one instruction converts.
+/// The number of values that an instruction converts.
 constexpr size_t kVector = 8;
 
 bool has_instructions() {
   __builtin_cpu_init();
   unsigned a = 0, b = 0, c = 0, d = 0;
-  // The one is about registers, which the system has to keep, the other about the processor.
+  // "avx" says that the system saves the registers, F16C that the processor has the instructions.
   return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-/// As many as go by whole vectors; returns how many these were.
+/// Convert as many values as fill whole vectors, and return their number.
 __attribute__((target("avx,f16c"))) size_t widen_vectors(const uint16_t* from, float* to, size_t count) {
   size_t i = 0;
   for (; i + kVector <= count; i += kVector) {
@@ -85,9 +85,9 @@ const bool kInstructions = has_instructions();
 float widen(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
   const uint32_t rest = half & 0x7fffU;
-  // Moved into place, exponents are short of the difference of the two biases, 127 - 15: a multiplication makes that
-  // up, also for subnormal numbers.
-  const uint32_t quiet = rest > kHalfInfinity ? 0x00400000U : 0U;  // as instructions leave what is not a number
+  // The shifted exponent lacks the difference of the two biases, 127 - 15. A multiplication adds it, also for subnormal
+  // numbers.
+  const uint32_t quiet = rest > kHalfInfinity ? 0x00400000U : 0U;  // as the instructions do with NaN
   const float value = rest >= kHalfInfinity ? float_of(kInfinity | quiet | (rest & 0x3ffU) << 13)
                                             : float_of(rest << 13) * float_of((127U + 112U) << 23);
   return float_of(bits_of(value) | sign);
@@ -97,9 +97,9 @@ uint16_t narrow(float value) {
   const uint32_t bits = bits_of(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   const uint32_t rest = bits & 0x7fffffffU;
-  if (rest > kInfinity) return static_cast<uint16_t>(sign | 0x7e00U | ((rest >> 13) & 0x1ffU));  // not a number
+  if (rest > kInfinity) return static_cast<uint16_t>(sign | 0x7e00U | ((rest >> 13) & 0x1ffU));  // NaN
   if (rest >= kTooLarge) return sign | kHalfInfinity;
-  if (rest < 0x38800000U) {  // below the smallest normal one: the unit of this sum is the smallest subnormal one
+  if (rest < 0x38800000U) {  // below the smallest normal number: this sum has the unit of the smallest subnormal number
     const float sum = float_of(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (bits_of(sum) - bits_of(0.5f)));
   }
@@ -119,7 +119,7 @@ void round_to_half(const float* from, float* to, size_t count) {
   for (size_t i = kInstructions ? round_vectors(from, to, count) : 0; i < count; ++i) to[i] = widen(narrow(from[i]));
 }
 
-// Signed, since compilers have vectors of such comparisons.
+// The comparisons are signed, since compilers vectorize those.
 
 bool finite(const float* values, size_t count) {
   int32_t bad = 0;

@@ -8,14 +8,14 @@
 namespace lane {
 namespace {
 
-/// Elements that are computed at once, and that are added up in float.
+/// The number of elements that are computed at once, and of those that are added in float before double.
 constexpr size_t kLanes = 8, kBlock = 1024;
-/// Below that many elements of a channel beside each other, a loop goes over all channels.
+/// With fewer contiguous elements of a channel than this, one loop runs over all channels.
 constexpr size_t kShort = 16;
 
 typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
 
-/// One element, or as many as a Vector has.
+/// Load one element, or a Vector of elements.
 template <typename Value>
 __attribute__((always_inline)) inline void load(const float* from, Value& value) {
   std::memcpy(&value, from, sizeof value);
@@ -25,13 +25,13 @@ struct Sums {
   double first = 0, second = 0;
 };
 
-/// The sums of two functions of the elements of a range, which `function` adds to what it is given.
+/// Return the sums of two functions over a range of elements; `function` adds the values of an element to two sums.
 template <typename Function>
 __attribute__((always_inline)) inline Sums sums_of(size_t count, Function function) {
   Sums found;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t end = std::min(count, begin + kBlock);
-    // Two of each, or every addition would wait for the one before.
+    // Two sums of each kind, since every addition to one sum waits for the addition before.
     Vector first[2] = {}, second[2] = {};
     size_t i = begin;
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
@@ -52,7 +52,7 @@ __attribute__((always_inline)) inline Sums sums_of(size_t count, Function functi
   return found;
 }
 
-/// Mean and sum of squared distances from it, of the elements so far (Chan, Golub and LeVeque, 1979).
+/// The mean and the sum of squared deviations of the elements so far (Chan, Golub and LeVeque, 1979).
 struct Moments {
   double count = 0, mean = 0, squares = 0;
 
@@ -81,7 +81,7 @@ __attribute__((always_inline)) inline void moments_of_channel(const NormShape& s
       first += distance;
       second += distance * distance;
     });
-    // The distances are from a rounded mean.
+    // The deviations are from a rounded mean.
     found.add(static_cast<double>(shape.inner), center + apart.first / static_cast<double>(shape.inner),
               apart.second - apart.first * apart.first / static_cast<double>(shape.inner));
   }
@@ -100,7 +100,7 @@ __attribute__((always_inline)) inline void moments_gradient_of_channel(const Nor
   }
 }
 
-// Each for the instructions that every processor has, and for those of nearly all.
+// Every kernel is compiled twice: for all processors, and for those with AVX2, which nearly all have.
 #if defined(__x86_64__)
 #define LANE_FAST __attribute__((target("avx2")))
 bool is_fast() {
@@ -121,7 +121,7 @@ LANE_FAST void fast_moments_gradient(const NormShape& shape, size_t channel, con
   moments_gradient_of_channel(shape, channel, data, moments, gradients, gradient);
 }
 
-/// Call a function for each channel, in as many threads as OpenMP has.
+/// Call a function for each channel, in the threads of OpenMP.
 template <typename Function>
 void for_channels(const NormShape& shape, Function function) {
 #ifdef _OPENMP
@@ -130,7 +130,7 @@ void for_channels(const NormShape& shape, Function function) {
   for (size_t channel = 0; channel < shape.channels; ++channel) function(channel);
 }
 
-/// Call a function with each element, and its channel.
+/// Call a function for each element with its position and channel.
 template <typename Function>
 void for_elements(const NormShape& shape, Function function) {
   size_t i = 0;

@@ -1,23 +1,23 @@
-// Mean and variance of each channel of an array, and their gradient.
+// Kernels for the mean and variance of each channel of an array, and for their gradient.
 #pragma once
 
 #include <cstddef>
 
 namespace lane {
 
-/// An array in its default layout, of which one dimension has the channels.
+/// The shape of an array in the default layout, seen from its dimension of channels.
 struct NormShape {
   size_t outer, channels, inner;
 
   size_t size() const { return outer * channels * inner; }
-  /// Elements of a channel.
+  /// Return the number of elements of a channel.
   size_t each() const { return outer * inner; }
 };
 
-/// Mean and variance of each channel; `moments` has all means, then all variances.
+/// Compute the mean and variance of each channel; `moments` gets all means, then all variances.
 void compute_moments(const NormShape& shape, const float* data, float* moments);
 
-/// The gradient of data, of those of moments.
+/// Compute the gradient of the data from the gradients of the moments.
 void moments_gradient(const NormShape& shape, const float* data, const float* moments, const float* gradients,
                       float* gradient);
 

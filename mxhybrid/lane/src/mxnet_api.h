@@ -1,4 +1,4 @@
-// The parts of MXNet 1.9.1's C interface that compiled functions call, or that call them.
+// The parts of the C interface of MXNet 1.9.1 that compiled functions call, or that call them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct OnComplete {
   void operator()() const { callback(engine, parameter, nullptr); }
 };
 
-/// Of MXNet's include/mxnet/c_api.h: MXNDArrayGetData and MXNDArrayFree.
+/// MXNDArrayGetData and MXNDArrayFree of MXNet's include/mxnet/c_api.h.
 struct ArrayFunctions {
   int (*get_data)(void* array, void** data);
   int (*free)(void* array);
@@ -33,12 +33,12 @@ struct NDArrayOpInfo {
   void* payloads[6];
 };
 
-/// Of MXNet's include/mxnet/c_api.h: MXEnginePushAsyncND.
+/// MXEnginePushAsyncND of MXNet's include/mxnet/c_api.h.
 using PushFunction = int (*)(void (*function)(void*, void*, void*), void* parameter, void (*deleter)(void*),
                              const void* context, void** reads, int num_reads, void** writes, int num_writes,
                              const void* property, int priority, const char* name, bool wait);
 
-/// Of MXNet's include/mxnet/c_api.h, in the order of lane/row_arrays.py, and the handle of the operator _copyto.
+/// Functions of MXNet's include/mxnet/c_api.h in the order of lane/row_arrays.py, and the handle of operator _copyto.
 struct MxnetFunctions {
   int (*get_storage_type)(void* array, int* type);
   int (*get_dtype)(void* array, int* dtype);

@@ -9,11 +9,11 @@
 namespace lane {
 namespace {
 
-/// Tags of arrays, as ndarray_op.cc of MXNet 1.9.1 has them.
+/// Tags of arrays in ndarray_op.cc of MXNet 1.9.1.
 enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
 [[noreturn]] void fail(const char* problem) {
-  // Nobody could be told: an error of the engine's comes to light later, if at all, and others wait for this worker.
+  // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
   std::fprintf(stderr, "mxhybrid: a part of a BatchNorm cannot be computed: %s\n", problem);
   std::abort();
 }
@@ -28,7 +28,7 @@ Shapes inputs_of(const std::vector<AverageOperator::Average>& averages) {
   return found;
 }
 
-/// The places of all inputs that have a factor.
+/// Return the positions of all inputs that have a factor.
 std::vector<int> factored(const std::vector<AverageOperator::Average>& averages) {
   std::vector<int> found;
   int place = 0;
@@ -89,7 +89,7 @@ ArrayOperator::ArrayOperator(std::vector<Shape> inputs, std::vector<Shape> outpu
                                          int** needed, void* self) {
     const auto& made = *static_cast<const ArrayOperator*>(self);
     const Needs& needs = made.needs_;
-    // Which is read at once; MXNet numbers arrays differently from call to call.
+    // MXNet reads the numbers at once, and numbers arrays differently in every call.
     thread_local std::vector<int> found;
     found.assign(output_gradients, output_gradients + made.outputs_.size());
     for (const int at : needs.inputs) found.push_back(inputs[at]);
@@ -112,7 +112,7 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
       }
       return false;
     };
-    // In the backward pass the others have no memory.
+    // In the backward pass the other arrays have no memory.
     const bool is_there = !goes_back || tags[at] == kInputGradient || tags[at] == kOutputGradient ||
                           is_read(tags[at] == kInput ? needs_.inputs : needs_.outputs);
     if (is_there && arrays_.get_data(arrays[at], &values) != 0) fail("an array cannot be read");

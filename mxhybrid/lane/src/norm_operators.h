@@ -1,4 +1,4 @@
-// What a BatchNorm over several workers computes beside MXNet's own kernels, as operators in graphs that its engine
+// Parts of a BatchNorm over several workers, beside MXNet's own kernels, as operators of MXNet's graphs that the engine
 // calls without Python, see exchange_operator.h.
 #pragma once
 
@@ -10,7 +10,8 @@
 
 namespace lane {
 
-/// An operator on arrays of float32.  Gradients are written, never added, as MXNet does not tell which is wanted.
+/// An operator on arrays of float32.  It overwrites gradients and never adds to them, since MXNet does not say which is
+/// required.
 class ArrayOperator {
  public:
   using Shape = std::vector<unsigned>;
@@ -22,11 +23,11 @@ class ArrayOperator {
   const NDArrayOpInfo* info() const { return &info_; }
 
  protected:
-  /// Values of the arrays of one kind, in order.
+  /// The values of the arrays with one tag, in order.
   using Arrays = std::vector<float*>;
 
-  /// Which inputs and outputs the backward pass reads, by their places, besides the gradients of all outputs, of which
-  /// MXNet cannot do without any.
+  /// The positions of the inputs and outputs that the backward pass reads besides the gradients of all outputs, which
+  /// MXNet requires.
   struct Needs {
     std::vector<int> inputs, outputs;
   };
@@ -44,14 +45,14 @@ class ArrayOperator {
   const Needs needs_;
   const ArrayFunctions arrays_;
   std::vector<std::vector<char>> names_;
-  std::vector<char*> input_names_, output_names_;  // and null
+  std::vector<char*> input_names_, output_names_;  // then null
   NDArrayOpInfo info_;
 };
 
-/// Takes data, and gives (1, 2, channels): the mean and variance of each channel.
+/// Computes the mean and variance of each channel of its input; the output has the shape (1, 2, channels).
 class MomentsOperator : public ArrayOperator {
  public:
-  /// With the shape of data, and its dimension that has the channels.
+  /// `axis` is the dimension of channels in `shape`.
   MomentsOperator(const Shape& shape, size_t axis, ArrayFunctions arrays);
 
  protected:
@@ -63,11 +64,11 @@ class MomentsOperator : public ArrayOperator {
   const NormShape norm_shape_;
 };
 
-/// Takes moments of several parts, of (parts, 2, channels), and gamma and beta; gives scale and shift of each channel,
-/// and the joint mean and variance, which have no gradient.
+/// Computes the scale, shift, joint mean and joint variance of each channel, of which the last two have no gradient.
+/// The inputs are the moments of several parts, of shape (parts, 2, channels), gamma and beta.
 class JointOperator : public ArrayOperator {
  public:
-  /// With the share that each part has of all elements, and what is added to a variance.
+  /// `shares` are the shares of the parts in all elements; `epsilon` is added to a variance.
   JointOperator(std::vector<double> shares, size_t channels, double epsilon, ArrayFunctions arrays);
 
  protected:
@@ -81,14 +82,14 @@ class JointOperator : public ArrayOperator {
   const double epsilon_;
 };
 
-/// For each of several running averages takes an array of any values, the average, and what goes into that; gives a
-/// number without a meaning.  The gradients of the arrays are the next running averages, whatever that of the number
-/// is.
+/// Computes the next values of running averages in its backward pass.  The inputs for each average are an array of any
+/// values, the average, and the statistics that go into it.  The output is a number without a meaning.  The gradient of
+/// the array is the next running average, whatever the gradient of the output is.
 class AverageOperator : public ArrayOperator {
  public:
   struct Average {
     size_t count;
-    /// Of the average, and of what goes into it.
+    /// The factor of the average, then those of the statistics.
     std::vector<double> factors;
   };
 

@@ -9,17 +9,17 @@
 namespace lane {
 namespace {
 
-/// Of MXNet: numbers of dtypes (mshadow/base.h), storage types (ndarray.h) and of the CPU (base.h).
+/// MXNet's numbers of dtypes (mshadow/base.h), of storage types (ndarray.h) and of the CPU (base.h).
 constexpr int kFloat32 = 0, kFloat64 = 1, kInt32 = 4, kInt64 = 6;
 constexpr int kDense = 0, kRowSparse = 1;
 constexpr int kCpu = 1;
-/// How raw bytes begin, NDARRAY_V2_MAGIC of src/ndarray/ndarray.cc.
+/// The first bytes of raw bytes, NDARRAY_V2_MAGIC of src/ndarray/ndarray.cc.
 constexpr uint32_t kMagic = 0xF993fac9;
 constexpr int kMaxDimensions = 32;
-/// Rows of a table for each id up to which a bitmap of the table costs less than sorting the ids.
+/// With fewer rows of the table than this for each id, a bitmap of the table costs less than sorting the ids.
 constexpr int64_t kRowsPerId = 4096;
 
-/// Reads raw bytes, none past their end.
+/// Reads raw bytes, but none after their end.
 class Reader {
  public:
   Reader(const char* at, size_t size) : at_(at), end_(at + size) {}
@@ -30,7 +30,7 @@ class Reader {
     if (const char* from = bytes(sizeof(T))) std::memcpy(&found, from, sizeof(T));
     return found;
   }
-  /// A shape: its first dimension, and how many elements each of those has; -1 for both if there is none, or if no
+  /// Read a shape: its first dimension, and the product of the others.  Both are -1 if there is no shape, or if no
   /// array can have it.
   void shape(int64_t* first, int64_t* width) {
     *first = *width = -1;
@@ -44,7 +44,7 @@ class Reader {
     *first = rows;
     *width = elements;
   }
-  /// Null where there are fewer.
+  /// Return the next `count` bytes, null if there are fewer.
   const char* bytes(size_t count) {
     if (count > static_cast<size_t>(end_ - at_)) {
       at_ = end_;
@@ -66,7 +66,7 @@ bool to_ids(const void* from, int64_t count, int64_t rows, int64_t* ids) {
   for (int64_t i = 0; i < count; ++i) {
     if (!(values[i] >= 0 && values[i] <= static_cast<T>(rows))) return false;
     ids[i] = static_cast<int64_t>(values[i]);
-    if (static_cast<T>(ids[i]) != values[i] || ids[i] >= rows) return false;  // floats may round the bound
+    if (static_cast<T>(ids[i]) != values[i] || ids[i] >= rows) return false;  // a float may be the rounded bound
   }
   return true;
 }
@@ -115,7 +115,7 @@ int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int
 int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t width, int dtype, int64_t capacity,
                   int64_t* ids, char* values) {
   int device = 0, which = 0;
-  if (mxnet.get_context(array, &device, &which) || device != kCpu) return -1;  // it would be copied from there
+  if (mxnet.get_context(array, &device, &which) || device != kCpu) return -1;  // MXNet would copy it to the CPU first
   const char* bytes = nullptr;
   size_t size = 0;
   if (mxnet.save(array, &size, &bytes)) return -1;
@@ -126,7 +126,7 @@ int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_
   reader.shape(&found_rows, &found_width);
   if (count < 0 || count > capacity || found_rows != rows || found_width != width || count_wide != width) return -1;
   if (reader.number<int32_t>() != kCpu) return -1;
-  reader.number<int32_t>();  // which CPU
+  reader.number<int32_t>();  // the number of the CPU
   if (reader.number<int32_t>() != dtype || reader.number<int32_t>() != kInt64) return -1;
   reader.shape(&num_ids, &one);
   if (num_ids != count || one != 1) return -1;

@@ -1,7 +1,8 @@
-// Small arrays of MXNet's in one call: row ids and gradients are read, and arrays of rows made.
+// Small arrays of MXNet in one compiled call: reads row ids and gradients, creates arrays of rows.
 //
-// What a row_sparse array holds MXNet gives away by operations of its engine, for which the caller waits, or as the
-// bytes that it writes to files, "raw bytes", at once: two copies of the rows, which is little for few.
+// MXNet gives out the contents of a row_sparse array either through operations of its engine, for which the caller must
+// wait, or at once as "raw bytes", the bytes that it writes to files.  Raw bytes cost two copies of the rows, which is
+// little for few rows.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +12,18 @@
 
 namespace lane {
 
-/// Row ids of a dense array on the CPU, which nothing writes any more, of int32, int64, float32 or float64: their
-/// number once they are sorted and unique, in `result`. -1 where they are more than `capacity`, one is no whole number
-/// in [0, rows), or the array is of another kind.
+/// Write the sorted distinct row ids in a dense array to `result` and return their number.  The array is on the CPU, no
+/// operation writes it, and its type is int32, int64, float32 or float64.  Returns -1 if there are more than `capacity`
+/// ids, if one is not an integer in [0, rows), or if the array is of another kind.
 int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result);
 
-/// Ids and rows of a row_sparse array on the CPU, (rows, width) of MXNet's `dtype`, which nothing writes any more:
-/// their number.  -1 where they are more than `capacity`, not in order, not in [0, rows), or the array is of another
-/// kind.
+/// Write the ids and rows of a row_sparse array to `ids` and `values` and return their number.  The array is on the
+/// CPU, no operation writes it, its shape is (rows, width) and its type is MXNet's `dtype`. Returns -1 if there are
+/// more than `capacity` rows, if ids are not sorted or not in [0, rows), or if the array is of another kind.
 int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t width, int dtype, int64_t capacity,
                   int64_t* ids, char* values);
 
-/// A row_sparse array on the CPU, of the shape of another one, with rows of these ids, all zero for now; the caller's.
+/// A new row_sparse array on the CPU, with the shape of another array and rows of zeros for the given ids.
 class RowArray {
  public:
   RowArray(const MxnetFunctions& mxnet, void* like, int dtype, size_t element, const int64_t* ids, uint32_t count);
@@ -30,9 +31,9 @@ class RowArray {
   RowArray(const RowArray&) = delete;
   RowArray& operator=(const RowArray&) = delete;
 
-  /// Null where MXNet makes none, as in the semantics of NumPy's shapes.
+  /// Null if MXNet could not create the array, as with NumPy's semantics of shapes.
   void* handle() const { return handle_; }
-  /// Its rows.
+  /// The rows, to write to.
   char* values() const { return values_; }
 
  private:

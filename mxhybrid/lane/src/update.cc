@@ -74,7 +74,7 @@ void adam(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
-/// As sgd, as ``multi_sgd_update`` writes it.
+/// The same as sgd, in the order of operations of `multi_sgd_update`.
 template <typename T>
 void multi_sgd(const UpdateSettings& set, const RowUpdate& row) {
   const Arrays<T> a(row);
@@ -134,7 +134,7 @@ void group_adagrad(const UpdateSettings& set, const RowUpdate& row) {
 
 template <typename T>
 void ftrl(const UpdateSettings& set, const RowUpdate& row) {
-  const Arrays<T> a(row);  // z, then n
+  const Arrays<T> a(row);  // s is z, t is n
   const T lr = set.lr, wd = set.wd, rescale = set.rescale, clip = set.clip;
   const T lamda1 = set.lamda1, beta = set.beta;
   for (size_t j = 0; j < a.n; ++j) {
@@ -148,7 +148,7 @@ void ftrl(const UpdateSettings& set, const RowUpdate& row) {
   }
 }
 
-/// A kind of rule: its name in Python, and its kernels where it is an optimizer's.
+/// A kind of rule: its name in Python, and its kernels if it is an optimizer.
 struct RuleRow {
   RuleKind kind;
   const char* name;
@@ -181,8 +181,8 @@ constexpr bool rules_are_in_order() {
 }
 static_assert(rules_are_in_order(), "the row of a rule stands at its number");
 
-/// A setting of rules: as Python gives it, and as kernels get it.  A new setting is a field of both structures and a
-/// row here.
+/// A setting of rules, as Python gives it and as kernels get it.  To add a setting, add a field to both structures and
+/// a row here.
 struct SettingRow {
   const char* name;
   double Rule::*given;
@@ -221,7 +221,7 @@ Rule make_rule(uint32_t kind, const double* settings) {
 
 UpdateSettings::UpdateSettings(const Rule& rule, uint64_t count) {
   for (const SettingRow& setting : kSettings) this->*setting.rounded = attribute(rule.*setting.given);
-  if (rule.kind == RuleKind::kAdam) {  // as class Adam of python/mxnet/optimizer/optimizer.py
+  if (rule.kind == RuleKind::kAdam) {  // as in class Adam of python/mxnet/optimizer/optimizer.py
     const double first = 1. - std::pow(rule.beta1, count), second = 1. - std::pow(rule.beta2, count);
     lr = attribute(rule.lr * (std::sqrt(second) / first));
   }
