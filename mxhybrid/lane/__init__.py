@@ -1,1 +1,3 @@
-"""The compiled wire: rows, sums and moves in memory that processes of a host share; one connection between hosts."""
+"""The lane, a compiled transport: rows, allreduces and transfers through memory that the processes of a host share, and
+through one connection between two hosts.
+"""

@@ -1,5 +1,5 @@
-"""An exchange as an operator in graphs that MXNet's engine calls without Python, compiled,
-``src/exchange_operator.h``.
+"""An exchange as an operator in graphs, compiled in ``src/exchange_operator.h``, which MXNet's engine calls without
+Python.
 """
 import weakref
 from typing import Any, List, Optional, Tuple
@@ -13,14 +13,15 @@ Shape = Optional[Tuple[int, ...]]
 
 
 class ExchangeOperator:
-    """Two transfers of arrays of float32, forwards and backwards; this object has to live as long as graphs with it
-    run.
+    """An operator that runs one transfer of float32 arrays forwards and another one backwards.
 
-    Whatever a graph has it write is to be written, never added, as MXNet does not tell it: it may read no input of the
-    graph and write no output of it, nor be one of so many readers that MXNet adds up their gradients in place.  Where a
-    graph's own inputs and outputs are concerned, MXNet 1.9.1 moreover frees a copy in its default layout of what is
-    given before the transfer is made (imperative_utils.h); in between, with ``static_alloc`` and ``static_shape``, an
-    executor keeps that (attach_op_execs_pass.cc).
+    This object must live as long as graphs with the operator run.
+
+    The operator overwrites its outputs and gradients, since MXNet does not tell it when to add to them.  Therefore it
+    may not read an input of the graph, write an output of the graph, or read an array with so many readers that MXNet
+    adds up their gradients in place.  Moreover, MXNet 1.9.1 may convert an input or output of a graph to the default
+    layout for the operator, and frees this copy before the transfer is complete (imperative_utils.h).  Other arrays
+    stay, with ``static_alloc`` and ``static_shape`` (attach_op_execs_pass.cc).
     """
 
     def __init__(self, forward: PersistentTransfer, backward: PersistentTransfer, input_shape: Shape,
@@ -35,8 +36,8 @@ class ExchangeOperator:
         weakref.finalize(self, self._library.exchange_operator_close, pointer).atexit = False
 
     def symbol(self, name: str, inputs: List[Any]) -> Any:
-        """The operator in a graph, of the token and what is given if that is anything: the token, and what is taken if
-        that is anything.
+        """Return the operator in a graph: its inputs are a token and, if there is one, the input array; its outputs are
+        the token and, if there is one, the output array.
         """
-        # As NDArrayOp of MXNet, which warns that it is old, makes it.
+        # The same call as MXNet's NDArrayOp, which warns that it is deprecated.
         return symbol_function('_NDArray')(*inputs, info='%x' % self._info, name=name)

@@ -15,8 +15,9 @@ from .allreduce import AllreduceBuffer
 
 
 class GradientBucket:
-    """`gradients` of `dtype`, on the CPU, given to the sum at `buffer` one after the other.  Operations that are
-    under way need neither this object nor the arrays.
+    """Gradients that are summed together: arrays of `dtype` on the CPU, which `buffer` holds one after the other.
+
+    Operations that are under way need neither this object nor the arrays.
     """
 
     def __init__(self, buffer: AllreduceBuffer, gradients: Sequence[Any], dtype: np.dtype):
@@ -33,7 +34,7 @@ class GradientBucket:
         weakref.finalize(self, self._library.bucket_close, self._handle).atexit = False
 
     def start(self, priority: int) -> None:
-        """Have the engine make the sum once it gets to the gradients, which stay as they are."""
+        """Push the allreduce to the engine; it starts once the gradients are computed, and does not change them."""
         self.buffer.set_priority(priority)
         share = self._library.checked(self._library.bucket_share(self._handle))
         push_native(self._library.bucket_start, share, self._gradients, self.buffer.handles, priority,
@@ -41,7 +42,7 @@ class GradientBucket:
 
     def update(self, rule: str, settings: Mapping[str, float], targets: 'UpdateTargets',
                rates: Tuple[Sequence[float], Sequence[float]], priority: int) -> None:
-        """Have the engine update weights with the sums, in their order; `rates` are learning rates, weight decays."""
+        """Push an update of weights with the sums to the engine; `rates` are learning rates and weight decays."""
         count = len(self.gradients)
         lrs, wds = [(ctypes.c_double * count)(*values) for values in rates]
         update = self._library.checked(self._library.update_new(
@@ -52,21 +53,24 @@ class GradientBucket:
 
 
 class UpdateTargets:
-    """Weights, and two arrays of state for each, None where there are fewer, all on the CPU in their default layout."""
+    """Weights, with two arrays of optimizer state for each, None if it has fewer.
+
+    All arrays are on the CPU in the default layout.
+    """
 
     def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
         self._given = [*weights, *states]
         self.handles = handles_of([array for array in self._given if array is not None])
-        #: Where they are.
+        #: Addresses of the arrays.
         self.weights, self.states = _addresses(weights), _addresses(states)
 
     def is_of(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
-        """Whether they are these very arrays."""
+        """Return whether these are the same objects."""
         return is_same(self._given, [*weights, *states])
 
 
 class Copies:
-    """Copies of arrays to others that are made again and again, by MXNet's engine."""
+    """Copies of arrays to others, which MXNet's engine makes again and again."""
 
     def __init__(self, sources: Sequence[Any], targets: Sequence[Any]):
         self._library = library.load()
@@ -75,17 +79,17 @@ class Copies:
         self._invoke, self._copy = function_address('MXImperativeInvokeEx'), operator_handle(b'_copyto')
 
     def is_of(self, sources: Sequence[Any], targets: Sequence[Any]) -> bool:
-        """Whether they are of these very arrays."""
+        """Return whether the copies are of the same objects."""
         return is_same(self._sources, sources) and is_same(self._targets, targets)
 
     def run(self) -> None:
-        """Copy; returns before that is done."""
-        with gate:  # a fork of another thread waits until all is handed over
+        """Push the copies to the engine."""
+        with gate:  # a fork by another thread waits until the engine has all copies
             check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
 
 
 def is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two sequences have the very same objects."""
+    """Return whether two sequences have the same objects."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 

@@ -1,4 +1,4 @@
-"""Compiled helpers that need no job; where the library is missing, NumPy's way."""
+"""Compiled helpers that need no job, with NumPy in place of a missing library."""
 import functools
 from typing import Optional
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from . import library
 
-#: Rows of a table for each id up to which a bitmap of the table costs less than sorting the ids.
+#: With fewer rows of the table than this for each id, a bitmap of the table costs less than sorting the ids.
 _ROWS_PER_ID = 4096
 
 
 @functools.lru_cache(maxsize=None)
 def compiled() -> Optional[library.Library]:
-    """The library, None where it is missing."""
+    """Return the library, None if it is missing."""
     try:
         return library.load()
     except OSError:
@@ -20,7 +20,7 @@ def compiled() -> Optional[library.Library]:
 
 
 def sorted_unique(ids: np.ndarray, rows: int) -> Optional[np.ndarray]:
-    """The sorted distinct values of row ids, int64; None if one of them is not in 0 to `rows` - 1."""
+    """Return the sorted distinct values of row ids, int64; None if one of them is not in 0 to `rows` - 1."""
     kernels = compiled() if len(ids) * _ROWS_PER_ID > rows else None
     if kernels is None:
         found = np.unique(ids)

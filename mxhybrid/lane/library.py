@@ -1,6 +1,6 @@
-"""The compiled library, ``src/api.cc``, as Python calls it: without Python's lock, errors as exceptions.
+"""The compiled library, ``src/api.cc``.  Calls release Python's lock; errors become exceptions.
 
-``setup.py`` compiles it where there is a compiler; where there is none, :func:`load` says why it is missing.
+``setup.py`` compiles it if there is a compiler; if the library is missing, :func:`load` says why.
 """
 import ctypes
 import functools
@@ -11,10 +11,10 @@ from typing import Any, Callable, Dict, List, Sequence
 from ..base.compiled import compiled_files
 from ..base.errors import JobError
 
-#: What :func:`lane_version` of ``src/api.cc`` has to return.
+#: The result that :func:`lane_version` of ``src/api.cc`` must have.
 _VERSION = 11
 
-#: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` there.
+#: ``CallbackFunction``, ``FailedFunction`` and ``ObserverFunction`` of ``src/api.cc``.
 Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)
 Failed = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 Observer = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32)
@@ -26,7 +26,7 @@ _POINTERS, _DOUBLES = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_d
 _COUNTS = ctypes.POINTER(_U64)
 _MEMBERSHIP = [_U32, _NUMBERS, _U32, _NUMBERS]
 
-#: Result and parameters by name, without ``lane_``.
+#: The result and parameters of each function, by its name without ``lane_``.
 _FUNCTIONS = {
     'error': (ctypes.c_char_p, []),
     'dtype_name': (ctypes.c_char_p, [_U32]),
@@ -116,12 +116,12 @@ _FUNCTIONS = {
 
 
 class Library:
-    """Its functions, as attributes: those of ``src/api.cc`` without ``lane_``."""
+    """The functions of ``src/api.cc`` as attributes, without ``lane_``."""
 
     def __init__(self, path: str):
         self.path = path
         self._loaded = ctypes.CDLL(path)
-        found = self._loaded.lane_version()  # first: another one may lack functions
+        found = self._loaded.lane_version()  # first: another version may lack functions
         if found != _VERSION:
             raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (path, found, _VERSION))
         for name, (result, parameters) in _FUNCTIONS.items():
@@ -140,7 +140,7 @@ class Library:
         raise AttributeError(name)
 
     def checked(self, result: Any) -> Any:
-        """The result of a function; JobError where it failed."""
+        """Return the result of a function; raise JobError if it failed."""
         if result is None or result == -1:
             raise JobError('the lane failed: %s' % self.error().decode())
         return result
@@ -153,18 +153,18 @@ def _names(name_of: Callable[[int], Any]) -> List[str]:
 
 
 def numbers(values: Sequence[int]) -> Any:
-    """An array of uint32 for the library."""
+    """Return an array of uint32 for the library."""
     return (_U32 * max(1, len(values)))(*values)
 
 
 def counts(values: Sequence[int]) -> Any:
-    """An array of uint64 for the library."""
+    """Return an array of uint64 for the library."""
     return (_U64 * max(1, len(values)))(*values)
 
 
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
-    """The library; OSError, which says what to do, where there is none."""
+    """Return the library; raise OSError, which says what to do, if it is missing."""
     found = compiled_files(os.path.dirname(__file__), '_lane')
     if not found:
         raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again, with '

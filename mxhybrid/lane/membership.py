@@ -1,34 +1,34 @@
-"""Who is on the lane: agents, which hold rows, and workers, and on which host each of them is."""
+"""The members of the lane: agents, which hold rows, and workers, with the host of each."""
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Sequence
 
 
 class Endpoint(NamedTuple):
-    """How an agent is reached."""
+    """The addresses of an agent."""
 
-    #: What can share memory with it, see :func:`mxhybrid.base.local_sockets.memory_domain`.
+    #: The processes that can share memory with it, see :func:`mxhybrid.base.local_sockets.memory_domain`.
     memory_domain: str
-    #: For other hosts.
+    #: Address and port for other hosts.
     address: str
     port: int
-    #: For the workers of its host, see :class:`mxhybrid.base.local_sockets.Listener`.
+    #: Name of the listener for workers of its host, see :class:`mxhybrid.base.local_sockets.Listener`.
     listener: str
 
 
 @dataclass(frozen=True)
 class Membership:
-    """The same on all agents and workers; `memory_domains` is by rank of the worker."""
+    """All agents and workers, equal in all processes; `memory_domains` are those of the workers by rank."""
 
     agents: Sequence[Endpoint]
     memory_domains: Sequence[str]
 
     @classmethod
     def from_json(cls, agents: List[List[Any]], memory_domains: List[str]) -> 'Membership':
-        """What travelled as :meth:`as_json`."""
+        """Return the membership from the values of :meth:`as_json`."""
         return cls([Endpoint(*endpoint) for endpoint in agents], memory_domains)
 
     def as_json(self) -> List[Any]:
-        """Agents and memory domains."""
+        """Return agents and memory domains as JSON values."""
         return [list(map(list, self.agents)), list(self.memory_domains)]
 
     @property
@@ -44,9 +44,9 @@ class Membership:
 
     @property
     def worker_counts(self) -> List[int]:
-        """How many workers each host has."""
+        """The number of workers of each host."""
         return [list(self.memory_domains).count(host) for host in self.hosts]
 
     def local_rank(self, rank: int) -> int:
-        """The number of a worker among those of its host."""
+        """Return the number of a worker among those of its host."""
         return list(self.memory_domains[:rank]).count(self.memory_domains[rank])

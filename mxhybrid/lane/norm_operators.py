@@ -1,7 +1,7 @@
-"""Parts of a BatchNorm over several workers as operators in graphs, compiled, ``src/norm_operators.h``.
+"""Parts of a BatchNorm over several workers as operators in graphs, compiled in ``src/norm_operators.h``.
 
-They take and give float32.  What they read is made by other operators of the graph, unless said otherwise: they write
-gradients, and never add them.
+Inputs and outputs are float32.  Unless a function says otherwise, its inputs must be outputs of other operators of the
+graph: the operators overwrite gradients and never add to them.
 """
 import ctypes
 import functools
@@ -14,7 +14,7 @@ from . import library
 
 @functools.lru_cache(maxsize=None)
 def is_compiled() -> bool:
-    """Whether there are such operators."""
+    """Return whether the operators are compiled."""
     try:
         library.load()
     except OSError:
@@ -24,9 +24,10 @@ def is_compiled() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _info(kind: str, *settings: Any) -> str:
-    """An operator as MXNet knows it: it has no state, and stays, as graphs may run at any time.
+    """Return MXNet's text for an operator.  Operators have no state and are never deleted, since graphs may run at any
+    time.
 
-    Sequences of integers and floats are tuples.
+    Sequences of integers or floats must be tuples.
     """
     loaded = library.load()
     given = [one if not isinstance(one, tuple) else library.counts(one) if isinstance(one[0], int)
@@ -37,7 +38,7 @@ def _info(kind: str, *settings: Any) -> str:
 
 
 def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
-    """Return the symbol of mean and variance of each channel of data, of shape (1, 2, channels)."""
+    """Return the symbol of the mean and variance of each channel of data, of shape (1, 2, channels)."""
     return symbol_function('_NDArray')(data, info=_info('moments', len(shape), tuple(map(int, shape)), axis), name=name)
 
 
@@ -45,8 +46,8 @@ def joint_of(moments: Any, gamma: Any, beta: Any, shares: Sequence[float], chann
              ) -> List[Any]:
     """Return the symbols of scale, shift, joint mean and joint variance of each channel.
 
-    `moments` are those of several parts, of shape (parts, 2, channels); `shares` say how many of all elements each part
-    has.  Normalised data is data * scale + shift.  The joint mean and variance have no gradient.
+    `moments` are the moments of several parts, of shape (parts, 2, channels); `shares` are the shares of the parts in
+    all elements.  Normalised data is data * scale + shift.  The joint mean and variance have no gradient.
     """
     info = _info('joint', len(shares), tuple(map(float, shares)), channels, float(epsilon))
     return list(symbol_function('_NDArray')(moments, gamma, beta, info=info, name=name))
@@ -58,7 +59,7 @@ class NextAverage(NamedTuple):
     Attributes
     ----------
     following : Symbol
-        An input of the graph; its gradient is the next value, which replaces what is there.
+        An input of the graph.  Its gradient becomes the next value, which overwrites the gradient array.
     average : Symbol
         The average, which may be an input of the graph.
     values : sequence of Symbol
@@ -76,7 +77,7 @@ class NextAverage(NamedTuple):
 
 
 def next_averages(every: Sequence[NextAverage]) -> Any:
-    """Return the symbol of a number without a meaning, whose backward pass computes the next averages."""
+    """Return a symbol whose backward pass computes the next averages; its value has no meaning."""
     inputs = [symbol for each in every for symbol in (each.following, each.average, *each.values)]
     info = _info('average', len(every), tuple(each.channels for each in every),
                  tuple(len(each.factors) for each in every),

@@ -1,6 +1,7 @@
-"""What small calls need of MXNet's arrays, each by one compiled call, ``src/row_arrays.h``.
+"""Access to small arrays of MXNet, in one compiled call each, ``src/row_arrays.h``.
 
-What is not small, or of another kind than most, these functions leave to others: they return None.
+The functions return None for arrays that are not small or are of an unusual kind; the caller then takes the general
+way.
 """
 import ctypes
 import functools
@@ -11,14 +12,14 @@ import numpy as np
 from ..native.engine import function_address, operator_handle
 from .kernels import compiled
 
-#: Row ids of a call that count as few.
+#: The most row ids of a call that count as few.
 FEW_IDS = 4096
-#: Bytes of rows that count as few: they are copied twice more, which takes less than what is saved.
+#: The most bytes of rows that count as few: two more copies of them cost less than the call saves.
 FEW_BYTES = 64 << 10
-#: Bytes of a table up to which gradients may be read as raw bytes, for which MXNet keeps memory in each thread.
+#: The largest table, in bytes, whose gradients are read as raw bytes, for which MXNet keeps memory in each thread.
 _MOST_BYTES = 16 << 20
 
-#: MXNet's numbers of the dtypes that tables have.
+#: MXNet's numbers of the dtypes of tables.
 _DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2}
 #: The functions of ``struct MxnetFunctions``, in order.
 _FUNCTIONS = ('MXNDArrayGetStorageType', 'MXNDArrayGetDType', 'MXNDArrayGetContext', 'MXNDArrayGetShapeEx64',
@@ -28,13 +29,13 @@ _FUNCTIONS = ('MXNDArrayGetStorageType', 'MXNDArrayGetDType', 'MXNDArrayGetConte
 
 @functools.lru_cache(maxsize=None)
 def mxnet_functions() -> Any:
-    """``struct MxnetFunctions`` for compiled functions."""
+    """Return ``struct MxnetFunctions`` of ``src/mxnet_api.h``."""
     addresses = [function_address(name) for name in _FUNCTIONS] + [operator_handle(b'_copyto')]
     return (ctypes.c_void_p * len(addresses))(*[address.value for address in addresses])
 
 
 def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
-    """Sorted and unique int64 ids, all rows of a table, of an NDArray of few row ids."""
+    """Return the sorted distinct row ids in an NDArray as int64; None if there are many, or one is no row of the table."""
     library = compiled()
     if library is None:
         return None
@@ -46,7 +47,7 @@ def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
 
 def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, most: int) -> Optional[Tuple[np.ndarray,
                                                                                               np.ndarray]]:
-    """Ids, all rows of a table and sorted, and rows, of shape (n, width), of a row_sparse array of at most so many."""
+    """Return the sorted ids and the rows, of shape (n, width), of a row_sparse array of at most `most` rows."""
     row_bytes, library = width * dtype.itemsize, compiled()
     if library is None or dtype not in _DTYPES or not 0 < most * row_bytes <= FEW_BYTES \
             or rows * row_bytes > _MOST_BYTES:
@@ -59,5 +60,5 @@ def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, most: i
 
 
 def address_of_memory(array: Any) -> int:
-    """Where the values of an array that may be written are; sooner said than by ``array.ctypes.data``."""
+    """Return the address of a writable array's values; faster than ``array.ctypes.data``."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))

@@ -2,9 +2,9 @@
 // with the agents of other hosts, and writes the output for its workers.
 //
 // An array is cut into chunks, each of which belongs to one host.  An agent sends its host's sum of a chunk to the host
-// that owns the chunk (Message::kContribution). The owner adds the sums in the order of hosts and sends the result to
-// all hosts (kResult). So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a ring
-// allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
+// that owns the chunk (Message::kContribution).  The owner adds the sums in the order of hosts and sends the result to
+// all hosts (kResult).  So an array crosses the link of each of H hosts 2(H-1)/H times in each direction, as with a
+// ring allreduce, but in two hops.  Hosts need not agree on an order of allreduces: each one begins and ends by itself.
 #pragma once
 
 #include <cstdint>

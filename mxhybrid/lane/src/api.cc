@@ -278,7 +278,7 @@ void lane_worker_deliver(void*, void* on_complete, void* delivery) {
   found->worker->deliver(found->number, found->request, found->out, *static_cast<lane::OnComplete*>(on_complete));
 }
 /// Pull rows into row_sparse arrays of one shape.  Rows that are there at once are written to a new array in this
-/// thread, others by the completion thread; then the engine copies the new array to `outs`. Returns 0 when the engine
+/// thread, others by the completion thread; then the engine copies the new array to `outs`.  Returns 0 when the engine
 /// has all operations, 1 while all requests are in use, 2 if MXNet cannot create the array, 3 if it refuses an
 /// operation.
 int lane_worker_pull(void* worker, const MxnetFunctions* mxnet, uint32_t number, const int64_t* ids, uint32_t count,

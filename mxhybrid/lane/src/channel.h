@@ -50,7 +50,7 @@ struct ChannelHeader {
 /// reader stores `consumed` after it has copied them.  Hence 0 <= written - consumed <= capacity.  Byte number n is at
 /// position n % capacity.  Every run of a transfer begins at a multiple of 8.
 struct RingHeader {
-  /// The ring's tag plus 1. It is stored after `offset` and `capacity`, which never change afterwards.  The writer may
+  /// The ring's tag plus 1.  It is stored after `offset` and `capacity`, which never change afterwards.  The writer may
   /// give the ring another tag once everything in it was consumed.  A reader that has set `reader_waiting` looks for
   /// the tag once more, see shared.h.
   alignas(64) std::atomic<uint64_t> tag;

@@ -1,7 +1,7 @@
 // The relay of channels between hosts: an agent keeps the copies of a channel on two hosts equal, see channel.h.
 //
 // Bytes that a worker of this host has written to a ring are sent to the same position of the same ring on the reader's
-// host (Message::kRingData). The number of bytes that the reader has consumed comes back (Message::kRingCredit) and
+// host (Message::kRingData).  The number of bytes that the reader has consumed comes back (Message::kRingCredit) and
 // makes room.  So the ring bounds the data under way, and both agents read and write only the two rings.
 #pragma once
 
@@ -23,7 +23,7 @@ class ChannelRelay {
   ChannelRelay(uint32_t agent, const Membership& membership, std::function<Connection&(uint32_t)> peer);
   ~ChannelRelay();
 
-  /// Map a channel from rank `from` to rank `to`. One of them is the worker of this host with the local number
+  /// Map a channel from rank `from` to rank `to`.  One of them is the worker of this host with the local number
   /// `worker`, the other is on host `other`.
   void open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor);
 

@@ -85,8 +85,8 @@ const bool kInstructions = has_instructions();
 float widen(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
   const uint32_t rest = half & 0x7fffU;
-  // The shifted exponent lacks the difference of the two biases, 127 - 15. A multiplication adds it, also for subnormal
-  // numbers.
+  // The shifted exponent lacks the difference of the two biases, 127 - 15.  A multiplication adds it, also for
+  // subnormal numbers.
   const uint32_t quiet = rest > kHalfInfinity ? 0x00400000U : 0U;  // as the instructions do with NaN
   const float value = rest >= kHalfInfinity ? float_of(kInfinity | quiet | (rest & 0x3ffU) << 13)
                                             : float_of(rest << 13) * float_of((127U + 112U) << 23);

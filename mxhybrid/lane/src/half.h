@@ -1,5 +1,5 @@
 // Conversion of float32 to float16 (IEEE 754 binary16) and back, rounded to nearest, ties to even, as NumPy and MXNet
-// do. Arrays are converted by the processor's instructions (F16C) if it has them, with the same bits.
+// do.  Arrays are converted by the processor's instructions (F16C) if it has them, with the same bits.
 #pragma once
 
 #include <cstddef>

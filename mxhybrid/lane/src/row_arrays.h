@@ -18,7 +18,7 @@ namespace lane {
 int64_t read_row_ids(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t capacity, int64_t* result);
 
 /// Write the ids and rows of a row_sparse array to `ids` and `values` and return their number.  The array is on the
-/// CPU, no operation writes it, its shape is (rows, width) and its type is MXNet's `dtype`. Returns -1 if there are
+/// CPU, no operation writes it, its shape is (rows, width) and its type is MXNet's `dtype`.  Returns -1 if there are
 /// more than `capacity` rows, if ids are not sorted or not in [0, rows), or if the array is of another kind.
 int64_t read_rows(const MxnetFunctions& mxnet, void* array, int64_t rows, int64_t width, int dtype, int64_t capacity,
                   int64_t* ids, char* values);

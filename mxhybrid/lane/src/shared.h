@@ -4,7 +4,7 @@
 // parameter server.  A *worker* pushes and pulls rows.  Every worker of a host maps the memory of all agents of the
 // host.  An agent maps the memory of a worker for the tables, allreduces and channels that it handles.
 //
-// Counters only grow, modulo 2^32. They are compared with `reached`; nothing else depends on their values.  Each
+// Counters only grow, modulo 2^32.  They are compared with `reached`; nothing else depends on their values.  Each
 // counter is written by one side, with release order, after the data that it announces, and read by the other side with
 // acquire order.
 //

@@ -1,7 +1,7 @@
 // The effect of a push on rows of a partition, and of an allreduce on dense weights.
 //
 // Kernels give the same numbers as MXNet 1.9.1's kernels for row_sparse and dense gradients
-// (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h). Each formula is written as it is
+// (src/operator/optimizer_op-inl.h and src/operator/contrib/optimizer_op-inl.h).  Each formula is written as it is
 // there, with the operations in the same order, and nothing is contracted (-ffp-contract=off).
 #pragma once
 
