@@ -1,12 +1,17 @@
-"""An agent of the lane in this process, which is a parameter server: the compiled part, and whom it lets in.
+"""The host agent of this process, which is a parameter server: starts the compiled agent and admits workers to it.
 
-Rows, updates and what goes to other hosts are the compiled part's business, ``src/agent.h``.  Here are its beginning,
-the workers that come to share memory, and what Python has to know of the rows.
+The compiled agent, ``src/agent.h``, handles rows, updates and messages of other hosts.  This module starts and ends it,
+exchanges memory with the workers of the host, and gives Python access to the rows.
 
-Messages of a worker: ``worker`` (its number among those of the host), ``table`` (number of the table) and ``allreduce``
-(number, type and elements), each along with its memory for that, ``channel`` (number of the worker, whether it leads
-away, ranks of both ends, number of the other host), and ``drop allreduce`` (number). The agent answers ``doorbell`` and
-``block``, ``table``, ``allreduce``, each with a descriptor, and ``channel``.
+Workers send these messages, each with the descriptor of memory that they share:
+
+* ``worker`` (local number of the worker), answered by ``doorbell`` and ``block``, each with a descriptor;
+* ``table`` (number of the table, local number), answered by ``table`` with a descriptor;
+* ``allreduce`` (number, local number, dtype, number of elements), answered by ``allreduce`` with a descriptor;
+* ``channel`` (local number, whether the channel leads to another host, ranks of writer and reader, number of the other
+  host), answered by ``channel``.
+
+``drop allreduce`` (number) has no descriptor and no answer.
 """
 import ctypes
 import os
@@ -28,37 +33,37 @@ from .membership import Endpoint, Membership
 
 logger = get_logger(__name__)
 
-#: Seconds in which an agent ends: less than workers wait for their servers at exit.
+#: Seconds within which an agent must end; workers wait longer than that for their servers at exit.
 CLOSE_S = 10.0
-#: What connections of agents are for.
+#: The purpose of the connections between agents.
 PURPOSE = 'the lane'
-#: Updates rows of a partition: table, partition, local_ids (sorted, unique) and gradients.
+#: Updates rows of a partition; called with table, partition, local row ids (sorted, unique) and gradients.
 Update = Callable[[int, int, np.ndarray, np.ndarray], None]
-#: Told of updates: table, partition, begin and end in nanoseconds of the monotonic clock, rows that were touched.
+#: Called after updates with table, partition, begin and end in nanoseconds of the monotonic clock, and number of rows.
 Observer = Callable[[int, int, int, int, int], None]
-#: What a table is, for agents and workers: rows, width, dtype, whether float16 travels, agent of each partition.
+#: The shape of a table: rows, width, dtype, whether rows travel as float16, and the agent that owns each partition.
 Shape = Tuple[int, int, str, bool, Sequence[int]]
-#: Agents that did not end in time: their threads may still use them.
+#: Agents that did not end in time, which their threads may still use.
 _LEFT: List['Agent'] = []
 
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
-    """Parameters of the compiled functions."""
+    """Return the parameters of compiled functions for a shape."""
     rows, width, dtype, halves, owners = shape
     return rows, width, library.load().dtypes[dtype], int(halves), len(owners), library.numbers(owners)
 
 
 def rule_settings(settings: Mapping[str, float]) -> Any:
-    """Settings of a rule, by name, for the compiled functions."""
+    """Return the settings of a rule for compiled functions."""
     names = library.load().rule_settings
     return (ctypes.c_double * len(names))(*[settings.get(name, -1.0 if name == 'clip' else 0.0) for name in names])
 
 
 class Agent:
-    """The agent; other hosts reach it at `address`.
+    """A host agent that other hosts reach at `address`.
 
-    `update` is called, by the thread that serves, for partitions with the rule ``callback``; `on_failure` with a
-    sentence when the agent can serve no more; `observer`, if there is one, after every update.
+    The thread that serves calls `update` for partitions with the rule ``callback``, and `observer`, if given, after
+    every update.  It calls `on_failure` with the reason when the agent can serve no more.
     """
 
     def __init__(self, address: str, secret: str, update: Update, on_failure: Callable[[str], None],
@@ -72,23 +77,23 @@ class Agent:
         self._shapes: Dict[int, Shape] = {}
         self._handle: Any = None
         self.number = -1
-        # Kept as long as the agent may call.
+        # The callbacks must stay as long as the agent may call them.
         self._call = library.Callback(self._called)
         self._failed = library.Failed(lambda why: on_failure(why.decode()))
         self._observed = library.Observer(observer) if observer is not None else None
         self._closing, self._closer = socket.socketpair()
         self._thread: Optional[threading.Thread] = None
-        #: What a worker has asked for that is being answered, and what the agent has called.
+        #: The message of a worker that is being answered, and the function that the agent is calling.
         self._asked, self._updating = 'nothing', ''
 
     @property
     def endpoint(self) -> Endpoint:
-        """How others reach it."""
+        """The addresses of this agent."""
         address, port = self._door.getsockname()[:2]
         return Endpoint(memory_domain(), address, port, self._listener.name)
 
     def connect(self, membership: Membership, timeout: float) -> None:
-        """Take part: meet the agents of other hosts, which do the same, and let workers in from then on."""
+        """Connect with the agents of other hosts, which do the same, and then admit workers."""
         self.number = list(membership.agents).index(self.endpoint)
         hosts, workers = membership.agent_hosts, membership.worker_counts
         hosts = membership.agent_hosts
@@ -108,39 +113,39 @@ class Agent:
         self._thread.start()
 
     def add_table(self, number: int, shape: Shape) -> None:
-        """Learn a table, whose rows are zeros."""
+        """Add a table; its rows are zeros."""
         self._shapes[number] = shape
         self._library.checked(self._library.agent_add_table(self._handle, number, *shape_for_library(shape)))
 
     def drop_table(self, number: int) -> None:
-        """Drop a table that nobody uses any more."""
+        """Drop a table that no process uses any more."""
         del self._shapes[number]
         self._library.checked(self._library.agent_drop_table(self._handle, number))
 
     def rows(self, number: int, part: int, count: int) -> np.ndarray:
-        """All `count` rows of a partition that is here, writable; valid until the table is dropped."""
+        """Return the `count` rows of a partition of this agent, writable and valid until the table is dropped."""
         _, width, dtype, _, _ = self._shapes[number]
         address = self._library.checked(self._library.agent_shard(self._handle, number, part))
         return _view(address, (count, width), dtype)
 
     def set_rule(self, number: int, part: int, rule: str, slot: int = 0,
                  settings: Mapping[str, float] = MappingProxyType({})) -> None:
-        """What pushes to a partition mean from now on."""
+        """Set the rule for pushes to a partition from now on, a name of ``kRules`` in ``src/update.cc``."""
         self._library.checked(self._library.agent_set_rule(
             self._handle, number, part, self._library.rules[rule], slot, rule_settings(settings)))
 
     def set_state(self, number: int, part: int, slot: int, rows: np.ndarray) -> None:
-        """Have optimizer state lie in `rows`, contiguous, which the caller keeps."""
+        """Set the memory of optimizer state: the contiguous array `rows`, which the caller keeps."""
         self._library.checked(self._library.agent_set_state(self._handle, number, part, slot, rows.ctypes.data,
                                                            rows.strides[0]))
 
     def set_updates(self, number: int, part: int, count: int) -> None:
-        """How many updates a partition has had."""
+        """Set the number of updates of a partition so far."""
         self._library.checked(self._library.agent_set_updates(self._handle, number, part, count))
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """End in order; also one to which nobody was connected.  What has not ended within `timeout` seconds is named,
-        and left to itself: this process is about to end.
+        """End the agent, whether or not it was connected.  If it has not ended within `timeout` seconds, log what it
+        waits for and leave it as it is: this process is about to end.
         """
         self._door.close()
         if self._thread is None:
@@ -149,7 +154,7 @@ class Agent:
         deadline = time.monotonic() + timeout
         self._closer.send(b'!')
         self._thread.join(timeout)
-        left = max(1.0, deadline - time.monotonic())  # the door may have used up the time
+        left = max(1.0, deadline - time.monotonic())  # joining the thread may have used up the time
         hindrances = []
         if self._thread.is_alive():
             hindrances.append('an answer to %s of a worker of this host' % self._asked)
@@ -183,7 +188,7 @@ class Agent:
                         if isinstance(key.fileobj, Connection):
                             self._hear(selector, key.fileobj)
                         else:
-                            # One at a time: whoever connects again and again holds up nobody.
+                            # One at a time, so that a process that connects again and again delays no other.
                             connection = self._listener.accept_one()
                             if connection is not None:
                                 selector.register(connection, selectors.EVENT_READ)
@@ -193,7 +198,7 @@ class Agent:
     def _hear(self, selector: selectors.BaseSelector, connection: Connection) -> None:
         try:
             (word, number, *more), descriptor = connection.receive()
-        except Left:  # its death is the job monitor's business
+        except Left:  # the job monitor notices its death
             selector.unregister(connection)
             connection.close()
             return

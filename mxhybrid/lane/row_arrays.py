@@ -35,7 +35,7 @@ def mxnet_functions() -> Any:
 
 
 def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
-    """Return the sorted distinct row ids in an NDArray as int64; None if there are many, or one is no row of the table."""
+    """Return the sorted distinct row ids in an NDArray as int64; None if there are many or one is not in the table."""
     library = compiled()
     if library is None:
         return None

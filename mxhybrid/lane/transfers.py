@@ -1,5 +1,5 @@
-"""Transfers of pieces of arrays between workers, compiled, ``src/worker_transfers.h``: the channels on which they go,
-and what is transferred.
+"""Persistent transfers of pieces of arrays between workers, and the channels through which they go, compiled in
+``src/worker_transfers.h``.
 """
 import os
 import time
@@ -17,17 +17,17 @@ from .worker import Lane
 _NO_ARRAYS = handles_of([])
 _VALUE = np.dtype(np.uint64)
 
-#: Where a piece is in an array.
+#: The position of a piece in an array.
 Slices = Sequence[slice]
-#: Gives every worker the JSON values of all, by rank.
+#: Returns the JSON values of all workers by rank.
 Exchange = Callable[[Any], List[Any]]
 
 
 class Channels:
     """The channels between this worker and all others (collective).
 
-    Workers of a host share memory, for which they meet; the agents of two hosts carry what goes from one to the other.
-    `exchange` gives every worker the values of all; whoever does not come within `timeout` seconds has failed.
+    Workers of a host connect and exchange shared memory.  The agents of two hosts relay the channels between the hosts.
+    `exchange` gives every worker the values of all; a worker that does not connect within `timeout` seconds has failed.
     """
 
     def __init__(self, lane: Lane, exchange: Exchange, timeout: float):
@@ -44,7 +44,7 @@ class Channels:
         for rank in self._others:
             if rank not in here:
                 self._open_by_agent(rank)
-        exchange(None)  # agents know no channels that nobody has opened
+        exchange(None)  # all workers have opened their channels before any is used
 
     def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
@@ -64,7 +64,7 @@ class Channels:
                 connection.close()
 
     def _introduce(self, rank: int, connection: Connection) -> None:
-        """Give what another worker needs of this one."""
+        """Send another worker the memory that it needs of this one."""
         inbox = self._library.checked(self._library.worker_open_incoming(self._lane.pointer, rank, 0))
         connection.send(['inbox', self.rank], inbox)
         connection.send(['block', self.rank], self._library.worker_block(self._lane.pointer))
@@ -95,16 +95,17 @@ class Channels:
 
     def transfer(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
                 adds: bool) -> 'PersistentTransfer':
-        """A new transfer, see there."""
+        """Create a transfer, see :class:`PersistentTransfer`."""
         return PersistentTransfer(self._lane.pointer, self.rank, tag, dtype, source, target, adds)
 
 
 class PersistentTransfer:
-    """A transfer that is made again and again, from arrays of the shape `source` to arrays of the shape `target`, on
-    the CPU and contiguous, either of which may be None.
+    """A transfer that runs again and again, as persistent requests of MPI do, from arrays of the shape `source` to
+    arrays of the shape `target`.
 
-    No other transfer has, or had, the same tag; all workers describe the same pieces, those between two of them in the
-    same order.  With `adds`, what comes is added up in the order of ranks; else each element comes once.
+    The arrays are on the CPU and contiguous; either may be None.  No other transfer has, or had, the same tag.  All
+    workers describe the same pieces, and two workers describe the pieces between them in the same order.  With `adds`,
+    the target is the sum of all received pieces, added in the order of ranks; otherwise every element is received once.
     """
 
     def __init__(self, worker: int, rank: int, tag: int, dtype: Any, source: Optional[Tuple[int, ...]],
@@ -117,7 +118,7 @@ class PersistentTransfer:
             raise JobError('arrays of type %s cannot be moved between workers' % self._dtype)
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
-        #: What the compiled functions know it by.
+        #: A reference to the compiled transfer, for compiled functions.
         self.pointer = self._library.checked(self._library.transfer_new(
             worker, rank, tag, self._library.dtypes[name], int(adds), size))
         weakref.finalize(self, self._library.transfer_close, self.pointer).atexit = False
@@ -135,36 +136,36 @@ class PersistentTransfer:
         return sum(one.start * stride for one, stride in zip(where, strides)), library.counts(strides)
 
     def send(self, rank: int, where: Slices) -> None:
-        """Of the source, to another worker."""
+        """Send a piece of the source to another worker."""
         self._library.checked(self._library.transfer_send(self.pointer, rank, len(where), self._shape(where),
                                                       *self._place(where, self._source)))
 
     def receive(self, rank: int, where: Slices) -> None:
-        """From another worker."""
+        """Receive a piece of the target from another worker."""
         self._library.checked(self._library.transfer_receive(self.pointer, rank, len(where), self._shape(where),
                                                          *self._place(where, self._target)))
 
     def copy_local(self, here: Slices, there: Slices) -> None:
-        """From the source to the target."""
+        """Copy a piece of the source to a piece of the target."""
         self._library.checked(self._library.transfer_copy_local(self.pointer, len(here), self._shape(here),
                                                       *self._place(here, self._source),
                                                       *self._place(there, self._target)))
 
     def fill(self, where: Slices, value: float) -> None:
-        """What has one value."""
+        """Fill a piece of the target with a value."""
         raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
         self._library.checked(self._library.transfer_fill(self.pointer, len(where), self._shape(where),
                                                       *self._place(where, self._target),
                                                       int(np.frombuffer(raw, _VALUE)[0])))
 
     def open(self) -> None:
-        """All is described."""
+        """Complete the description."""
         self._library.checked(self._library.transfer_open(self.pointer))
 
     def start(self, source: Optional[int], target: Optional[int], writes: Any, priority: int = 0) -> None:
-        """Have the engine make the transfer from one address to the other, once it gets to `writes`, given as
-        :func:`mxhybrid.native.engine.handles_of` gives them, which it holds back meanwhile.
+        """Push a run of the transfer to the engine, from the address `source` to the address `target`.  It writes the
+        arrays `writes`, as :func:`mxhybrid.native.engine.handles_of` returns them.
         """
-        use = self._library.checked(self._library.transfer_run_new(self.pointer, source, target))
-        push_native(self._library.transfer_start, use, _NO_ARRAYS, writes, priority, b'mxhybrid_transfer',
+        run = self._library.checked(self._library.transfer_run_new(self.pointer, source, target))
+        push_native(self._library.transfer_start, run, _NO_ARRAYS, writes, priority, b'mxhybrid_transfer',
                     self._library.transfer_run_close)

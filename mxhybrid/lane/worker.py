@@ -1,4 +1,4 @@
-"""A worker on the lane: its way to the rows of all tables."""
+"""A worker on the lane: pushes and pulls rows of all tables."""
 import ctypes
 import os
 import threading
@@ -19,23 +19,23 @@ from .agent import Shape, shape_for_library
 from .membership import Membership
 from .row_arrays import FEW_BYTES, mxnet_functions
 
-#: Milliseconds after which a wait looks for signals.
+#: Milliseconds after which a wait checks for signals.
 _SLICE_MS = 200
-#: Flags of a pull, see ``src/shared.h``.
+#: ``enum PullFlags`` of ``src/shared.h``.
 _FENCE, _UNCACHED = 1, 2
 #: ``enum Overflow`` of ``src/worker.h``.
 _OVERFLOWS = {1: 'gradients pushed', 2: 'rows pulled'}
-#: Kinds of messages between hosts, ``enum Message`` of ``src/connection.h``, by what they are for: the shares and the
-#: results of dense sums, rows that are pushed, questions for rows, and the rows that answer them.
+#: Kinds of messages between hosts (``enum Message`` of ``src/connection.h``) by purpose: data and credits of channels,
+#: contributions to allreduces and their results, pushed rows, pulls, and the rows that answer them.
 _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull request': (2,), 'pull response': (3,)}
-#: How many there are.
+#: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/shared.h``.
 _KINDS = 9
-#: Seconds in which an agent of the host answers.
+#: Seconds within which an agent of the host must answer.
 _ANSWER_S = 60.0
 
 
 class Lane:
-    """The way of the worker `rank`."""
+    """The worker `rank` on the lane."""
 
     def __init__(self, membership: Membership, rank: int, trace: AnyRecorder = OFF):
         self._library = library.load()
@@ -46,12 +46,12 @@ class Lane:
         host = membership.hosts.index(membership.memory_domains[rank])
         self._handle = self._library.checked(self._library.worker_new(
             host, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers)))
-        #: What the compiled functions know it by.
+        #: The compiled worker, for compiled functions.
         self.pointer = self._handle
         self._agents: Dict[int, Connection] = {}
-        #: Held while an agent is asked and answers.
+        #: Held from a request to an agent to its answer.
         self._asking = threading.Lock()
-        #: Number on the lane by index of a table, and tables to which was pushed since they were settled.
+        #: The numbers of tables on the lane, by their index, and of those with pushes since the last :meth:`settle`.
         self._numbers: Dict[int, int] = {}
         self._pushed: Set[int] = set()
         for number, endpoint in enumerate(membership.agents):
@@ -79,7 +79,7 @@ class Lane:
         return [connection.peer for connection in self._agents.values()]
 
     def open(self, table: Any, number: int, shape: Shape) -> None:
-        """Get to know a table, which all agents know."""
+        """Open a table that all agents have."""
         self.forget(table)
         mine = self._library.checked(self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
         for agent, connection in self._agents.items():
@@ -93,9 +93,7 @@ class Lane:
         self._numbers[table.index] = number
 
     def open_allreduce(self, number: int, dtype: int, count: int) -> int:
-        """Get to know a dense sum, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`; what the compiled functions
-        call it.
-        """
+        """Open an allreduce and return its compiled buffer, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`."""
         mine = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
         with self._asking:
@@ -107,20 +105,20 @@ class Lane:
             os.close(theirs)
 
     def drop_allreduce(self, number: int) -> None:
-        """Make a sum no more; nothing is under way."""
+        """Drop an allreduce that is not under way."""
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
         self._agents[agent].send(['drop allreduce', number])
         self._library.checked(self._library.worker_drop_allreduce(self._handle, number))
 
     def open_channel(self, agent: int, outgoing: bool, source: int, target: int, channel: int) -> None:
-        """Have an agent map a channel to, or from, a worker of another host; `channel` is its descriptor."""
+        """Ask an agent to map a channel to or from a worker of another host; `channel` is its descriptor."""
         other = self.membership.hosts.index(self.membership.memory_domains[target if outgoing else source])
         with self._asking:
             self._agents[agent].send(['channel', self._local, int(outgoing), source, target, other], channel)
             self._agents[agent].receive(_ANSWER_S)
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
-        """Push rows (collective); returns once they are copied."""
+        """Push rows (collective); return once they are copied."""
         number = self._numbers[table.index]
         ids, rows = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(rows, table.dtype)
         with self._trace.span('hand over ' + table.name, 'servers'):
@@ -130,11 +128,11 @@ class Lane:
         self._pushed.add(number)
 
     def request(self, table: Any, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
-        """Ask for rows; the function returned waits for them and writes them to an array."""
+        """Request rows; return the function that waits for them and writes them to an array."""
         return self._request(table, ids, 0)
 
     def request_uncached(self, table: Any, ids: np.ndarray) -> Callable[[np.ndarray], None]:
-        """As :meth:`request`, but rows are not rounded on their way, and nobody keeps them."""
+        """Request rows as :meth:`request` does, but without rounding on the wire and without caching."""
         return self._request(table, ids, _UNCACHED)
 
     def _request(self, table: Any, ids: np.ndarray, flags: int) -> Callable[[np.ndarray], None]:
@@ -157,11 +155,11 @@ class Lane:
         return write
 
     def delivers(self, table: Any) -> bool:
-        """Whether :meth:`deliver` serves a table: not where a trace is to tell when rows come."""
+        """Return whether :meth:`deliver` can be used: not with a trace, which records when rows arrive."""
         return not self._trace.enabled
 
     def deliver(self, table: Any, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int) -> None:
-        """Ask for rows, and have the engine write them to `rows`, contiguous memory of `array`; nobody waits."""
+        """Request rows that an operation of the engine writes to `rows`, the contiguous memory of `array`."""
         number = self._numbers[table.index]
         ids = np.ascontiguousarray(ids, np.int64)
         delivery = self._library.checked(self._library.delivery_new(
@@ -170,29 +168,29 @@ class Lane:
                     b'mxhybrid_rows')
 
     def deliver_copies(self, table: Any, ids: np.ndarray, outs: List[Any], priority: int) -> bool:
-        """As :meth:`deliver`, of few rows, and have the engine copy them to row_sparse arrays of one shape; rows that
-        are there already are written at once.  False where this cannot be, and nothing was done.
+        """Request few rows that the engine copies to row_sparse arrays of one shape; rows that are there already are
+        written at once.  Return False, with nothing done, if that is not possible.
         """
         if self._trace.enabled or not 0 < len(ids) * table.width * table.dtype.itemsize <= FEW_BYTES:
             return False
         number, ids, handles = self._numbers[table.index], np.ascontiguousarray(ids, np.int64), handles_of(outs)
         while True:
-            with gate:  # a fork of another thread waits until all is handed over
+            with gate:  # a fork by another thread waits until the engine has all operations
                 result = self._library.checked(self._library.worker_pull(
                     self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority))
             if result == 3:
                 check_call(-1)
             if result != 1:
                 return bool(result == 0)
-            time.sleep(0.001)  # too many are under way
+            time.sleep(0.001)  # all requests of the table are in use
 
     def overflows(self, table: Any) -> List[str]:
-        """What of a table was found since the last call that does not fit into float16."""
+        """Name what of a table did not fit into float16 since the last call."""
         found = self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
         return [what for flag, what in _OVERFLOWS.items() if found & flag]
 
     def settle_deliveries(self, table: Any) -> None:
-        """Wait until the engine has written all rows that it is to deliver."""
+        """Wait until the engine has written the rows of all deliveries."""
         number = self._numbers.get(table.index)
         if number is None:
             return
@@ -205,7 +203,7 @@ class Lane:
                                                                     flags, int(delivered)))
             if request >= 0:
                 return request
-            time.sleep(0.001)  # too many are under way
+            time.sleep(0.001)  # all requests of the table are in use
 
     def _wait(self, number: int, request: int, rows: np.ndarray) -> None:
         while self._library.checked(self._library.worker_wait(self._handle, number, request, rows.ctypes.data,
@@ -213,35 +211,35 @@ class Lane:
             pass
 
     def settle(self) -> None:
-        """Wait until all agents show all pushes of this worker."""
+        """Wait until all agents have applied all pushes of this worker."""
         nothing = np.empty(0, np.int64)
         for number, request in [(number, self._post(number, nothing, _FENCE)) for number in self._pushed]:
             self._wait(number, request, nothing)
         self._pushed.clear()
 
     def network(self) -> Network:
-        """Bytes between this host and others so far, as its agents have counted them."""
+        """Return the bytes between this host and others so far, as counted by its agents."""
         counts = (ctypes.c_uint64 * (2 * _KINDS))()
         self._library.checked(self._library.worker_traffic(self._handle, counts, _KINDS))
         return {name: {'sent': sum(counts[kind] for kind in kinds),
                        'received': sum(counts[_KINDS + kind] for kind in kinds)} for name, kinds in _MESSAGES.items()}
 
     def number(self, table: Any) -> Optional[int]:
-        """The number of a table on the lane, if it is there."""
+        """Return the number of a table on the lane; None if it is not there."""
         return self._numbers.get(table.index)
 
     def move(self, successor: Any, table: Any) -> None:
-        """From now on the rows of `table` are those that were opened for its successor."""
+        """Let `table` take over the rows that were opened for its successor."""
         self._numbers[table.index] = self._numbers.pop(successor.index)
 
     def forget(self, table: Any) -> None:
-        """A table is gone (on all workers, with nothing under way)."""
+        """Forget a table (on all workers, with no operation under way)."""
         number = self._numbers.pop(table.index, None)
         if number is not None:
             self._pushed.discard(number)
             self._library.checked(self._library.worker_drop_table(self._handle, number))
 
     def close(self) -> None:
-        """Make no more calls."""
+        """Close the connections with the agents; no call may follow."""
         for connection in self._agents.values():
             connection.close()
