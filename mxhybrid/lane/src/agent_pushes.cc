@@ -106,7 +106,7 @@ void Agent::forward_push(Table& table, uint32_t part) {
 }
 
 void Agent::queue_push(Table& table, uint32_t part, uint32_t host, Pushed pushed) {
-  table.parts[part].arrived[host].push_back(std::move(pushed));
+  table.parts[part].pushes[host].push_back(std::move(pushed));
 }
 
 void Agent::update(Table& table, uint32_t number) {
