@@ -30,7 +30,7 @@ def missing():
 if given.without is not None and int(os.environ['HOROVOD_RANK']) == given.without:
     library.load = missing
 if given.elsewhere and os.environ.get('HOROVOD_RANK', str(os.getpid())) != '0':
-    horovodrun.place_of_host = launch_py.place_of_host = lambda: 'elsewhere %d' % os.getpid()
+    horovodrun.memory_domain = launch_py.memory_domain = lambda: 'elsewhere %d' % os.getpid()
 if given.other_user and os.environ.get('HOROVOD_RANK', os.environ.get('DMLC_TASK_ID')) != '0':
     user = os.getuid()
     os.getuid = lambda: user + 1
