@@ -220,56 +220,59 @@ class Settings:
     """Validated settings of one store."""
 
     partitions: Tuple[Tuple[str, Union[int, str]], ...] = _declared(
-        (), _partitions, "pieces per table: a count, or counts by pattern of the parameter's name, first match wins: "
-        "`{'*words*': 8, '*': 2}` or `'*words*=8,*=2'`; `auto` in place of a count: found while training", ALL)
+        (), _partitions, "number of partitions per table: a count, or counts by pattern of the parameter's name, of "
+        "which the first match applies: `{'*words*': 8, '*': 2}` or `'*words*=8,*=2'`; `auto` instead of a count: "
+        "found while training", ALL)
     servers_per_host: int = _declared(
-        1, _count, 'server processes that a horovodrun job starts on each host', ALL,
+        1, _count, 'number of server processes that a horovodrun job starts on each host', ALL,
         'servers are started once per job')
     timeout: float = _declared(
-        DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts; Horovod over Gloo, '
-        'whose 30 s would be less, waits 30 s longer, unless `HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
+        DEFAULT_TIMEOUT_S, _seconds, 'seconds to wait for the other processes while the job starts; Horovod over '
+        'Gloo, whose default of 30 s would be less, waits 30 s longer than this, unless '
+        '`HOROVOD_GLOO_TIMEOUT_SECONDS` is set')
     log_level: str = _declared(
-        'INFO', _level, 'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; it writes to standard error, '
-        'and to nothing else, unless it was given handlers before the first store')
+        'INFO', _level, 'level of the `mxhybrid` logger: DEBUG, INFO, WARNING or ERROR; the logger writes to standard '
+        'error only, unless it was given handlers before the first store')
     trace: str = _declared(
-        '', _path, 'file for one trace of the whole job, written on worker 0', WORKER_0, _FIRST_STORE, is_output=True)
+        '', _path, 'file for one trace of the whole job, written by worker 0', WORKER_0, _FIRST_STORE, is_output=True)
     metrics: str = _declared(
         '', _path, 'file to which worker 0 appends a line of JSON for each step', WORKER_0, _FIRST_STORE,
         is_output=True)
     tensorboard: str = _declared(
-        '', _path, 'directory for the same numbers for TensorBoard; needs tensorboardX', WORKER_0, _FIRST_STORE,
-        is_output=True)
+        '', _path, 'directory for the same numbers in the format of TensorBoard; needs tensorboardX', WORKER_0,
+        _FIRST_STORE, is_output=True)
     routes: Tuple[Tuple[str, str], ...] = _declared(
-        (), _routes, "what carries the rows of tables: `auto` measures, `servers` and `allreduce` force; "
-        "for all tables or by pattern of the parameter's name, first match wins: `{'embed*': 'allreduce'}` or "
-        "`'embed*=allreduce,*=auto'`", ALL)
+        (), _routes, "transport of the rows of tables: `servers` and `allreduce` force one, `auto` measures both and "
+        "chooses; for all tables, or by pattern of the parameter's name, of which the first match applies: "
+        "`{'embed*': 'allreduce'}` or `'embed*=allreduce,*=auto'`", ALL)
     plan_file: str = _declared(
-        '', _file, "file on worker 0's host that keeps the counts that `auto` found; read at the start, written when a "
-        "search ends", WORKER_0, is_output=True)
+        '', _file, "file on worker 0's host that keeps the partition counts that `auto` found; read at the start, "
+        "written when a search ends", WORKER_0, is_output=True)
     wire_dtype: str = _declared(
-        'float32', _wire_dtype, 'what values of float32 parameters travel as: float32, or float16 for half the bytes',
-        ALL, 'all stores of a job have the same')
+        'float32', _wire_dtype, 'type in which values of float32 parameters travel: float32, or float16 for half the '
+        'bytes', ALL, 'all stores of a job have the same')
     wire: str = _declared(
-        'auto', _wire, "what carries rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
+        'auto', _wire, "transport of rows between workers and servers: `ps-lite`, MXNet's own; `lane`, compiled, "
         'through memory that the servers and workers of a host share, and one connection between two hosts; `auto`: '
-        'the lane where it can be', ALL, 'all stores of a job have the same')
+        'the lane if it is available', ALL, 'all stores of a job have the same')
     dense: str = _declared(
-        'auto', _dense, 'what sums dense gradients: `horovod`; `lane`, which has to carry rows, too; `auto`: the lane '
-        'where it carries rows, but Horovod for those on GPUs if it was built with NCCL', ALL,
+        'auto', _dense, 'transport of dense sums: `horovod`; `lane`, which then must carry rows, too; `auto`: the '
+        'lane if it carries rows, but Horovod for arrays on GPUs if Horovod was built with NCCL', ALL,
         'all stores of a job have the same')
     own_rows: bool = _declared(
-        True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that nothing else reads, '
-        'and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
+        True, _switch, '1: servers update the weight of an `nn.Embedding(sparse_grad=True)` that no other operator '
+        'reads, and each worker pulls the rows that it needs; 0: every worker keeps a whole copy', ALL)
     replace_local_stores: bool = _declared(
-        False, _switch, "1: in a job of several workers a Trainer that was given `kvstore='device'`, `'local'`, None "
-        'or nothing takes hybrid, for libraries that make the Trainer themselves; 0: it trains for itself', ALL)
+        False, _switch, "1: in a job of several workers, a Trainer that was given `kvstore='device'`, `'local'`, None "
+        'or nothing uses hybrid, for libraries that make the Trainer themselves; 0: such a Trainer trains on its own',
+        ALL)
     silence_timeout: Optional[float] = _declared(
-        None, _silence, 'seconds after which a process, host or link from which nothing is heard ends the job, unless '
-        'the process is seen computing, see faults; at least 3', WORKER_0)
+        None, _silence, 'seconds without any sign of life after which a process, host or link ends the job, unless '
+        'the process is seen to use CPU time, see faults; at least 3', WORKER_0)
     stall_timeout: float = _declared(
-        DEFAULT_STALL_S, _seconds_or_never, 'seconds after which a worker that lives but does not come, while the '
-        'others wait for it, ends the job, unless it saves or loads a checkpoint; the same for workers that wait for '
-        'each other, and for a process that says nothing and computes; 0: never', WORKER_0)
+        DEFAULT_STALL_S, _seconds_or_never, 'seconds after which a live worker that does not join the others, while '
+        'they wait for it, ends the job, unless it saves or loads a checkpoint; the same limit holds for workers that '
+        'wait for each other, and for a silent process that uses CPU time; 0: never', WORKER_0)
 
     @property
     def limits(self) -> Limits:

@@ -414,9 +414,9 @@ def test_settings():
     scopes = {scope: {name for name, one in settings.DECLARED.items() if one.scope == scope}
               for scope in (settings.ALL, settings.WORKER_0)}
     text = PAGES['docs/settings.md'].partition('| keyword |')[0]
-    assert set(re.findall('`([a-z_]+)`', re.search(r'default\.(.*?)must be equal', text, re.DOTALL).group(1))) == (
+    assert set(re.findall('`([a-z_]+)`', re.search(r'comes last\.(.*?)must be equal', text, re.DOTALL).group(1))) == (
         scopes[settings.ALL])
-    assert set(re.findall('`([a-z_]+)`', re.search(r'order\.(.*?)count\.', text, re.DOTALL).group(1))) == (
+    assert set(re.findall('`([a-z_]+)`', re.search(r'order\.(.*?)applies\.', text, re.DOTALL).group(1))) == (
         scopes[settings.WORKER_0])
     forms = re.search(r"`(\{.*\})` or `'(.*)'`", described[0][3])
     assert (settings.resolve({'partitions': ast.literal_eval(forms.group(1))})
@@ -551,7 +551,7 @@ def test_scripts_of_other_stores(page, replaced, launcher, by, folder):
 
 def test_optimizers():
     page = PAGES['docs/compatibility.md']
-    section = page[page.index('Optimizers of a server-held'):page.index('## Optimizers of your own')]
+    section = page[page.index('These optimizers update'):page.index('## Your own optimizers')]
     items = [item.partition(':') for item in re.split(r'^- ', section, flags=re.MULTILINE)[1:]]
     sparse, elementwise, refused = (set(re.findall(r'`(\w+)`', text))
                                     for text in (items[0][0], items[1][0], items[2][2]))
