@@ -76,17 +76,17 @@ class TransferCost:
 PIECES = ('dense', 'convolution', 'memory')
 #: Kinds of transfers, and what their items and bytes are.
 KINDS = {
-    'exchange': 'one direction of an exchange: messages given and taken, and their bytes',
-    'sum': 'a sum of dense gradients of all ranks, up to 2 MB of them together: ranks, bytes of the gradients',
-    'group_sum': 'each of the two exchanges of a sum over some ranks: messages given and taken, and their bytes',
+    'exchange': 'one direction of a redistribution: messages sent and received, and their bytes',
+    'sum': 'a sum of dense gradients over all ranks, up to 2 MB of them together: ranks, bytes of the gradients',
+    'group_sum': 'each of the two exchanges of a sum over some ranks: messages sent and received, and their bytes',
     'push': 'rows pushed to servers: partitions, bytes of rows',
-    'pull': 'rows that anyone has touched, and the agreement which these are: partitions, bytes of rows',
+    'pull': 'rows that any worker has touched, and the exchange of their row ids: partitions, bytes of rows',
     'update': 'an update of weights in a worker: parameters, bytes of weights',
     'row_sum': 'rows of a table summed over all ranks by allreduce: ranks, bytes of the whole table',
-    'step': 'what a step takes beside all that: parameters, nothing',
-    'horovod_sum': 'a sum of dense gradients of all ranks, where Horovod makes it: parameters, bytes of the gradients',
+    'step': 'the remaining time of a step: parameters, no bytes',
+    'horovod_sum': 'a sum of dense gradients over all ranks by Horovod: parameters, bytes of the gradients',
     'horovod_row_sum': 'rows of a table summed by Horovod: ranks, bytes of the whole table',
-    'horovod_step': 'what a step with such sums takes beside all that: parameters, nothing',
+    'horovod_step': 'the remaining time of a step with such sums: parameters, no bytes',
 }
 #: Kinds that take the place of others where Horovod makes the sums; a file has all of them, or none.
 BY_HOROVOD = {'sum': 'horovod_sum', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
