@@ -3,7 +3,7 @@
 //
 // An input is a program for two other hosts, and for the one worker of the agent's own, which is honest: see `Step`.
 // By itself this is a test with inputs from a seeded generator, see test_sanitizers.py; for libFuzzer, see
-// docs/development.md.
+// docs/testing.md.
 #include <sys/socket.h>
 #include <unistd.h>
 
