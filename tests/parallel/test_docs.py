@@ -1,6 +1,6 @@
-"""README and docs keep their word: every command is run or tied to a test that runs it, tables and links are checked.
+"""The documentation is correct: each command is run, or tied to a test that runs it; tables and links are checked.
 
-A command that no check here knows fails, and so does a code block of an unknown language.
+A command for which there is no check fails, and so does a code block of an unknown language.
 """
 import ast
 import dataclasses
@@ -30,7 +30,8 @@ from ..multihost import test_horovodrun_ssh
 from . import test_bench, test_commands, test_examples, test_planner, test_restarts
 
 PAGES = {path.relative_to(REPOSITORY).as_posix(): path.read_text()
-         for path in [REPOSITORY / 'README.md'] + sorted((REPOSITORY / 'docs').glob('*.md'))}
+         for path in [REPOSITORY / name for name in ('README.md', 'CONTRIBUTING.md', 'tests/README.md')]
+         + sorted((REPOSITORY / 'docs').glob('*.md'))}
 SHELL = ('bash', 'console')
 
 
@@ -210,10 +211,31 @@ def check_chaos(env, words, folder):
 
 
 def check_test(env, words, folder):
-    """scripts/test: runs this test, and .ci/run calls it; it tells of the same arguments itself."""
+    """scripts/test: runs this test, and .ci/run calls it; its first lines have the same arguments, or another path."""
     assert not env
     assert '\nscripts/test >' in (REPOSITORY / '.ci' / 'run').read_text()
     assert ' -m pytest ' in (REPOSITORY / 'scripts' / 'test').read_text()
+
+
+def check_docs(env, words, folder):
+    """scripts/docs: .ci/run runs it."""
+    assert not env
+    assert '\nscripts/docs\n' in (REPOSITORY / '.ci' / 'run').read_text()
+    assert os.access(str(REPOSITORY / 'scripts' / 'docs'), os.X_OK)
+
+
+def check_debugging(env, words, folder):
+    """A body that is started by hand: it exists, and the settings that keep its job from ending are settings."""
+    if words[0] == 'export':
+        names = [word.partition('=')[0] for word in words[1:]]
+        assert names[0] == 'PYTHONPATH' and set(names[1:]) <= {settings.variable(name) for name in settings.DECLARED}
+        return
+    body, = (word for word in words if '/bodies/' in word)
+    assert (REPOSITORY / body).is_file()
+    tested = as_typed(job_command(REPOSITORY / body, 'none' if '-m' in words else 'horovodrun', workers=3
+                                  if '-np' in words else None, args=words[words.index(body) + 1:]))
+    assert [os.path.basename(word) for word in words if word not in ('-m', 'pdb')] == [
+        os.path.basename(word) for word in tested]
 
 
 def check_install(env, words, folder):
@@ -314,7 +336,12 @@ def find_check(words):
         return check_demo
     if words[0] == 'scripts/test':
         told = re.findall(r'^#   (scripts/test.*?)   ', (REPOSITORY / 'scripts' / 'test').read_text(), re.MULTILINE)
+        words = ['tests/unit' if word.startswith('tests/') and (REPOSITORY / word).exists() else word for word in words]
         return check_test if ' '.join(words) in ['scripts/test'] + told else None
+    if words == ['scripts/docs']:
+        return check_docs
+    if words[0] == 'export' or words[0].startswith('.venv/bin/') and '/bodies/' in ' '.join(words):
+        return check_debugging
     if words[0] == 'scripts/bench':
         return check_bench
     if words[0] == 'scripts/soak':
@@ -364,7 +391,7 @@ def test_unknown_commands_are_noticed():
 
 
 def test_languages_of_code_blocks():
-    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'json', 'python', 'text'}
+    assert {language for language, _ in BLOCKS} <= {'bash', 'console', 'json', 'mermaid', 'python', 'text'}
     assert sum(text.count('\n```') for text in PAGES.values()) == 2 * len(BLOCKS)
     first_words = {parse(command)[1][0] for command in commands()}
     for language, text in BLOCKS:
@@ -459,18 +486,19 @@ def names_in(tree):
     return found
 
 
-def test_architecture():
-    """Each file that docs/architecture.md names is there, `folder/file.py`, and each function, `file.function()`."""
-    page, package = PAGES['docs/architecture.md'], REPOSITORY / 'mxhybrid'
+@pytest.mark.parametrize('name', ['docs/architecture.md', 'docs/lane.md', 'CONTRIBUTING.md', 'tests/README.md'])
+def test_files_that_pages_name(name):
+    """Each file of the code that a page names exists, `folder/file.py`, and each function, `file.function()`."""
+    page, package = PAGES[name], REPOSITORY / 'mxhybrid'
     quoted = set(re.findall(r'`([^`\n]+)`', re.sub(r'^```.*?^```$', '', page, flags=re.MULTILINE | re.DOTALL)))
-    files = {name for name in quoted if re.fullmatch(r'(\w+/)+\w+\.py', name)}
-    assert len(files) > 10
-    assert not {name for name in files if not ((package / name).is_file() or (REPOSITORY / name).is_file())}
+    files = {name for name in quoted if re.fullmatch(r'([\w.]+/)+(\w+\.(py|h|cc|md|txt))?', name)}
+    assert len(files) > 3
+    homes = [package, REPOSITORY, REPOSITORY / 'tests', REPOSITORY / 'tests' / 'unit']
+    assert not {name for name in files if not any((home / name).exists() for home in homes)}
     modules = {}
     for path in package.rglob('*.py'):
         modules.setdefault(path.stem, set()).update(names_in(ast.parse(path.read_text())))
     named = {name.rstrip('()') for name in quoted if re.fullmatch(r'\w+(\.\w+)+\(\)', name)}
-    assert len(named) > 50
     missing = {name for name in named if name.partition('.')[2] not in modules.get(name.partition('.')[0], ())}
     assert not missing, 'module.function() or module.Class.method() that are not there: %s' % sorted(missing)
 
@@ -583,17 +611,17 @@ def test_links(page):
         assert not anchor or anchor in anchors(PAGES[name]), link
 
 
-def test_index():
-    """docs/README.md leads to every heading of every page, and the README to every page."""
-    index = PAGES['docs/README.md']
-    for name, text in PAGES.items():
-        if name.startswith('docs/') and name != 'docs/README.md':
-            assert '](%s)' % name in PAGES['README.md'], name
-            short = name[len('docs/'):]
-            wanted = {'%s#%s' % (short, anchor) for anchor in anchors('\n'.join(re.findall(
-                r'^## .*$', re.sub(r'^```.*?^```$', '', text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)))}
-            assert set(re.findall(r'\]\((%s#[^)]*)\)' % re.escape(short), index)) == wanted, name
-            assert '](%s)' % short in index
+@pytest.mark.parametrize('index', ['README.md', 'docs/README.md', 'mkdocs.yml'])
+def test_index(index):
+    """Each index names every page once: the README, the map of the docs, and the navigation of the site."""
+    folder = (REPOSITORY / index).parent
+    links = r'\]\(([^)#]*\.md)\)' if index.endswith('.md') else r'- (\S*\.md)$'
+    lines = [line for line in (REPOSITORY / index).read_text().splitlines() if line.startswith(('| [', '- [', ' '))]
+    named = [(folder / link).resolve().relative_to(REPOSITORY).as_posix()
+             for line in lines for link in re.findall(links, line)[:1]]
+    expected = set(PAGES) - {index, 'README.md', 'docs/README.md', 'tests/README.md'}
+    assert set(named) >= expected, expected - set(named)
+    assert len(named) == len(set(named))
 
 
 def test_no_paragraph_stands_twice():
