@@ -611,6 +611,21 @@ def test_links(page):
         assert not anchor or anchor in anchors(PAGES[name]), link
 
 
+def test_messages_that_are_explained():
+    """Each message in docs/troubleshooting.md is one of the package's, or the page says that it is MXNet's."""
+    constants = (node.value for path in (REPOSITORY / 'mxhybrid').rglob('*.py')
+                 for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    texts = re.sub(r'%[-.0-9]*[a-z]', '…', '\n'.join(' '.join(value.split()) for value in constants
+                                                     if isinstance(value, str)))
+    explained = re.findall(r'^\*\*(`.*?`)\*\*(.*?\.)', PAGES['docs/troubleshooting.md'], re.MULTILINE | re.DOTALL)
+    assert len(explained) > 10
+    for quotes, first_sentence in explained:
+        for quote in re.findall('`(.*?)`', quotes):
+            parts = [part.strip() for part in re.split(r"…|\d+(?: s)?|[(),:'=]", quote)]
+            missing = [part for part in parts if ' ' in part and part not in texts]
+            assert not missing or 'MXNet' in first_sentence, (quote, missing)
+
+
 @pytest.mark.parametrize('index', ['README.md', 'docs/README.md', 'mkdocs.yml'])
 def test_index(index):
     """Each index names every page once: the README, the map of the docs, and the navigation of the site."""
