@@ -441,7 +441,7 @@ def test_settings():
     scopes = {scope: {name for name, one in settings.DECLARED.items() if one.scope == scope}
               for scope in (settings.ALL, settings.WORKER_0)}
     text = PAGES['docs/settings.md'].partition('| keyword |')[0]
-    assert set(re.findall('`([a-z_]+)`', re.search(r'comes last\.(.*?)must be equal', text, re.DOTALL).group(1))) == (
+    assert set(re.findall('`([a-z_]+)`', re.search(r'comes last\.(.*?)must be\s+equal', text, re.DOTALL).group(1))) == (
         scopes[settings.ALL])
     assert set(re.findall('`([a-z_]+)`', re.search(r'order\.(.*?)applies\.', text, re.DOTALL).group(1))) == (
         scopes[settings.WORKER_0])
@@ -617,7 +617,7 @@ def test_messages_that_are_explained():
                  for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
     texts = re.sub(r'%[-.0-9]*[a-z]', '…', '\n'.join(' '.join(value.split()) for value in constants
                                                      if isinstance(value, str)))
-    explained = re.findall(r'^\*\*(`.*?`)\*\*(.*?\.)', PAGES['docs/troubleshooting.md'], re.MULTILINE | re.DOTALL)
+    explained = re.findall(r'^\*\*(`.*?`)\*\*\.?(.*?\.)\s', PAGES['docs/troubleshooting.md'], re.MULTILINE | re.DOTALL)
     assert len(explained) > 10
     for quotes, first_sentence in explained:
         for quote in re.findall('`(.*?)`', quotes):
@@ -631,7 +631,8 @@ def test_index(index):
     """Each index names every page once: the README, the map of the docs, and the navigation of the site."""
     folder = (REPOSITORY / index).parent
     links = r'\]\(([^)#]*\.md)\)' if index.endswith('.md') else r'- (\S*\.md)$'
-    lines = [line for line in (REPOSITORY / index).read_text().splitlines() if line.startswith(('| [', '- [', ' '))]
+    starts = ('| [', '- [') if index.endswith('.md') else ' '
+    lines = [line for line in (REPOSITORY / index).read_text().splitlines() if line.startswith(starts)]
     named = [(folder / link).resolve().relative_to(REPOSITORY).as_posix()
              for line in lines for link in re.findall(links, line)[:1]]
     expected = set(PAGES) - {index, 'README.md', 'docs/README.md', 'tests/README.md'}
