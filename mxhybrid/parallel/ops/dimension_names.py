@@ -81,7 +81,7 @@ class Dimensions:
             return ('samples', 'channels') + _IMAGE[count - 2]
         samples = self.samples((one.number, 0))
         names = ['dimension%d' % at for at in range(count)]
-        if count > 1 or samples is None:
+        if count > 1 or count and samples is None:
             names[-1] = 'channels'
         if samples is not None:
             names[samples] = 'samples'

@@ -198,6 +198,12 @@ def test_no_two_dimensions_have_one_name(axis, expected):
     assert all(len(set(found)) == len(found) for found in names.values())
 
 
+def test_a_scalar_has_no_dimensions_to_name():
+    network = network_of(lambda F, x: F.contrib.allclose(x, x).reshape((1,)))
+    names = {one.op: network.dimensions.names(one) for one in network.graph.computing}
+    assert names['_contrib_allclose'] in ((), ('channels',)) and names['Reshape'] == ('channels',)
+
+
 #: What ignores the gradient of its output, or adds to it.
 LOSSES = {
     'make_loss': lambda F, x: F.make_loss(F.mean(x)), 'MakeLoss': lambda F, x: F.MakeLoss(F.sum(x)),
