@@ -120,6 +120,11 @@ def rule_of(one: Operator) -> Rule:
     return _RULES.get(one.op, _ON_ONE_RANK if one.draws or one.op in _LOSSES else _WHOLE)
 
 
+def is_loss(one: Operator) -> bool:
+    """Return whether an operator gives the gradient of a loss, whatever gradient comes back to it."""
+    return one.op in _LOSSES or isinstance(rule_of(one), (Loss, LossOfElements))
+
+
 def has_rule(one: Operator) -> bool:
     """Whether an operator has a rule of its own."""
     return one.op in _RULES

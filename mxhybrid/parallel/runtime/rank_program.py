@@ -7,7 +7,7 @@ import numpy as np
 
 from ...native.symbols import CONSTANTS, symbol_function
 from ..ops.graph import Entry, Graph, Operator
-from ..ops.registry import indices, is_elementwise, rule_of
+from ..ops.registry import indices, is_elementwise, is_loss, rule_of
 from ..ops.rule import OperatorPart
 from ..redistribution.exchange import Exchange
 from ..sharding.box import Box, full, shape_of, size_of, slices_in
@@ -148,6 +148,8 @@ class Program:
         self.exchanges: List[Exchange] = []
         self._readers = Counter([entry for one in self.graph.operators for entry in one.inputs] + self.graph.heads)
         self._nodes: List[AnyNode] = []
+        #: What operators take the shape of, and nothing else.
+        self._shapes_read: List[Entry] = []
         for one in self.graph.operators:
             if one.number in self.graph.fixed:
                 if self.graph.is_parameter(one.number):
@@ -198,7 +200,12 @@ class Program:
             boxes = self.parts.weights.boxes(one.name) if self.graph.is_parameter(one.number) else {}
             if self.rank in boxes and one.name not in used and one.name not in self.graph.auxiliary:
                 found.append(self._element(one))
-        return found
+        # A loss gives a gradient even where no operator reads its values, as where one takes its shape.
+        losses = [self._local[entry] for entry in self._shapes_read if self._is_loss(entry) and entry in self._local]
+        return found + [mx.sym.slice_axis(mx.sym.reshape(made, shape=(-1,)), axis=0, begin=0, end=1) for made in losses]
+
+    def _is_loss(self, entry: Entry) -> bool:
+        return is_loss(self.graph.operators[entry[0]]) and entry[0] in self._learning
 
     @property
     def token_place(self) -> int:
@@ -241,6 +248,8 @@ class Program:
             boxes = {rank: part.inputs[at] for rank, part in parts.items()}
             wanted = {rank: box for rank, box in boxes.items() if box is not None}
             fill = next(iter(parts.values())).fills[at]
+            if not wanted:
+                self._shapes_read.append(entry)
             found = self.fetch(entry, wanted, fill, at == used)
             if found is not None and at == used and entry[0] in self._flowing:
                 found = mx.sym.BlockGrad(found)  # or Embedding would be asked for a gradient of ids behind an exchange
