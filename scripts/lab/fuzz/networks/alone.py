@@ -53,7 +53,8 @@ def examine(program: Program) -> Program:
         axes = _samples_of_values(program, shapes)
         for head, output in zip(program['heads'], _outputs(make, shapes)):
             head['shape'] = list(output.shape)
-            head['samples'] = None if head['drawn'] else axes[head['name']]
+            # Numbers that are drawn tell nothing: they lie as the value that says how many of them are drawn.
+            head['samples'] = axes.get(_shaped_like(program, head['name'])) if head['drawn'] else axes[head['name']]
         with tempfile.TemporaryDirectory(prefix='mxhybrid-fuzz-') as folder:
             record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
                                       folder)
@@ -64,6 +65,11 @@ def examine(program: Program) -> Program:
     except Exception as error:
         raise Rejected('%s: %s' % (type(error).__name__, error)) from error
     return program
+
+
+def _shaped_like(program: Program, name: str) -> str:
+    """The value that a statement which draws numbers reads first."""
+    return next(base(statement['reads'][0]) for statement in program['statements'] if statement['name'] == name)
 
 
 def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool = True, constant: bool = False

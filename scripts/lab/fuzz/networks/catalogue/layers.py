@@ -147,8 +147,9 @@ def _recurrent(drawing: Any) -> None:
     shape = drawing.shape(value)
     kind, layout = random.choice(('LSTM', 'GRU', 'RNN')), random.choice(('TNC', 'NTC'))
     hidden = random.choice((1, 2, 3))
-    layer = drawing.layer('lstm', 'rnn.%s(%d, num_layers=%d, layout=%r, input_size=%d%s)' % (
-        kind, hidden, random.choice((1, 1, 2)), layout, shape[2], ', bidirectional=True' * random.choice((0, 1))))
+    # One layer: gradients of several layers in float64 are not the same from one run of MXNet 1.9.1 to the next.
+    layer = drawing.layer('lstm', 'rnn.%s(%d, layout=%r, input_size=%d%s)' % (
+        kind, hidden, layout, shape[2], ', bidirectional=True' * random.choice((0, 1))))
     drawing.add(kind, 'self.%s({0})' % layer, value)
 
 
