@@ -1,4 +1,4 @@
-"""Training on GPUs equals MXNet on one GPU in one process, for cases of ``tests/parallel/bodies/train.py``."""
+"""Training on GPUs equals MXNet on one GPU in one process, for cases of ``tests/parallel/training/bodies/train.py``."""
 import re
 
 import horovod.mxnet as hvd
@@ -8,7 +8,7 @@ from lab.jobs import run_job
 from lab.launchers import REPOSITORY
 
 from ..helpers import comparing
-from ..parallel import BODIES
+from ..parallel.training import BODIES
 
 BODY = BODIES / 'train.py'
 GPUS = mx.context.num_gpus()

@@ -18,7 +18,7 @@ from mxhybrid.parallel.sharding.box import full, slices_in
 from mxhybrid.parallel.sharding.split import Split
 
 ROOT = Path(__file__).resolve().parents[2]
-BODY = ROOT / 'tests' / 'parallel' / 'bodies' / 'rank.py'
+BODY = ROOT / 'tests' / 'parallel' / 'layouts' / 'bodies' / 'rank.py'
 
 LAYERS = ['_convolve', '_pool', '_normalise', '_activate', '_fork', '_repeat']
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from lab.launchers import over_hosts
 
-from ..parallel import BODIES
+from ..parallel.faults import BODIES
 
 BODY = BODIES / 'busy.py'
 

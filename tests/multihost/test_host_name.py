@@ -5,7 +5,7 @@ import pytest
 from lab.jobs import start_command
 from lab.launchers import job_command
 
-from ..parallel import BODIES
+from ..parallel.launchers import BODIES
 
 BODY = BODIES / 'lone_task.py'
 

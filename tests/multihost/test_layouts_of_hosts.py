@@ -5,7 +5,7 @@ import pytest
 from lab.launchers import over_hosts
 
 from ..helpers.turns import slow
-from ..parallel.test_layouts import BODY, CHANNELS, TRICK, check, grid
+from ..parallel.layouts.test_layouts import BODY, CHANNELS, TRICK, check, grid
 
 
 @pytest.mark.parametrize('wire, hosts', [('lane', (3, 1)), slow('lane', (2, 2)), ('ps-lite', (2, 2)),

@@ -2,7 +2,7 @@
 import numpy as np
 from lab.launchers import over_hosts
 
-from ..parallel import test_sums
+from ..parallel.tables import test_sums
 from . import BODIES
 
 BODY = BODIES / 'dense_bytes.py'

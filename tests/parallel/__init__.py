@@ -1,5 +1,1 @@
-"""Jobs of several workers on this machine, by real launchers."""
-from pathlib import Path
-
-#: Where the scripts are that their workers run.
-BODIES = Path(__file__).resolve().parent / 'bodies'
+"""Jobs of several workers on this machine, by real launchers; a folder for each theme, its scripts in ``bodies``."""

@@ -8,9 +8,9 @@ from lab.launchers import STOCK_LAUNCH_WORKS
 
 collect_ignore = []
 if importlib.util.find_spec('gluonnlp') is None:
-    collect_ignore.append('test_bigrnn.py')
+    collect_ignore.append('training/test_bigrnn.py')
 if not STOCK_LAUNCH_WORKS:
-    collect_ignore.append('test_stock_launch.py')
+    collect_ignore.append('launchers/test_stock_launch.py')
 
 
 def pytest_report_collectionfinish():

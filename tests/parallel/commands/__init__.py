@@ -1,0 +1,1 @@
+"""The command mxhybrid, and the scripts for developers."""

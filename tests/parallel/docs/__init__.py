@@ -1,0 +1,1 @@
+"""README, docs and examples keep their word."""

@@ -1,0 +1,186 @@
+"""The examples, small: their held-out metric, or their loss, is that of one process, whatever the launcher.
+
+The first run downloads the data into the examples' own cache ($MXHYBRID_DATA, else ~/.cache/mxhybrid).
+"""
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+import sys
+
+import mxnet as mx
+import pytest
+from lab import jobs
+from lab.launchers import REPOSITORY
+
+import mxhybrid
+from mxhybrid.planner.cluster.cluster_spec import Host, save
+
+from ...helpers.planned_networks import cluster
+from ...helpers.turns import slow
+
+# What makes a run small; given last, so it wins over the rest of a command line.
+SMALL = {
+    'recommender.py': ['--epochs', '1'],
+    'word_lm.py': ['--epochs', '1', '--max-tokens', '60000', '--vocab', '4000', '--samples', '256', '--embed', '48',
+                   '--hidden', '48'],
+    'alexnet.py': ['--steps', '12', '--batch-size', '16', '--hidden', '128'],
+    'large_images.py': ['--steps', '12', '--batch-size', '2', '--side', '32'],
+}
+
+# Example, launcher, workers, servers, arguments.
+ALONE = [('recommender.py', 'none', 1, 0, ['--kvstore', 'local']),
+         ('word_lm.py', 'none', 1, 0, ['--kvstore', 'local'])]
+TOGETHER = [('recommender.py', 'horovodrun', 2, 1, []),
+            ('word_lm.py', 'horovodrun', 2, 1, []),
+            ('word_lm.py', 'launch.py', 2, 1, [])]
+
+# Networks that are split: the same, and the first operator of which the plan is told.
+SPLIT = [('alexnet.py', 'horovodrun', 4, 1, [], 'dense0_fwd +FullyConnected +samples 2 x channels 2'),
+         ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'one_weird_trick'], 'dense0_fwd +FullyConnected +channels 2'),
+         ('large_images.py', 'horovodrun', 4, 1, [], 'conv0_fwd +Convolution +height 4'),
+         ('large_images.py', 'launch.py', 2, 1, ['--plan', 'plan.json'], 'conv0_fwd +Convolution +width 2'),
+         ('alexnet.py', 'none', 1, 0, [], 'dense0_fwd +FullyConnected +whole')]
+SEARCHED = ('alexnet.py', 'horovodrun', 2, 1, ['--plan', 'auto', '--cluster', 'cluster.json'])
+
+# All lines of a demo, each once but for parameters in the plan.
+OF_A_DEMO = [
+    r'nothing to install',
+    r'\[0\]<stdout>:shakespeare: [\d,]+ training tokens, .*; 2 worker\(s\), kvstore hybrid, \d+ steps per epoch',
+    r'\[0\]<stdout>:unigram test perplexity [\d.]+',
+    r'\[0\]<stderr>:\[mxhybrid rank 0\] plan:',
+    r'\[0\]<stderr>:mxhybrid: 2 workers on 1 host, 1 server; averages over 3 steps of rank 0; '
+    r'rows and dense sums by the lane',
+    r'\[0\]<stderr>:parameter +shape +route +partitions +servers +rows/step +pushed/step +pulled/step',
+    r'\[0\]<stderr>:-+(  -+){7}',
+    r'\[0\]<stderr>:wordlm0_.* (server weights|allreduce) .*',
+    r'\[0\]<stdout>:epoch 1: train loss .*',
+    r'\[0\]<stdout>:final test perplexity [\d.]+',
+]
+
+FINAL = re.compile(r'final test (perplexity|RMSE) ([\d.]+)')
+LOSSES = re.compile(r'step (\d+): loss ([\d.]+), in one process ([\d.]+)')
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def environment():
+    """What an example's environment needs besides what every job of `jobs` gets."""
+    return {'MXHYBRID_DATA': os.environ.get('MXHYBRID_DATA')}  # `jobs` lets no MXHYBRID_* variable through by itself
+
+
+def final_metric(output):
+    """float: the held-out metric, which one worker prints once."""
+    found = FINAL.findall(output)
+    assert len(found) == 1, output
+    return float(found[0][1])
+
+
+def run(example, launcher, workers, servers, args, cwd=None, env=None):
+    """Run one example, small; returns its result."""
+    return jobs.run_job(REPOSITORY / 'examples' / example, launcher, workers=workers, servers=servers, cwd=cwd,
+                        args=args + SMALL[example], env={**environment(), **(env or {})}, timeout=150).ok()
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """Metric of each example in one process with MXNet's own store. Downloads the data, if need be."""
+    metrics = {}
+    for command in ALONE:
+        output = run(*command).output
+        assert 'epoch 1: train' in output and 'kvstore local' in output
+        metrics[command[0]] = final_metric(output)
+    return metrics
+
+
+# The demo, below, is the second of them.
+@pytest.mark.parametrize('command', [TOGETHER[0], slow(TOGETHER[1]), TOGETHER[2]],
+                         ids=lambda command: '-'.join(command[:2]))
+def test_metric_is_that_of_one_process(expected, command):
+    output = run(*command).output
+    assert '2 worker(s), kvstore hybrid' in output
+    for route in ('server weights', 'allreduce'):
+        assert route in output
+    tolerance = {'abs': 0.005} if command[0] == 'recommender.py' else {'rel': 0.02}
+    assert final_metric(output) == pytest.approx(expected[command[0]], **tolerance)
+
+
+def test_demo(expected, tmp_path):
+    # scripts/demo as it is, beside an installation that has nothing to do: this test runs in what it makes.
+    (tmp_path / 'scripts').mkdir()
+    shutil.copy(str(REPOSITORY / 'scripts' / 'demo'), str(tmp_path / 'scripts'))
+    install = tmp_path / 'scripts' / 'install'
+    install.write_text('#!/bin/sh\necho nothing to install\n')
+    install.chmod(0o755)
+    (tmp_path / 'examples').symlink_to(REPOSITORY / 'examples')
+    env = dict(environment(), MXHYBRID_VENV=sys.prefix)
+    with jobs.start_command([tmp_path / 'scripts' / 'demo'] + SMALL['word_lm.py'], env=env) as job:
+        output = job.wait(timeout=150).ok().output
+    assert 'nothing to install' in output
+    told = [line for line in output.splitlines() if not any(re.fullmatch(pattern, line) for pattern in OF_A_DEMO)]
+    assert not told and len(output.splitlines()) == len(OF_A_DEMO) + 6, output  # seven parameters are in the plan
+    assert final_metric(output) == pytest.approx(expected['word_lm.py'], rel=0.02)
+
+
+def check_losses(output):
+    """The losses that one worker prints are those of one process."""
+    found = [tuple(map(float, one)) for one in LOSSES.findall(output)]
+    assert [one[0] for one in found] == [10, 12], output
+    for _, loss, alone in found:
+        assert loss == pytest.approx(alone, rel=1e-3)
+    assert found[0][1] != found[1][1] < 3
+
+
+@pytest.mark.parametrize('command', SPLIT, ids=lambda command: '-'.join(map(str, command[:3])))
+def test_loss_of_a_split_network_is_that_of_one_process(command, tmp_path):
+    mxhybrid.parallel.save(str(tmp_path / 'plan.json'), mxhybrid.parallel.grid(domain=(1, 2)))
+    whole = str(tmp_path / 'whole.params')
+    output = run(*command[:4], command[4] + ['--save', whole], cwd=tmp_path).output
+    check_losses(output)
+    assert re.search(command[5], output), output
+    assert mx.nd.load(whole)['0.weight'].shape[1] == 3
+
+
+@pytest.mark.slow  # test_planner trains by what it found, too
+def test_a_plan_is_searched_for(tmp_path):
+    save(str(tmp_path / 'cluster.json'), dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),)))
+    output = run(*SEARCHED[:4], SEARCHED[4] + ['--search-seconds', '1'], cwd=tmp_path,
+                 env={'XDG_CACHE_HOME': str(tmp_path)}).output
+    assert re.search("plan='auto': (a step takes|no plan is predicted to be faster)", output)
+    check_losses(output)
+
+
+@pytest.fixture(scope='module')
+def plan_of():
+    """What examples make of a text."""
+    sys.path.insert(0, str(REPOSITORY / 'examples'))
+    try:
+        spec = importlib.util.spec_from_file_location('_plans', str(REPOSITORY / 'examples' / '_plans.py'))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module.plan_of
+
+
+def test_plans_as_text(plan_of):
+    for text, plan in [('grid:model=2,batch=4', mxhybrid.parallel.grid(model=2, batch=4)),
+                       ('grid:domain=2x3,batch=2', mxhybrid.parallel.grid(domain=(2, 3), batch=2)),
+                       ('grid:domain=4', mxhybrid.parallel.grid(domain=(4,))),
+                       ('data_parallel', mxhybrid.parallel.data_parallel()),
+                       ('one_weird_trick', mxhybrid.parallel.one_weird_trick())]:
+        assert plan_of(text).as_json() == plan.as_json()
+    assert (plan_of('auto'), plan_of('a/plan.json')) == ('auto', 'a/plan.json')
+    for text, message in [('grid:modle=2', "'modle'"), ('grid:model=many', "'many'"),
+                          ('grid:model', 'grid:model=2,batch=2'),
+                          ('grid:model=2x2', 'whole numbers'), ('data_parallel:batch=2', "'batch'")]:
+        with pytest.raises(SystemExit, match=message):
+            plan_of(text)
+
+
+def test_a_plan_that_cannot_be_is_named(tmp_path):
+    output = jobs.run_job(REPOSITORY / 'examples' / 'alexnet.py', 'none', args=['--plan', 'grid:model=3'],
+                          timeout=60).failed().output
+    assert '--plan grid:model=3: plan: grid of model 3 is for 3 workers, but the job has 1' in output
+    assert 'Traceback' not in output

@@ -1,0 +1,86 @@
+"""Whatever process fails, the job ends non-zero in time, says who failed first, and leaves nothing behind."""
+import re
+
+import pytest
+from lab.jobs import run_job, start_job
+
+from ...helpers.turns import by_turns, slow
+from . import BODIES
+
+BODY = BODIES / 'faults.py'
+LAUNCHERS = ['horovodrun', 'launch.py']
+
+#: Seconds in which a job must be over after a process of it failed.
+DEADLINE_S = 30
+
+
+@pytest.mark.parametrize('launcher, rank', by_turns(LAUNCHERS, [0, 1]))
+def test_exception_in_a_worker(launcher, rank):
+    result = run_job(BODY, launcher, workers=3, args=[rank, 'raise', 5], timeout=60)
+    result.failed('ValueError: deliberately wrong', 'worker %d (host' % rank)
+    assert 'step 8' not in result.output
+
+
+@pytest.mark.parametrize('launcher', [slow('horovodrun'), 'launch.py'])  # the former ends the others by itself
+def test_exception_before_the_store(launcher):
+    result = run_job(BODY, launcher, workers=2, args=[1, 'early', 0], timeout=DEADLINE_S + 15)
+    result.failed('ValueError: deliberately early')
+
+
+@pytest.mark.parametrize('launcher, rank, what, words', by_turns(LAUNCHERS, [
+    (1, 'exit', ['worker 1 ended its script after', 'same number of steps']),
+    (0, 'exit', ['worker 0 ended its script after', 'same number of steps']),
+    (0, 'server', ['KeyError', 'server']),
+]))
+def test_other_ends(launcher, rank, what, words):
+    # Servers that hear of a worker's failure may be gone before that worker.
+    named = ['launch.py: %s with' % ('server' if what == 'server' else 'worker')] if launcher == 'launch.py' else []
+    run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed(*words, *named)
+
+
+def first_failure(result):
+    """The sentence that says who failed first: the workers', or scripts/launch.py's if that was quicker."""
+    for line in result.output.splitlines():
+        if 'ends, because' in line:
+            return line.partition('ends, because')[2]
+        if line.startswith('launch.py:') and 'failed first' in line:
+            return line
+    raise AssertionError('nobody says who failed first:\n%s' % result.tail())
+
+
+@pytest.mark.parametrize('launcher, rank, what', by_turns(LAUNCHERS, [(0, 'leave'), (1, 'vanish')]))
+def test_worker_leaves_without_a_word(launcher, rank, what):
+    """With a status of its own, and with 0."""
+    result = run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed()
+    assert 'worker' in first_failure(result)
+    if (launcher, what) == ('launch.py', 'vanish'):
+        assert re.search('launch.py: worker .* failed first: .*, after worker .* had left with status 0', result.output)
+
+
+@pytest.mark.parametrize('launcher, role, which', by_turns(LAUNCHERS, [
+    ('worker', 0), ('worker', -1), ('server', -1), ('scheduler', 0)]))
+def test_killed_process(launcher, role, which):
+    with start_job(BODY, launcher, workers=2, servers=2, args=[0, 'nothing', 0]) as job:
+        job.wait_for_output('step 3', timeout=60)
+        job.kill(job.processes(role)[which].pid)
+        result = job.wait(timeout=DEADLINE_S).failed()
+    assert role in first_failure(result)
+    assert 'step 599' not in result.output
+
+
+#: Which calls workers make that are not the same, and words of what is said.
+CALLS = {'pushes': ['waits at standstill.py:', 'worker 0 made push of 1, worker 1 made push of 2'],
+         'no backward': ['waits at standstill.py:', 'worker 1 (host', 'has ended its script',
+                         'the same backward passes'],
+         'a call more': ['number of calls of networks that are split: worker 0 has 2, worker 1 has 3'],
+         'no step': ['worker 1 ended its script after', 'give every worker the same number of steps']}
+
+
+@pytest.mark.parametrize('what', [slow(name) if name in ('a call more', 'no step') else name for name in CALLS])
+def test_workers_that_wait_for_each_other(what):
+    """Each ends by the deadline, and says which calls they are."""
+    result = run_job(BODIES / 'standstill.py', 'horovodrun', workers=2, args=[what], timeout=60,
+                     env={'MXHYBRID_STALL_TIMEOUT': '6', 'MXHYBRID_SILENCE_TIMEOUT': '5'}).failed(*CALLS[what])
+    for rank in range(2):
+        assert any(words in result.output for words in ('worker %d (host' % rank, '[mxhybrid] worker %d' % rank))
+    assert result.seconds < 45  # before the time limit

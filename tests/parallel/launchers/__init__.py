@@ -1,0 +1,5 @@
+"""Launchers: scripts/launch.py, scripts/restart.py, and launchers of others."""
+from pathlib import Path
+
+#: The folder of the scripts that workers run.
+BODIES = Path(__file__).resolve().parent / 'bodies'

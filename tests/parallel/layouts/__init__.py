@@ -1,0 +1,5 @@
+"""Networks whose operators are split over workers."""
+from pathlib import Path
+
+#: The folder of the scripts that workers run.
+BODIES = Path(__file__).resolve().parent / 'bodies'

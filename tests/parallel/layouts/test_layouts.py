@@ -1,0 +1,242 @@
+"""Layers split over workers: weights and losses are those of one process, in real jobs, under both launchers."""
+import json
+import re
+
+import pytest
+from lab.jobs import run_job
+
+from ...helpers.turns import slow
+from . import BODIES
+
+BODY = BODIES / 'layouts.py'
+
+DATA = {'plan': 'data_parallel'}
+TRICK = {'plan': 'one_weird_trick'}
+
+
+def grid(model=1, batch=1, domain=()):
+    return {'plan': 'grid', 'model': model, 'batch': batch, 'domain': list(domain)}
+
+
+CHANNELS = {'conv*_fwd': {'channels': 4}, 'dense0_fwd': {'addends': 4}}
+VOCABULARY = {'embedding*': {'addends': 4}, 'dense*': {'channels': 4}, '*log_softmax*': {'channels': 4},
+              '*pick*': {'addends': 4}}
+PLACES = {'embedding*': {'ranks': [0]}, '*lstm*': {'ranks': [3]}, 'dense*': {'channels': 2, 'ranks': [2, 1]}}
+
+
+def trained(given, launcher='horovodrun', workers=4, timeout=200, env=None):
+    """What every worker reports of every plan, by the name of what is trained."""
+    result = run_job(BODY, launcher, workers=workers, args=[json.dumps(given)], timeout=timeout, env=env).ok()
+    assert sorted(result.results) == list(range(workers))
+    return {name: [result.results[rank]['found'][name] for rank in range(workers)] for name in given}
+
+
+def check(found, plans, error=1e-10):
+    for one in found:
+        assert len(one) == len(plans)
+        for plan, outcome in zip(plans, one):
+            assert outcome['error'] < error, (plan, outcome)
+            assert outcome['losses'] < error * 100, (plan, outcome)
+            assert plan == DATA or outcome['exchanges'] > 0, plan
+
+
+@pytest.mark.parametrize('launcher, env', [('horovodrun', {}), ('horovodrun', {'MXHYBRID_WIRE': 'ps-lite'}),
+                                           ('launch.py', {})], ids=['horovodrun', 'without the lane', 'launch.py'])
+def test_convolutions_and_dense_layers(launcher, env):
+    plans = [DATA, TRICK, grid(2, 2), grid(4), grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(1, 2)),
+             CHANNELS, 1, 2]
+    found = trained({'cnn': {'net': 'cnn', 'plans': plans}}, launcher, env=env)['cnn']
+    check(found, plans)
+    # Of what dense layers hold, each worker has a part.
+    whole = found[0][0]['held']
+    assert all(one[3]['held'] < 0.6 * whole for one in found)
+
+
+POOLED = [DATA, grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), {'pool*': {'addends': 3}}, 1, 2]
+WORDS = {'plans': [DATA, TRICK, grid(2, 2), VOCABULARY, PLACES, 1, 2], 'optimizer': 'adam',
+         'settings': {'learning_rate': 0.05}}
+#: What is trained, each as a job of its own would, one behind the other.
+OTHERS = {
+    'a language model': {'net': 'language_model', **WORDS}, 'cells': {'net': 'cells', **WORDS},
+    'pooled': {'net': 'pooled', 'plans': POOLED}, 'averaged': {'net': 'averaged', 'plans': POOLED},
+    'fewer samples than workers': {'net': 'cnn', 'batch': 2, 'plans': [
+        grid(domain=(4,)), grid(domain=(2, 2)), grid(batch=2, domain=(2,)), 1]},
+    'samples that are not shared evenly': {'net': 'cnn', 'batch': 7, 'plans': [DATA, grid(2, 2), 1]},
+    'gradients that add up': {'net': 'plain', 'plans': [grid(2, 2), grid(domain=(4,))], 'grad_req': 'add',
+                              'accumulate': 2, 'steps': 3},
+    'operators without a rule': {'net': 'unruly', 'plans': [DATA, TRICK, grid(2, 2), 1]},
+    'float32': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2), grid(domain=(4,)), 1], 'dtype': 'float32'},
+    'the store updates': {'net': 'plain', 'plans': [grid(2, 2), TRICK], 'update_on_kvstore': True},
+    'clipped by the norm': {'net': 'plain', 'plans': [DATA, TRICK, grid(2, 2)], 'clip': 0.5, 'steps': 3,
+                            'dtype': 'float32'},
+}
+
+
+@pytest.fixture(scope='module')
+def others():
+    """What every worker reports of them."""
+    return trained(OTHERS, timeout=280)
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_others(others, name):
+    given = OTHERS[name]
+    check(others[name], given['plans'], 1e-5 if given.get('dtype') == 'float32' else 1e-10)
+
+
+@pytest.mark.parametrize('name', ['pooled', 'averaged'])
+def test_whole_images_are_averaged_in_parts(others, name):
+    # Sums move, not images: of 8 samples and 16 channels, to whoever goes on with them, and their gradients back.
+    assert all(one[1]['pooling'] <= 2 * 3 * 8 * 16 * 8 for one in others[name])
+
+
+def test_two_workers():
+    plans = [TRICK, grid(2), grid(domain=(2,)), 3]
+    check(trained({'cnn': {'net': 'cnn', 'plans': plans}}, workers=2)['cnn'], plans)
+
+
+@pytest.mark.parametrize('net', [slow('alexnet'), 'resnet'])
+def test_the_zoo(net):
+    plans = [TRICK, grid(domain=(4,)), 1]
+    check(trained({net: {'net': net, 'plans': plans, 'steps': 3, 'settings': {
+        'learning_rate': 0.01, 'momentum': 0.9, 'wd': 1e-4}}})[net], plans)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize('net', ['inception', 'densenet'])
+def test_more_of_the_zoo(net):
+    """Statistics over few values make rounding grow: the rate is small."""
+    plans = [DATA, grid(domain=(4,)), 1]
+    check(trained({net: {'net': net, 'plans': plans, 'steps': 2, 'batch': 8, 'settings': {
+        'learning_rate': 1e-4, 'momentum': 0.9, 'wd': 1e-4}}}, timeout=1000)[net], plans)
+
+
+@pytest.mark.parametrize('optimizer', ['lamb', 'nadam'])
+def test_optimizers_that_need_whole_weights_are_refused(optimizer):
+    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
+        {'plain': {'net': 'plain', 'plans': [TRICK], 'optimizer': optimizer, 'settings': {}, 'dtype': 'float32'}}
+    )]).failed()
+    for rank in range(2):
+        assert 'take an optimizer that updates element by element' in result.output, result.output
+        assert '[%d]' % rank in result.output
+
+
+def test_statistics_of_each_worker_by_itself():
+    result = run_job(BODIES / 'local_statistics.py', 'horovodrun', workers=2, timeout=60).ok()
+    assert all(result.results[rank]['apart'] < 1e-13 for rank in range(2))
+    assert abs(result.results[0]['mean'] - result.results[1]['mean']) > 1e-6
+
+
+def test_an_overflow_on_one_worker_ends_the_step_on_all():
+    result = run_job(BODIES / 'scaled_layouts.py', 'horovodrun', workers=2, timeout=60).ok()
+    for rank in range(2):
+        one = result.results[rank]
+        assert one['kept'] and one['finite']
+        assert one['scales'][0] == one['scales'][1] == 2 * one['scales'][2] == 2 * one['scales'][3]
+
+
+def test_tables_stay_on_the_servers_while_layers_behind_them_are_split():
+    result = run_job(BODIES / 'tables_and_layers.py', 'horovodrun', workers=4, timeout=100).ok()
+    for rank in range(4):
+        assert result.results[rank]['parts'] == 4  # weights and biases of two dense layers
+        assert result.results[rank]['worst'] < 1e-12
+        # Two workers each have half of 16 x 16 + 16 weights; and workers 0 and 2 the last layer's 16 + 1.
+        held = ('2 of 4 here, 1.1 kB', 2) if rank % 2 else ('4 of 4 here, 1.2 kB', 4)
+        assert result.results[rank]['told'] == (
+            'split weights: %s of 2.3 kB; gradients that are summed: %d among 2 workers' % held)
+
+
+#: Words of messages about what workers have that is not the same.
+DIFFERENCES = {
+    'other units': ['worker 0 has parameter 0 (net_dense0_weight) with shape [32, 3]', 'worker 1 has parameter 0',
+                    'shape [64, 3]'],
+    'another activation': ['operator 4 (net_dense1_weight)', 'operator 4 (net_dense0_tanh_fwd)'],
+    'no bias': ['parameter 1 (net_dense0_bias)', 'parameter 1 (net_dense1_weight)', 'shape [4, 32]'],
+    'another type': ['input (data)', 'dtype float32', 'dtype float16'],
+    'another grad_req': ['parameter 0 (net_dense0_weight)', 'grad_req write', 'grad_req add'],
+    'other data': ['input (data)', 'shape [8, 3]', 'shape [16, 3]'],
+    'input_grad on one': ['input_grad False', 'input_grad True'],
+    'other plans': ['split of operator', 'worker 0 has', 'worker 1 has'],
+    'for_data of others': ['for_data: workers have different networks', 'shape [4, 3]', 'shape [6, 3]'],
+}
+
+
+def test_what_cannot_be_is_refused_on_every_worker():
+    result = run_job(BODIES / 'bad_layouts.py', 'horovodrun', workers=2, timeout=100).ok()
+    for rank in range(2):
+        errors = result.results[rank]['errors']
+        assert all(errors.values()), [name for name, text in errors.items() if not text]
+        assert 'is for 15 workers, but the job has 2: choose factors whose product is 2' in errors['another product']
+        assert 'has no height, but samples, channels' in errors['no such dimension']
+        assert 'give different ones of 0 to 1' in errors['no such rank']
+        assert "take 'joint'" in errors['statistics']
+        assert 'net_dense0_weight would have shape (32, 24), not (32, 3)' in errors['weights of other data']
+        for name, words in DIFFERENCES.items():
+            for word in words:
+                assert word in errors[name], (name, errors[name])
+        assert 'have shape (4, 3, 12, 12)' in errors['another batch']
+        assert result.results[rank]['shape'] == [4, 10]
+    assert 'worker 0 cannot' in result.results[1]['errors']['one worker alone']
+
+
+@pytest.fixture(scope='module')
+def uses():
+    """What every worker reports of ways in which scripts use a network that is split."""
+    result = run_job(BODIES / 'layout_uses.py', 'horovodrun', workers=4, timeout=120).ok()
+    return [result.results[rank] for rank in range(4)]
+
+
+def test_weights_are_those_of_one_process_however_a_network_is_used(uses):
+    for one in uses:
+        assert one['found'] and all(apart < 1e-10 for apart in one['found'].values()), one['found']
+
+
+@pytest.mark.parametrize('name, message', [
+    ('input_grad', 'give parallelize input_grad=True'),
+    ('input_grad of what is computed', 'or data.detach() to the network'),
+    ('another store', "give the Trainer kvstore='hybrid'"),
+    ('a Trainer of before', 'make the Trainer of its collect_params()'),
+    ('the whole network', 'use what parallelize returned'), ('split twice', 'take its for_data()'),
+    ('cast', 'cast it to float32 before parallelize'), ('initialised anew', 'initialise it before parallelize'),
+    ('another type', 'data has type float32, but float64 was planned'), ('no NDArray', 'data is a ndarray'),
+    ('another shape', 'take net.for_data(shape)'), ('too few samples', 'give a joint batch with more samples'),
+    ('other weights', "does not take data of shapes {'data': (8, 3, 16, 16)}"), ('no shape', 'data=5'),
+    ('another order', 'run backward passes in the order of calls')])
+def test_what_a_script_may_get_wrong_is_named(uses, name, message):
+    for one in uses:
+        assert message in one['errors'][name], one['errors'][name]
+
+
+def test_exchanges_in_the_report_of_the_store(uses):
+    for one in uses:
+        assert re.fullmatch(r'exchanges between layers: [1-9]\d* in a step, forwards and backwards, in which this '
+                            r'worker sends [\d.]+ kB', one['told']), one['told']
+
+
+def test_exchanges_in_traces(tmp_path):
+    trace = tmp_path / 'trace.json'
+    run_job(BODY, 'horovodrun', workers=2, timeout=100, env={'MXHYBRID_TRACE': str(trace)}, args=[json.dumps(
+        {'plain': {'net': 'plain', 'plans': [TRICK], 'steps': 2}})]).ok()
+    events = [event for event in json.loads(trace.read_text()) if event.get('cat') == 'exchange']
+    names = {event['name'] for event in events}
+    assert any(name.endswith(', backward') for name in names) and any('backward' not in name for name in names)
+    begun = [event for event in events if event['ph'] == 'b']
+    assert len(begun) == len([event for event in events if event['ph'] == 'e']) > 0
+    assert any(event['args']['bytes'] > 0 for event in begun)
+
+
+def test_a_worker_that_makes_fewer_steps_ends_the_others():
+    """Also where no step has a call of the store: all weights are split."""
+    result = run_job(BODY, 'horovodrun', workers=2, timeout=60, args=[json.dumps(
+        {'dense': {'net': 'dense', 'plans': [grid(2)], 'end': [2, 1]}})]).failed()
+    assert 'worker 1 ended its script after' in result.output
+    assert 'give every worker the same number of steps' in result.output
+
+
+def test_a_worker_that_dies_in_the_middle_of_exchanges_is_named():
+    result = run_job(BODY, 'horovodrun', workers=4, timeout=60, args=[json.dumps(
+        {'cnn': {'net': 'cnn', 'plans': [grid(domain=(4,))], 'kill': [2, 2]}})]).failed()
+    causes = [line.partition('ends, because ')[2] for line in result.output.splitlines() if 'ends, because' in line]
+    assert causes
+    assert all(cause.startswith('worker 2 ') for cause in causes), result.output

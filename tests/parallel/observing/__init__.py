@@ -1,0 +1,5 @@
+"""Traces, metrics, and what a job logs."""
+from pathlib import Path
+
+#: The folder of the scripts that workers run.
+BODIES = Path(__file__).resolve().parent / 'bodies'

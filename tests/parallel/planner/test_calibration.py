@@ -1,0 +1,84 @@
+"""``mxhybrid calibrate`` in real jobs on this host, and where it cannot work."""
+import sys
+
+import pytest
+from lab import jobs
+from lab.launchers import job_command
+
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, load
+
+from ...helpers.turns import slow
+
+
+def calibrate(launcher, workers, *arguments):
+    """The command line of a calibration."""
+    return job_command('-m', launcher, workers, 1, ('mxhybrid', 'calibrate') + arguments)
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
+def test_two_workers_of_a_host(launcher, tmp_path):
+    path, cache = tmp_path / 'cluster.json', tmp_path / 'cache'
+    with jobs.start_command(calibrate(launcher, 2, str(path)), env={'XDG_CACHE_HOME': str(cache)}) as job:
+        output = job.wait(timeout=250).ok().output
+    cluster = load(str(path))
+    host, = cluster.hosts
+    assert (host.ranks, cluster.ranks) == (2, 2) and host.cores > 0 and 0.1 < host.speed < 10
+    # The reference is timed anew, not taken from a cache, nor kept in one; no core is faster when both are busy.
+    assert not cache.exists() and cluster.reference is not None and all(1e-5 < one < 1 for one in cluster.reference)
+    assert host.speeds == () or host.speeds[0] >= host.speeds[-1] == host.speed
+    assert 'times as fast as the core of worker 0 alone' in output
+    assert host.memory_bytes > 1 << 28
+    # Within a host; and for want of a link, what memory gives.
+    assert cluster.memory.rate > 1e8 and cluster.link == cluster.memory
+    # The lane sums in this job, and Horovod was timed beside it: both can be planned.
+    assert set(cluster.costs) == set(KINDS) and cluster.sums == ('lane', 'horovod')
+    for kind, cost in cluster.costs.items():
+        # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
+        assert kind.startswith('horovod') or 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
+        assert 0 <= cost.latency_s < 1
+    for dense in cluster.sums:
+        step, made, update = (cluster.cost(kind, dense).seconds(16, 1 << 20) for kind in ('step', 'sum', 'update'))
+        assert 1e-4 < step + made + update < 1 and 1e-5 < cluster.cost('row_sum', dense).seconds(2, 1 << 20) < 1
+    assert cluster.cost('step', 'horovod') != cluster.cost('step', 'lane')
+    # Steps are those of the store's Trainers: another weight in a sum takes far less than a step of its own.
+    assert cluster.costs['step'].per_item_s < 0.3 * cluster.costs['step'].seconds(1, 0)
+    assert '2 workers of %s: mxhybrid calibrate' % launcher in cluster.measured
+    assert 'written to %s' % path in output and output.count('written to') == 1
+    for kind in ('exchange', 'group_sum', 'push', 'pull', 'row_sum', 'horovod_row_sum'):
+        assert ' %s: ' % kind in output  # with what the fit leaves
+    assert 'off by' in output and 'calibrated in' in output
+    # Within a network both take more than by themselves; how much more, one run does not show.
+    for what in ('exchange in a network', 'step behind a network'):
+        assert float(output.split(what + ': ')[1].split()[0]) >= 0, what
+
+
+LATE = """
+import sys
+from mxhybrid.commands import calibrate, main
+calibrate._SECONDS = calibrate._LEAST_S = 0.1
+sys.exit(main.main(['calibrate', sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_late_is_measured_less_or_not_at_all(tmp_path):
+    path, body = tmp_path / 'cluster.json', tmp_path / 'late.py'
+    body.write_text(LATE)
+    with jobs.start_command(job_command(body, 'horovodrun', 2, 1, [path])) as job:
+        output = job.wait(timeout=250).ok().output
+    assert 'sums by Horovod are not measured, since time is up' in output
+    assert set(load(str(path)).costs) == set(KINDS) - set(BY_HOROVOD.values()) and load(str(path)).sums == ()
+
+
+def test_one_worker(tmp_path):
+    path = tmp_path / 'cluster.json'
+    with jobs.start_command([sys.executable, '-m', 'mxhybrid', 'calibrate', str(path)]) as job:
+        job.wait(timeout=60).failed('mxhybrid calibrate: it measures what is between workers, and there is one',
+                                    'horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate')
+    assert not path.exists()
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with jobs.start_command(calibrate('horovodrun', 2, str(tmp_path))) as job:
+        output = job.wait(timeout=120).failed('is a directory: give a file in it').output
+    assert 'cores' not in output

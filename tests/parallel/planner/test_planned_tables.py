@@ -1,0 +1,74 @@
+"""Plans that say how rows of tables travel, and what sums dense weights: the store does so, and weights stay right."""
+import dataclasses
+
+import pytest
+from lab.jobs import run_job
+
+from mxhybrid.planner.cluster.cluster_spec import Host, save
+
+from ...helpers.planned_networks import cluster
+from . import BODIES
+
+TABLE = 'embedding0_weight'
+
+
+def trained(tmp_path, *args, **env):
+    result = run_job(BODIES / 'planned_tables.py', workers=2, servers=2, args=[str(tmp_path), *args], timeout=200,
+                     env=dict(env, MXHYBRID_LOG_LEVEL='INFO')).ok()
+    assert sorted(result.results) == [0, 1]
+    for rank in range(2):
+        found = result.results[rank]['found']
+        assert max(one['worst'] for one in found.values()) < 1e-10
+        assert found['servers']['route'] == 'server gradients' and found['servers']['partitions'] == 3
+        assert found['allreduce']['route'] == 'row allreduce'
+    return result
+
+
+def test_rows_travel_as_the_plan_says(tmp_path):
+    result = trained(tmp_path)
+    one, another = (result.results[rank] for rank in range(2))
+    assert one['found'] == another['found']
+    found = one['found']
+    assert '%s: rows by servers, 3 partitions' % TABLE in found['servers']['told']
+    assert '%s: rows by allreduce' % TABLE in found['allreduce']['told']
+    # A table that is left out is named, and goes as without a plan.
+    assert '%s: a table of which the plan says nothing' % TABLE in found['left out']['told']
+    assert (found['left out']['route'], found['left out']['partitions']) == ('server gradients', 2)
+    # What a user says counts.
+    assert (found['overruled']['route'], found['overruled']['partitions']) == ('server gradients', 1)
+    assert 'go by allreduce, but routes says servers, which counts' in result.output
+    assert found['overruled in part']['partitions'] == 4
+    assert 'cut into 3 partitions, but partitions says 4, which counts' in result.output
+    for error, message in zip(one['errors'], ['dense0_weight is no table of the network: give parameters with '
+                                              'row_sparse gradients, of which it has ' + TABLE,
+                                              'partitions=0: give a whole number of at least 1']):
+        assert message in error
+
+
+def test_a_plan_that_is_searched_for(tmp_path):
+    # One sum of so few rows is predicted to take less than a push and a pull; which one it is, the trial says.
+    save(str(tmp_path / 'cluster.json'), dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),)))
+    result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'auto'], timeout=200,
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
+    for rank in range(2):
+        found = result.results[rank]['found']['auto']
+        assert found['told'] == result.results[0]['found']['auto']['told']
+        assert found['worst'] < 1e-5 and found['route'] in ('row allreduce', 'server gradients')
+    assert "plan='auto': a step takes " in result.output
+
+
+@pytest.mark.parametrize('env, sums', [({}, 'horovod'), ({'MXHYBRID_DENSE': 'lane'}, 'lane')], ids=['plan', 'user'])
+def test_dense_weights_are_summed_as_the_plan_says(tmp_path, env, sums):
+    result = trained(tmp_path, 'horovod', **env)
+    assert [result.results[rank]['sums'] for rank in range(2)] == [sums] * 2
+    told = 'the plan has dense weights summed by horovod, but this job has them summed by lane'
+    assert (told in result.output) == (sums == 'lane')
+    assert 'dense weights: summed by horovod' in result.results[0]['found']['servers']['told']
+
+
+def test_a_store_that_was_made_before_counts(tmp_path):
+    result = run_job(BODIES / 'planned_tables.py', workers=2, args=[str(tmp_path), 'store first'], timeout=120,
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO'}).ok()
+    assert [result.results[rank]['sums'] for rank in range(2)] == ['lane'] * 2
+    assert 'dense weights: summed by horovod' in result.results[0]['told']
+    assert 'the plan has dense weights summed by horovod, but this job has them summed by lane' in result.output

@@ -1,0 +1,336 @@
+"""The planner as users have it: the command, its files, and training by what it has found."""
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+
+import pytest
+from lab.jobs import run_job
+
+from mxhybrid.commands.main import main
+from mxhybrid.planner.cluster.cluster_spec import Host, save
+from mxhybrid.planner.simulator.token_bucket import Bucket
+
+from ...helpers.planned_networks import cluster
+from ...helpers.turns import slow
+from . import BODIES
+
+NETS = '''
+from mxnet.gluon import nn
+
+def make_net():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Conv2D(8, 3, padding=1, in_channels=3, activation='relu'), nn.MaxPool2D(4), nn.Flatten(),
+                nn.Dense(2048, activation='relu'), nn.Dense(10, in_units=2048))
+    return net
+
+def make_table():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(4000, 16, sparse_grad=True), nn.Flatten(), nn.Dense(4, in_units=64))
+    return net
+
+def of_two():
+    class Net(nn.HybridSequential):
+        def hybrid_forward(self, F, image, extra):
+            return self._children['0'](image) + extra
+
+    net = Net(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(5, in_units=12))
+    return net
+
+def no_net():
+    return nn.Sequential()
+
+def of_shapes():
+    return nn.HybridLambda(lambda F, data: data * data.shape[0])
+
+def of_arguments(size):
+    return nn.Dense(size)
+
+def of_halves():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(4, in_units=16))
+    net.cast('float16')
+    return net
+
+def of_words():
+    from words import rows
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Embedding(rows, 16, sparse_grad=True), nn.Dense(8))
+    return net
+
+def of_diagonals():
+    net = nn.HybridSequential(prefix='net_')
+    with net.name_scope():
+        net.add(nn.Dense(6, in_units=6, flatten=False),
+                nn.HybridLambda(lambda F, data: F.tanh(F.diag(data, axis1=1, axis2=2))))
+    return net
+
+if __name__ == '__main__':
+    raise AssertionError('a planner trains nothing')
+'''
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / 'train.py').write_text(NETS)
+    save(str(tmp_path / 'cluster.json'), cluster(4, rate=1e6))
+    save(str(tmp_path / 'other.json'), cluster(4, rate=2e6))
+    return tmp_path
+
+
+def plan(place, *words, model='train.py:make_net', inputs='data=8,3,16,16', status=0):
+    """What the command prints."""
+    # Other tests may run on this machine: the times are to be there for the next command all the same.
+    command = [sys.executable, '-m', 'mxhybrid', 'plan', model, '--inputs', *inputs.split(), '--profiles',
+               'profiles.json', '--keep-busy-times']
+    done = subprocess.run(command + list(words), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=300)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def step_of(text):
+    return next(line.split(' a step')[0] for line in text.splitlines() if ' a step: ' in line)
+
+
+def test_finds_exports_and_evaluates(place):
+    on = ['--cluster', 'cluster.json']
+    found = plan(place, *on, '--budget', '5', '--export', 'plan.json', '--trace', 'step.json', '--taskgraph',
+                 'plan.svg')
+    ratio = float(found.partition('predicted to be ')[2].split()[0])
+    assert ratio > 2, found  # 1.1 MB of weights, most in one dense layer, at 1 MB/s
+    assert 'data parallelism:' in found and 'written by hand' in found
+    written = json.loads((place / 'plan.json').read_text())
+    assert set(written['operators']) >= {'conv0_fwd', 'dense0_fwd', 'dense1_fwd'}
+    assert {event['ph'] for event in json.loads((place / 'step.json').read_text())} >= {'X', 'M'}
+    assert '<svg' in (place / 'plan.svg').read_text()
+    # The same step without a search, in another process that times nothing anew.
+    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only')
+    assert step_of(again) == step_of(found)
+    slower = plan(place, *on, '--evaluate-only')
+    assert step_of(slower) != step_of(found)
+    table = plan(place, *on, '--compare', 'plan.json')
+    assert 'data parallel' in table and step_of(found) in table and step_of(slower) in table
+    begun = plan(place, *on, '--import', 'plan.json', '--budget', '1')
+    assert 'predicted to be' in begun
+    refused = plan(place, '--cluster', 'other.json', '--compare', 'plan.json', status=1)
+    assert 'plan.json: plan: it was found for another cluster' in refused
+    # Before anything is timed for it.
+    refused = plan(place, *on, '--import', 'plan.json', '--profiles', 'new.json', inputs='data=16,3,16,16', status=1)
+    assert 'another network' in refused and not (place / 'new.json').exists()
+
+
+def test_tables_of_a_plan_are_told_and_kept(place):
+    of = {'model': 'train.py:make_table', 'inputs': 'data=8,4'}
+    on = ['--cluster', 'cluster.json']
+    found = plan(place, *on, '--budget', '2', '--export', 'plan.json', **of)
+    written = json.loads((place / 'plan.json').read_text())
+    assert written['format'] == 'mxhybrid.parallel 2' and written['tables']['embedding0_weight']['route'] == 'servers'
+    assert 'embedding0_weight: rows by servers, %d partition' % written['tables']['embedding0_weight'][
+        'partitions'] in found
+    again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
+    assert step_of(again) == step_of(found) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
+    assert 'embedding0_weight: nothing is said of its rows' in plan(place, *on, '--evaluate-only', **of)
+    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
+    slower = plan(place, *on, '--import', 'plan.json', '--evaluate-only', **of)
+    assert 'sums of rows' in slower and step_of(slower) != step_of(found)
+    (place / 'plan.json').write_text(json.dumps(dict(written, tables={'dense0_weight': {'route': 'allreduce'}})))
+    refused = plan(place, *on, '--import', 'plan.json', '--evaluate-only', status=1, **of)
+    assert 'dense0_weight is no table of the network' in refused
+
+
+def test_operators_without_a_rule_are_told(place):
+    of = {'model': 'train.py:of_diagonals', 'inputs': 'data=8,6,6'}
+    on = ['--cluster', 'cluster.json', '--evaluate-only']
+    first = plan(place, *on, '--export', 'plan.json', **of)
+    for found in (first, plan(place, *on, '--import', 'plan.json', **of)):
+        for line in ('diag0: whole on every worker, 4 times the work of a share each, from inputs of 1.2 kB: there is '
+                     'no rule for diag', 'tanh0: whole on every worker', 'output 0 (hybridlambda0_tanh0): whole on'):
+            assert line in found, found
+
+
+def test_is_repeatable_by_a_seed(place):
+    bounded = ['--cluster', 'cluster.json', '--budget', '1000', '--proposals', '60']
+    # The first one times operators: what it goes by grows on the way.
+    plan(place, *bounded)
+    runs = []
+    for name in ('a.json', 'b.json'):
+        plan(place, *bounded, '--seed', '5', '--export', name)
+        runs.append((place / name).read_text())
+    assert runs[0] == runs[1]
+
+
+def test_shows_how_far_it_is_and_ends_by_ctrl_c_with_what_it_has_found(place):
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 100, 0, 0))  # or bars have no room
+    command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
+               '--profiles', 'profiles.json', '--cluster', 'cluster.json', '--budget', '1000', '--export', 'plan.json']
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=there, universal_newlines=True) as process:
+        os.close(there)
+        seen = ''
+        while 'search: ' not in seen or ' plans, best ' not in seen:  # pytest has a time limit
+            seen += os.read(here, 1 << 16).decode()
+        assert 'operators: ' in seen
+        process.send_signal(signal.SIGINT)
+        reader = threading.Thread(target=_read_all, args=(here,))
+        reader.start()
+        output = process.communicate(timeout=120)[0]
+    reader.join()
+    os.close(here)
+    assert process.returncode == 0 and 'interrupted: this is the best until then' in output
+    assert 'predicted to be' in output and json.loads((place / 'plan.json').read_text())['operators']
+
+
+def _read_all(terminal):
+    with contextlib.suppress(OSError):  # EIO, when nobody has the other end any more
+        while os.read(terminal, 1 << 16):
+            pass
+
+
+def test_ends_when_nothing_is_gained(place):
+    found = plan(place, '--cluster', 'cluster.json', '--budget', '1000', '--stale', '50')
+    assert float(found.rpartition('proposals in ')[2].split()[0]) < 100
+
+
+def test_a_plan_is_found_and_told_where_time_ends_before_the_search_walks(place):
+    found = plan(place, '--cluster', 'cluster.json', '--budget', '1e-9', '--export', 'plan.json')
+    assert ' 0 proposals in ' in found and 'give it more, with --budget' in found
+    kept = json.loads((place / 'plan.json').read_text())
+    label = next(iter(kept['operators']))
+    del kept['operators'][label]
+    (place / 'plan.json').write_text(json.dumps(kept))
+    wrong = plan(place, '--cluster', 'cluster.json', '--import', 'plan.json', '--evaluate-only', status=1)
+    assert 'it says nothing of %s: add that, or make another one' % label in wrong
+
+
+def test_tables_are_timed_and_modules_beside_the_model_are_found(place):
+    (place / 'words.py').write_text('rows = 1000')
+    command = ('from mxhybrid.commands.main import main; import sys; sys.path = [path for path in sys.path if path]; '
+               'sys.exit(main())')  # as the installed command, which has no working directory to import from
+    for model in ('train.py:of_words', 'train:of_words'):
+        subprocess.run([sys.executable, '-c', command, 'plan', model, '--inputs', 'data=8,6:int32', '--cluster',
+                        'cluster.json', '--profiles', 'profiles.json', '--budget', '1'], cwd=place, check=True,
+                       timeout=300)
+
+
+def test_formulas_need_no_cluster(place):
+    found = plan(place, '--formula', '2,4,8')
+    assert [line.split()[0] for line in found.splitlines()[3:6]] == ['2', '4', '8']
+    assert 'dense0_fwd' in found
+
+
+def test_what_cannot_be_written_is_said(place):
+    on = ['--cluster', 'cluster.json', '--evaluate-only']
+    assert 'plan: cannot write /dev/full: [Errno 28]' in plan(place, *on, '--export', '/dev/full', status=1)
+    command = [sys.executable, '-m', 'mxhybrid', 'plan', 'train.py:make_net', '--inputs', 'data=8,3,16,16',
+               '--profiles', 'profiles.json'] + on
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run(command, cwd=place, stdout=full, stderr=subprocess.PIPE, universal_newlines=True,
+                              timeout=300)
+    assert done.returncode == 1 and done.stderr.startswith('mxhybrid plan: standard output cannot be written: ')
+    assert 'Traceback' not in done.stderr and 'Exception' not in done.stderr
+    done = subprocess.run(['sh', '-c', '"$@" >&-', 'sh'] + command, cwd=place, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, '')
+
+
+def test_inputs_with_the_names_of_arguments_may_be_in_any_order(place):
+    of = ['--cluster', 'cluster.json', '--evaluate-only']
+    found = [plan(place, *of, model='train.py:of_two', inputs=inputs)
+             for inputs in ('image=8,12 extra=8,5', 'extra=8,5 image=8,12', 'a=8,12 b=8,5')]
+    assert found[0] == found[1] == found[2]
+    refused = plan(place, *of, model='train.py:of_two', inputs='b=8,5 a=8,12', status=1)
+    assert 'does not take data of shapes' in refused
+
+
+@pytest.mark.parametrize('words, message', [
+    ({}, 'cluster: none is given'),
+    ({'more': ['--cluster', 'nowhere.json']}, 'cannot read nowhere.json'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py'}, 'train.py:make_net'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:nothing'}, 'has no function nothing'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'nowhere.py:make_net'}, 'cannot read nowhere.py'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:no_net'}, 'return a HybridBlock'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,x'}, 'give the shape of the joint batch'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,0,16'}, 'whole numbers of at least 1'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', '1', '--memory', '0.000001']}, 'no plan was found'),
+    ({'more': ['--cluster', 'cluster.json', '--export', 'nowhere/plan.json']}, 'nowhere/plan.json cannot be written'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', '-1']}, 'budget: -1.0: give more than 0'),
+    ({'more': ['--formula', 'many']}, 'give numbers of ranks'),
+    ({'more': ['--formula', '99999999999']}, '99999999999 ranks: give at most 65536'),
+    ({'more': ['--formula', '4', '--batch-axis', '7']}, 'batch_axis=7'),
+    ({'more': ['--cluster', 'cluster.json', '--budget', 'inf']}, 'budget: inf: give seconds after which it ends'),
+    ({'more': ['--cluster', 'cluster.json', '--stale', '0']}, 'stale: 0: give more than 0'),
+    ({'more': ['--cluster', 'cluster.json', '--seed', '-1']}, 'seed: -1: give at least 0'),
+    ({'more': ['--cluster', 'cluster.json', '--states', '-1']}, 'states: -1'),
+    ({'more': ['--cluster', 'cluster.json', '--formula-png', 'x.png']}, 'give --formula, too'),
+    ({'more': ['--cluster', 'cluster.json', '--compare', 'a.json', '--export', 'b.json']},
+     'export: it does nothing with --compare'),
+    ({'more': ['--cluster', 'cluster.json', '--evaluate-only', '--memory', '1']},
+     'memory: it does nothing with --evaluate-only'),
+    ({'more': ['--cluster', 'cluster.json', '--taskgraph', 'x.xyz']}, 'x.xyz: give a name that ends in .svg'),
+    ({'more': ['--cluster', 'cluster.json', '--gantt', 'x.xyz']}, 'x.xyz: give a name that ends in .png'),
+    ({'more': ['--formula', '4', '--formula-png', 'x']}, 'x: give a name that ends in .png'),
+    ({'more': ['--cluster', 'cluster.json', '--export', '']}, 'export: the name of the file is empty'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'wrong.py:make_net'}, 'cannot read wrong.py: invalid syntax'),
+    ({'more': ['--cluster', 'small.json', '--budget', '1']}, 'at most 1000 bytes, as was allowed, or as memory_bytes'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_shapes'}, 'cannot be traced'),
+    ({'more': ['--cluster', 'cluster.json'], 'model': 'train.py:of_arguments'}, 'give a function without'),
+    ({'more': ['--cluster', 'cluster.json'], 'inputs': 'data=8,3,16,16 more=8'}, 'called with 2 symbols, it raises'),
+], ids=lambda value: value if isinstance(value, str) else '')
+def test_says_what_is_wrong(place, words, message, monkeypatch, capsys):
+    (place / 'wrong.py').write_text('def make_net(:')
+    small = cluster(4, rate=1e6)
+    save(str(place / 'small.json'), dataclasses.replace(small, hosts=small.hosts[1:] + (
+        dataclasses.replace(small.hosts[0], memory_bytes=1000),)))
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    assert main(['plan', words.get('model', 'train.py:make_net'), '--inputs', *words.get(
+        'inputs', 'data=8,3,16,16').split(), '--profiles', 'profiles.json', *words.get('more', [])]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_operator_that_cannot_be_timed_ends_no_search(place, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    assert main(['plan', 'train.py:of_halves', '--inputs', 'data=8,16:float16', '--cluster', 'cluster.json',
+                 '--profiles', 'profiles.json', '--budget', '1000', '--proposals', '20']) == 0
+    assert 'predicted to be' in capsys.readouterr().out
+    assert caplog.text.count('dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, '
+                             'and is estimated by other operators: MXNetError: float16 fully connected layer') == 1
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
+def test_trains_by_what_it_found(tmp_path, launcher):
+    path = str(tmp_path / 'cluster.json')
+    # So slow that sums of these weights cost much more than exchanges of activations, as they do here.
+    there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=Bucket(1e8))
+    save(path, there)
+    result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,
+                     env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
+    assert re.search(r"plan='auto': a step takes .* by the plan that was found, predicted were .*, .* by data "
+                     r'parallelism, and .* without a plan: (the plan that was found|data parallelism) is taken',
+                     result.output)
+    for rank in range(2):
+        found = result.results[rank]
+        assert found['apart'] < 1e-10 and found['draws'][0] == found['draws'][1] == result.results[0]['draws'][0]
+        for error, message in zip(found['errors'], ['mxhybrid calibrate', 'cannot read /nowhere', 'hosts of [2, 2]',
+                                                    "batch_norm='local'", 'cluster=5: give the name of a file',
+                                                    'search_seconds=-1: give more than 0',
+                                                    "worker 0 has the call parallelize(plan='auto'), worker 1 has"]):
+            assert message in error
+    assert result.results[0]['plan'] == result.results[1]['plan']

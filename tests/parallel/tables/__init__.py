@@ -1,0 +1,5 @@
+"""Tables on servers and on workers: routes, wires, partitions, row pulls, and the sums of dense weights beside them."""
+from pathlib import Path
+
+#: The folder of the scripts that workers run.
+BODIES = Path(__file__).resolve().parent / 'bodies'

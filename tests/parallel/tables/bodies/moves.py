@@ -1,0 +1,149 @@
+"""Train while tables are cut anew, again and again; report all final weights.
+
+With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.  The cases after
+``--still`` are trained a second time, with nothing cut anew.
+"""
+import argparse
+import os
+import pickle
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import gluon
+
+import mxhybrid
+
+from tests.parallel.training.bodies import train
+
+#: Partitions from a step on: more, fewer, some for the second time, some on other servers, as many as rows.
+COUNTS = {2: 4, 4: 2, 7: 7, 9: 1, 11: 4, 14: 100, 17: 7}
+
+
+def cut(trainer, step, counts=COUNTS):
+    """Cut all tables of the first layers anew if it is time to."""
+    store = trainer._kvstore
+    if step in counts and getattr(store, 'num_servers', 0):
+        for index, param in enumerate(trainer._params):
+            if param._grad_stype == 'row_sparse':
+                store.repartition(index, counts[step])
+                found = store.backend.routes[index].partitioning.count
+                assert found == min(counts[step], train.ROWS), found
+
+
+def embedding(worker, kind, optimizer, still, widths=(4, 3), meddle=None, **options):
+    """One model with tables of one kind."""
+    net = train.Model(kind, widths, use_bias=optimizer != 'groupadagrad')
+    train.fill(net.collect_params())
+    trainer = gluon.Trainer(net.collect_params(), optimizer.split('-')[0], dict(train.OPTIMIZERS[optimizer]),
+                            kvstore=worker.store(**options), **options)
+
+    def before(step, trainer):
+        if meddle is ahead:
+            ahead(worker, net, trainer, step)
+        if not still:
+            cut(trainer, step)
+        if meddle not in (None, ahead):
+            meddle(worker, net, trainer, step)
+
+    return train.fit(worker, net, trainer, before=before)
+
+
+def slower(worker, net, trainer, step):
+    """Change the learning rate twice."""
+    if step in (7, 15):
+        trainer.set_learning_rate(trainer.learning_rate / 2)
+
+
+def lowered(worker, net, trainer, step):
+    """No momentum for a while, in which tables are cut: MXNet keeps the state that it has made, and saves it."""
+    trainer._optimizer.momentum = 0.0 if 5 <= step < 12 else 0.9
+    if step == 9:
+        name = os.path.join(worker.directory, 'lowered.states')
+        trainer.save_states(name)
+        worker.barrier()
+        with open(name, 'rb') as handle:
+            states, _ = pickle.load(handle)
+        assert all(state is not None and state.asnumpy().any() for state in states.values()), states
+
+
+def ahead(worker, net, trainer, step):
+    """Ask for rows before the move that comes next: for this step, and for the one after."""
+    ids, _ = train.batches()
+    for when in (step, step + 1)[:train.STEPS - step]:
+        for table in net.tables:
+            mxhybrid.prefetch(table.weight, worker.share(ids[when]), after_step=when > step)
+
+
+def saved(worker, net, trainer, step):
+    """Save and load the optimizer state right after moves."""
+    if step in (7, 13):
+        name = os.path.join(worker.directory, 'moves-%d.states' % step)
+        trainer.save_states(name)
+        worker.barrier()
+        trainer.load_states(name)
+
+
+def restarted(worker, net, trainer, step):
+    """Go back to former parameters: the store is made anew around the same tables."""
+    name = os.path.join(worker.directory, 'moves.params')
+    if step == 5:
+        if worker.rank == 0:
+            net.save_parameters(name)
+        worker.barrier()
+    elif step == 9:
+        net.load_parameters(name)
+
+
+def plain(worker, still, dtype='float32'):
+    """A store without an optimizer: what was pushed is there, rows not pushed are zeros, also after moves.
+
+    The fourth move takes no row to another server.
+    """
+    store = mxhybrid.create(partitions=worker.partitions) if worker.hybrid else mx.kv.create('device')
+    shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
+    store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, dtype), everything), shape=shape, dtype=dtype))
+    found = {}
+    for step, count in enumerate((3, 1, 4, 8, 3)):
+        ids = np.arange(worker.rank, train.BATCH, worker.size) * min(step + 1, 3)
+        rows = np.repeat(ids[:, None] + step, 3, axis=1).astype(dtype)
+        store.push('table', mx.nd.sparse.row_sparse_array((rows, ids), shape=shape, dtype=dtype))
+        if worker.hybrid and not still:
+            store.repartition('table', count)
+        out = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype)
+        store.row_sparse_pull('table', out=out, row_ids=mx.nd.arange(train.ROWS))
+        found['%d' % step] = out.tostype('default').asnumpy()
+    return found
+
+
+CASES = {'slower': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=slower),
+         'ahead': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=ahead),
+         'saved': lambda w, still: embedding(w, 'weight', 'adam', still, meddle=saved),
+         'restarted': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=restarted),
+         'lowered': lambda w, still: embedding(w, 'weight', 'sgd-momentum', still, meddle=lowered),
+         'plain': plain, 'plain-float16': lambda w, still: plain(w, still, 'float16'),
+         'plain-float64': lambda w, still: plain(w, still, 'float64'),
+         'gradient-adam': lambda w, still: embedding(w, 'gradient', 'adam', still),
+         'gradient-on-store': lambda w, still: embedding(w, 'gradient', 'adam', still, update_on_kvstore=True)}
+for _name in ('sgd-momentum', 'adam', 'adagrad', 'rmsprop-centered', 'groupadagrad'):
+    CASES['weight-' + _name] = lambda w, still, _name=_name: embedding(w, 'weight', _name, still)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--still', nargs='*', default=[])
+    parser.add_argument('--directory', default='.')
+    arguments = parser.parse_args()
+    worker = train.Worker(arguments.kvstore, arguments.partitions)
+    worker.directory = arguments.directory
+    for case in arguments.cases.split(','):
+        report(worker.rank, **{case: CASES[case](worker, False)})
+    for case in arguments.still:
+        report(worker.rank, **{'still ' + case: CASES[case](worker, True)})
+
+
+if __name__ == '__main__':
+    main()

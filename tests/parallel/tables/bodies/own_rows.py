@@ -1,0 +1,337 @@
+"""Servers hold the weight of an ``nn.Embedding``, workers pull their own rows; each case by itself, as in ``train.py``.
+
+A case meddles with training after ``MIDDLE`` steps, when the weight has long been on the servers, and reports the
+routes of the table then and at the end.
+"""
+import argparse
+import functools
+import os
+import pickle
+
+import mxnet as mx
+import numpy as np
+from lab.reports import report
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxhybrid
+
+from tests.parallel.training.bodies.train import BATCH, OPTIMIZERS, ROWS, STEPS, Model, Worker, batches, fill, fit, weights
+
+MIDDLE = 8
+APART = 10  # rows of each worker where workers share none
+ON_STORE = {'update_on_kvstore': True}
+
+
+class Case:
+    """A model, its Trainer, and what a case reports."""
+
+    def __init__(self, worker, optimizer='adam', net=None, settings=None, extra=None, **options):
+        self.worker, self.result = worker, {}
+        # groupadagrad takes matrices only
+        self.net = net or Model('gradient', (4, 3), use_bias=optimizer != 'groupadagrad')
+        fill(self.net.collect_params())
+        store = mxhybrid.create(partitions=worker.partitions, **settings or {}) if worker.hybrid else worker.store(
+            **options)
+        self.trainer = gluon.Trainer(self.net.collect_params(), optimizer.split('-')[0],
+                                     dict(OPTIMIZERS[optimizer], **extra or {}), kvstore=store, **options)
+        self.table = [param for param in self.net.collect_params().values() if param._grad_stype == 'row_sparse'][0]
+
+    @property
+    def route(self):
+        """Of the first table; None without servers."""
+        store = self.trainer._kvstore if self.worker.size > 1 else None
+        return store and store.backend.routes.get(self.trainer._param2idx[self.table.name])
+
+    def note_kind(self, when):
+        """Report the table's route."""
+        if self.route is not None:
+            report(self.worker.rank, **{'kind/%s/%s' % (self.name, when): self.route.kind})
+
+    def run(self, name, meddle):
+        """Train, call ``meddle(case)`` in the middle, train on."""
+        self.name = name
+        fit(self.worker, self.net, self.trainer, steps=MIDDLE)
+        self.note_kind('middle')
+        self.result.update(meddle(self) or {})
+        self.result.update(fit(self.worker, self.net, self.trainer, seed=6, steps=STEPS - MIDDLE))
+        self.note_kind('end')
+        return self.result
+
+
+def evaluate(case):
+    """A forward pass over all rows, by the net and, from what every worker saves, by a hybridized copy."""
+    ids = mx.nd.arange(ROWS).reshape((-1, 1)).tile((1, 3))[:ROWS // 2 * 2]
+    found = {'forward': case.net(ids).asnumpy()}
+    path = os.path.join(case.directory, '%s-%d.params' % (case.name, case.worker.rank))
+    case.net.save_parameters(path)
+    copy = Model('gradient', (4, 3), use_bias=case.net.out.bias is not None)
+    copy.load_parameters(path)
+    copy.tables.hybridize()
+    found['copy'] = copy(ids).asnumpy()
+    with autograd.record():  # as a forward pass that no backward follows
+        found['recorded'] = case.net(ids[:4]).asnumpy()
+    return found
+
+
+def read_on_one(case):
+    """One worker reads the value, keeps the array and sees it change with the next steps."""
+    if case.worker.rank == case.worker.size - 1:
+        case.held = case.table.data()
+        return
+    case.held = None
+
+
+def write(case):
+    """Everybody writes to the array."""
+    array = case.table.data()
+    array[:] = array * 0.5
+
+
+def new_values(case):
+    """New values for one table."""
+    case.table.set_data(mx.nd.ones(case.table.shape) * 0.25)
+
+
+def states(case):
+    """Save parameters and states, train on, load both."""
+    path = os.path.join(case.directory, case.name + str(case.worker.size))
+    if case.worker.rank == 0:
+        case.net.save_parameters(path + '.params')
+    case.trainer.save_states(path + '.states')
+    case.worker.barrier()
+    with open(path + '.states', 'rb') as handle:
+        saved, optimizer = pickle.load(handle)
+    key = case.trainer._param2idx[case.table.name]
+    arrays = [array for array in (saved[key] if isinstance(saved[key], tuple) else (saved[key],)) if array is not None]
+    found = {'state-%d' % slot: array.asnumpy() for slot, array in enumerate(arrays)}
+    found['dense'] = np.array([array.stype == 'default' for array in arrays])
+    found['updates'] = np.array([optimizer._index_update_count[key]])
+    fit(case.worker, case.net, case.trainer, seed=7, steps=6)
+    case.net.load_parameters(path + '.params')
+    case.trainer.load_states(path + '.states')
+    return found
+
+
+def states_of_the_store(case):
+    """As above, by the store's own calls, which leave the weights alone; the optimizer travels along or not."""
+    store = case.trainer._kvstore
+    for whole in (False, True):
+        path = os.path.join(case.directory, '%s%d%d.states' % (case.name, whole, case.worker.size))
+        store.save_optimizer_states(path, dump_optimizer=whole)
+        case.worker.barrier()
+        fit(case.worker, case.net, case.trainer, seed=7 + whole, steps=5)
+        case.note_kind('loading')
+        store.load_optimizer_states(path)
+
+
+def push_by_hand(case):
+    """A push to a weight that servers update, and a pull of the sum of its gradients, of which nobody has it."""
+    if case.route is None:
+        return
+    key, grad = case.trainer._param2idx[case.table.name], mx.nd.sparse.zeros('row_sparse', case.table.shape)
+    for call in (case.trainer._kvstore.push, functools.partial(case.trainer._kvstore.pull, ignore_sparse=False)):
+        try:
+            call(key, grad)
+        except mxhybrid.HybridError as error:
+            assert case.table.name in str(error) and 'MXHYBRID_OWN_ROWS=0' in str(error), error
+        else:
+            raise AssertionError('nothing was refused')
+
+
+def by_hand(case):
+    """One step by allreduce_grads and update, with clipping between."""
+    loss, (ids, targets) = gluon.loss.L2Loss(), batches(9)
+    with autograd.record():
+        output = loss(case.net(case.worker.share(ids[0])), case.worker.share(targets[0]))
+    output.backward()
+    case.trainer.allreduce_grads()
+    norm = gluon.utils.clip_global_norm([param.grad() for param in case.net.collect_params().values()], 0.5)
+    case.trainer.update(1)
+    return {'norm': np.array([norm])}
+
+
+def schedule(case):
+    """Another rate of the table, beside the schedule."""
+    case.table.lr_mult = 0.3
+
+
+def lowered(case):
+    """No momentum for some steps, in which a worker asks for the value: MXNet keeps the state that it has made."""
+    case.trainer._optimizer.momentum = 0.0
+    fit(case.worker, case.net, case.trainer, seed=8, steps=2)
+    case.table.data()
+    fit(case.worker, case.net, case.trainer, seed=9, steps=8)
+    case.trainer._optimizer.momentum = 0.9
+
+
+def repartition(case):
+    """Another number of partitions, where there are any."""
+    if case.worker.hybrid:
+        case.trainer._kvstore.repartition(case.trainer._param2idx[case.table.name], 3)
+
+
+def other_optimizer(case, name, **arguments):
+    """The store gets another optimizer, without state, past the Trainer."""
+    store = case.trainer._kvstore
+    store.set_optimizer(mx.optimizer.create(name, rescale_grad=1 / BATCH, **arguments))
+
+
+def other_and_read(case):
+    """And before it has made a step all workers go back."""
+    other_optimizer(case, 'adam', learning_rate=0.03)
+    case.table.data()
+
+
+class Outer(nn.HybridBlock):
+    """An embedding in a block that is hybridized as a whole."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(ROWS, 4, sparse_grad=True)
+            self.out = nn.Dense(2, in_units=12)
+
+    def hybrid_forward(self, F, ids):
+        """Look up, then a dense layer."""
+        return self.out(self.words(ids).reshape((0, -1)))
+
+
+def outer(hybridized):
+    """A net of one block."""
+    net = Outer()
+    if hybridized:
+        net.hybridize()
+    return net
+
+
+def hybridize(case):
+    """From now on nobody knows the ids."""
+    case.net.hybridize()
+
+
+class Requests:
+    """Notes of each request for rows whether it was made in a forward pass."""
+
+    def __init__(self, link):
+        self.forward, self.made = False, []
+        link.request, link.deliver = self._noting(link.request), self._noting(link.deliver)
+
+    def _noting(self, original):
+        def request(*arguments):
+            self.made.append(self.forward)
+            return original(*arguments)
+        return request
+
+
+def apart(worker, name, prefetch):
+    """Workers share no rows: what each pulls in a step, before and after the change, and when it asks for it."""
+    size = worker.size
+    net = nn.Sequential()
+    net.add(nn.Embedding(APART * size, 4, sparse_grad=True), nn.Dense(1, in_units=4, flatten=False))
+    case = Case(worker, 'adagrad', net)
+    case.name = name
+    random = np.random.RandomState(3)
+    joint = [np.stack([rank * APART + random.randint(0, APART, 6) for rank in range(size)]) for _ in range(STEPS)]
+    feed = [(mx.nd.array(ids[worker.rank]),) for ids in joint]
+    pulled, own, union, requests = [], [], [], None
+    for step, (ids,) in enumerate(mxhybrid.prefetching(feed, net) if prefetch else feed):
+        route = case.route
+        if route is not None and step == MIDDLE:
+            requests = Requests(route.server_table.servers.link)
+        before = route.traffic.pulled if route is not None else 0
+        if requests:
+            requests.forward = True
+        with autograd.record():
+            loss = (net(ids) ** 2).sum()
+        if requests:
+            requests.forward = False
+        loss.backward()
+        case.trainer.step(1)
+        pulled.append(case.route.traffic.pulled - before)
+        own.append(len(np.unique(ids.asnumpy())))
+        union.append(len(np.unique(joint[step])))
+    case.note_kind('end')
+    report(worker.rank, **{name: {'pulled': pulled, 'own': own, 'union': union, 'asked': requests.made}})
+
+
+def local(worker, optimizer, settings):
+    """Local SGD: between steps each worker updates by its own gradients, without an exchange."""
+    case = Case(worker, optimizer, settings=settings)
+    fit(worker, case.net, case.trainer, steps=MIDDLE)
+    found = {'route': case.route.kind}
+    update_alone(case, 4)
+    found['apart'] = weights(case.net)
+    if worker.rank:  # others may do it more often, now that nobody else has to
+        update_alone(case, 2)
+    found['together'] = fit(worker, case.net, case.trainer, seed=6, steps=8)
+    return dict(found, end=case.route.kind)
+
+
+def update_alone(case, steps):
+    """Steps of this worker, without the others."""
+    loss, (ids, targets) = gluon.loss.L2Loss(), batches(8)
+    for step in range(steps):
+        with autograd.record():
+            output = loss(case.net(case.worker.share(ids[step])), case.worker.share(targets[step]))
+        output.backward()
+        case.trainer.update(8)
+
+
+CASES = {
+    'evaluate-' + optimizer: (optimizer, {}, evaluate)
+    for optimizer in ('sgd-momentum', 'adam', 'groupadagrad')}
+CASES.update({
+    'evaluate-on-store': ('adam', ON_STORE, evaluate), 'read': ('adam', {}, read_on_one),
+    'read-on-store': ('sgd-momentum', ON_STORE, read_on_one), 'write': ('adagrad', {}, write),
+    'new': ('adagrad', {}, new_values), 'states': ('adam', {}, states),
+    'states-on-store': ('sgd-momentum', ON_STORE, states),
+    'states-of-the-store': ('adam', ON_STORE, states_of_the_store), 'push': ('adam', {}, push_by_hand),
+    'hand': ('sgd-momentum', {'update_on_kvstore': False}, by_hand),
+    'other': ('adam', ON_STORE, lambda case: other_optimizer(case, 'sgd', learning_rate=0.3, momentum=0.9)),
+    'other-read': ('adam', ON_STORE, other_and_read),
+    'other-refused': ('adam', ON_STORE, lambda case: other_optimizer(case, 'lamb', learning_rate=0.02)),
+    'repartition': ('sgd-momentum', {}, repartition), 'lowered': ('sgd-momentum', {}, lowered),
+    'schedule': ('adam', {}, schedule), 'inner': ('sgd', {'net': False}, lambda case: None),
+    'outer': ('sgd', {'net': True}, lambda case: None), 'outer-later': ('adam', {'net': False}, hybridize),
+    'off': ('sgd', {'settings': {'own_rows': False}}, lambda case: None),
+    'all-rows': ('rmsprop', {}, lambda case: None),  # which rmsprop updates, touched or not
+})
+
+
+def run(worker, name, directory):
+    """A case by its name."""
+    optimizer, options, meddle = CASES[name]
+    options = dict(options)
+    if 'net' in options:
+        options['net'] = outer(options['net'])
+    if name == 'schedule':
+        options['extra'] = {'lr_scheduler': mx.lr_scheduler.FactorScheduler(step=3, factor=0.7, base_lr=0.05)}
+    case = Case(worker, optimizer, **options)
+    case.directory = directory
+    result = case.run(name, meddle)
+    if getattr(case, 'held', None) is not None and not np.array_equal(case.held.asnumpy(), case.table.data().asnumpy()):
+        raise AssertionError('an array that was handed out is not the parameter any more')
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--directory', required=True)
+    parser.add_argument('--cases', default=','.join(CASES))
+    arguments = parser.parse_args()
+    worker = Worker(arguments.kvstore, arguments.partitions)
+    for name in arguments.cases.split(','):
+        report(worker.rank, **{name: run(worker, name, arguments.directory)})
+    if worker.hybrid and worker.size > 1:
+        apart(worker, 'apart', False)
+        apart(worker, 'ahead', True)
+        for optimizer in ('adam', 'sgd-momentum'):
+            report(worker.rank, **{'local-' + optimizer: [local(worker, optimizer, {'own_rows': own})
+                                                          for own in (True, False)]})
+
+
+if __name__ == '__main__':
+    main()

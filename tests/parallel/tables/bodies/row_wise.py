@@ -1,0 +1,113 @@
+"""Train tables with optimizer classes of the user's own, and with MXNet's 'test'; report all final weights.
+
+With ``--kvstore device`` in one process it gives the reference: MXNet alone on the joint batch.
+"""
+import argparse
+import os
+import sys
+import types
+
+import moves
+import mxnet as mx
+import numpy as np
+import own_optimizers
+from lab.reports import report
+from mxnet import autograd, gluon
+
+import mxhybrid
+
+from tests.parallel.training.bodies import train
+
+train.OPTIMIZERS['heavyball'] = {'learning_rate': 0.2, 'wd': 0.01}
+train.OPTIMIZERS['anchored'] = {'learning_rate': 0.3, 'wd': 0.1}
+
+
+def changed(worker, net, trainer, step):
+    """Other settings, of several kinds, in mid-run."""
+    if step == 6:
+        trainer._optimizer.betas = (0.5, None)
+        trainer._optimizer.rates['early'][1] = 0.75
+        trainer.set_learning_rate(0.1)
+
+
+def resumed(worker, name):
+    """Half of the steps, a checkpoint, and the others with another net."""
+    directory = os.path.join(worker.directory, 'checkpoints-' + name)
+    loss, (ids, targets) = gluon.loss.L2Loss(), train.batches()
+    for steps in (range(0, 10), range(10, train.STEPS)):
+        net = train.Model('weight', (4, 3))
+        train.fill(net.collect_params())
+        trainer = gluon.Trainer(net.collect_params(), name, dict(train.OPTIMIZERS[name]), kvstore=worker.store())
+        at = mxhybrid.checkpoint.load(directory, net, trainer)
+        assert (at.step if at else 0) == steps[0]
+        for step in steps:
+            with autograd.record():
+                output = loss(net(worker.share(ids[step])), worker.share(targets[step]))
+            output.backward()
+            trainer.step(train.BATCH)
+        mxhybrid.checkpoint.save(directory, net, trainer, steps[-1] + 1)
+    return train.weights(net)
+
+
+def replicated(worker, name):
+    """Every worker holds the tables."""
+    net = train.Model('weight')
+    train.fill(net.collect_params())
+    store = mxhybrid.create(routes='allreduce') if worker.hybrid else worker.store()
+    trainer = gluon.Trainer(net.collect_params(), name, dict(train.OPTIMIZERS[name]), kvstore=store)
+    return train.fit(worker, net, trainer)
+
+
+def tested(worker):
+    """As MXNet's nightly tests do it: ``w += rescale_grad * sum(grad)`` on the store."""
+    store = mxhybrid.create(partitions=worker.partitions)
+    shape, everything = (train.ROWS, 3), np.arange(train.ROWS)
+    store.init('table', mx.nd.sparse.row_sparse_array((np.ones(shape, 'f4'), everything), shape=shape))
+    store.init('dense', mx.nd.ones(shape))
+    store.set_optimizer(mx.optimizer.create('test', rescale_grad=0.5))
+    found = {}
+    for step in range(3):
+        ids = np.arange(worker.rank + step, train.BATCH, worker.size)
+        rows = np.repeat(ids[:, None] + step, 3, axis=1).astype('f4')
+        store.push('table', mx.nd.sparse.row_sparse_array((rows, ids), shape=shape))
+        store.push('dense', mx.nd.ones(shape) * (worker.rank + 1))
+        out = mx.nd.sparse.zeros('row_sparse', shape)
+        store.row_sparse_pull('table', out=out, row_ids=mx.nd.arange(train.ROWS))
+        found['%d' % step] = out.tostype('default').asnumpy()
+    dense = mx.nd.zeros(shape)
+    store.pull('dense', out=dense)
+    return dict(found, dense=dense.asnumpy())
+
+
+CASES = {'tested': tested, 'resumed-heavyball': lambda w: resumed(w, 'heavyball'),
+         'resumed-anchored': lambda w: resumed(w, 'anchored')}
+for _name in ('heavyball', 'anchored'):
+    CASES['moved-' + _name] = lambda w, _name=_name: moves.embedding(w, 'weight', _name, False)
+    CASES['saved-' + _name] = lambda w, _name=_name: moves.embedding(w, 'weight', _name, False, meddle=moves.saved)
+    CASES['gradient-' + _name] = lambda w, _name=_name: moves.embedding(w, 'gradient', _name, True)
+    CASES['replicated-' + _name] = lambda w, _name=_name: replicated(w, _name)
+CASES['changed-heavyball'] = lambda w: moves.embedding(w, 'weight', 'heavyball', False, meddle=changed)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--kvstore', default='hybrid')
+    parser.add_argument('--partitions', type=int)
+    parser.add_argument('--cases', default=','.join(CASES))
+    parser.add_argument('--directory', default='.')
+    parser.add_argument('--only-here', action='store_true')
+    arguments = parser.parse_args()
+    worker = train.Worker(arguments.kvstore, arguments.partitions)
+    worker.directory = arguments.directory
+    if arguments.only_here:  # a class that no server finds
+        module = sys.modules['nowhere'] = types.ModuleType('nowhere')
+        module.Ball = type('Ball', (own_optimizers.HeavyBall,), {'__module__': 'nowhere'})
+        mx.optimizer.register(mxhybrid.row_wise(module.Ball))
+        train.OPTIMIZERS['ball'] = {}
+        train.embedding(worker, 'weight', 'ball')
+    for case in arguments.cases.split(','):
+        report(worker.rank, **{case: CASES[case](worker)})
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,53 @@
+"""Tables updated by optimizer classes of the user's own: equal to one process, and refused where servers lack them."""
+
+import os
+
+import numpy as np
+import pytest
+from lab.jobs import run_job
+from lab.launchers import REPOSITORY, SCRIPTS
+
+from ...helpers import comparing
+from ...helpers.turns import slow
+from . import BODIES
+
+BODY = BODIES / 'row_wise.py'
+PATH = {'PYTHONPATH': os.pathsep.join(map(str, (REPOSITORY, SCRIPTS, BODIES)))}
+
+
+#: Of two classes, one with MXNet's lazy kernel, one that changes all rows; and settings that change.
+CASES = [what + '-' + name for name in ('heavyball', 'anchored')
+         for what in ('moved', 'saved', 'resumed', 'replicated', 'gradient')] + ['changed-heavyball']
+FEW = ['moved-anchored', 'saved-heavyball', 'resumed-anchored', 'changed-heavyball']
+
+
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory):
+    """MXNet alone."""
+    return comparing.reference(BODY, '--cases', ','.join(CASES), '--directory', str(tmp_path_factory.mktemp('alone')))
+
+
+def sums(workers):
+    """What the case 'tested' gives: MXNet's 'test' fails on a row_sparse weight in one process, behind its update."""
+    table, found = np.ones((40, 3), 'f4'), {}
+    for step in range(3):
+        table[step:12] += (0.5 * (np.arange(step, 12) + step)).astype('f4')[:, None]
+        found['%d' % step] = table.copy()
+    return dict(found, dense=np.full((40, 3), 1 + 3 * 0.5 * sum(range(1, workers + 1)), 'f4'))
+
+
+@pytest.mark.parametrize('launcher, workers, servers, partitions, cases', [
+    ('horovodrun', 2, 2, 3, CASES), ('launch.py', 3, 2, None, FEW)])
+def test_equals_one_process(expected, tmp_path, launcher, workers, servers, partitions, cases):
+    args = ['--directory', str(tmp_path), '--cases', ','.join(cases + ['tested'])]
+    args += ['--partitions', str(partitions)] if partitions else []
+    result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, env=PATH, timeout=200).ok()
+    wanted = dict({case: expected[case] for case in cases}, tested=sums(workers))
+    comparing.assert_cases(wanted, result, workers)
+
+
+@pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
+def test_a_class_that_servers_cannot_import_ends_the_job_before_it_trains(launcher):
+    result = run_job(BODY, launcher, workers=2, args=['--only-here'], env=PATH, timeout=90)
+    result.failed('cannot import optimizer class Ball from module nowhere', 'No module named', 'PYTHONPATH')
+    assert not result.results

@@ -1,0 +1,118 @@
+"""Servers hold the weights of embeddings, workers pull their own rows: the same results, fewer bytes, and no way to
+read an old value."""
+import os
+
+import numpy as np
+import pytest
+from lab.jobs import run_job
+from lab.launchers import REPOSITORY, SCRIPTS
+
+from ...helpers import comparing
+from . import BODIES
+
+BODY = BODIES / 'own_rows.py'
+
+#: Routes of the table in the middle and at the end; all other cases keep their own rows.
+KINDS = {'read': ('own rows', 'server gradients'), 'read-on-store': ('own rows', 'server gradients'),
+         'lowered': ('own rows', 'server gradients'), 'write': ('own rows', 'server gradients'),
+         'hand': ('own rows', 'server gradients'),
+         'other-read': ('own rows', 'server gradients'), 'other-refused': ('own rows', 'server gradients'),
+         'outer': ('server gradients', 'server gradients'), 'outer-later': ('own rows', 'server gradients'),
+         'off': ('server gradients', 'server gradients'), 'all-rows': ('server gradients', 'server gradients')}
+
+
+@pytest.fixture(scope='module')
+def expected(tmp_path_factory):
+    """MXNet alone."""
+    return comparing.reference(BODY, '--directory', str(tmp_path_factory.mktemp('alone')))
+
+
+@pytest.fixture(scope='module', params=[
+    ('horovodrun', 2, 1, None, ''),
+    ('launch.py', 3, 2, '5', 'evaluate-adam,evaluate-on-store,read,new,states,states-on-store,repartition')],
+    ids=['horovodrun', 'launch.py'])
+def job(request, expected, tmp_path_factory):
+    """Several workers, how many, and their cases."""
+    launcher, workers, servers, partitions, cases = request.param
+    cases = cases.split(',') if cases else [name for name, found in expected.items() if isinstance(found, dict)]
+    args = ['--directory', str(tmp_path_factory.mktemp('together')), '--cases', ','.join(cases)]
+    args += ['--partitions', partitions] if partitions else []
+    return run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=150).ok(), workers, cases
+
+
+def test_equals_one_process_also_when_read_in_the_middle(expected, job):
+    result, workers, cases = job
+    comparing.assert_cases({name: expected[name] for name in cases}, result, workers)
+
+
+def test_parameters_change_over_and_back(job):
+    result, workers, cases = job
+    for rank in range(workers):
+        for name in cases:
+            middle, end = KINDS.get(name, ('own rows', 'own rows'))
+            assert result.results[rank]['kind/%s/middle' % name] == middle, name
+            assert result.results[rank]['kind/%s/end' % name] == end, name
+
+
+def test_workers_that_share_no_rows_pull_an_nth_of_the_bytes(job):
+    result, workers, _ = job
+    row, apart = 4 * 4 + 12, [result.results[rank]['apart'] for rank in range(workers)]
+    union = apart[0]['union']
+    assert [sum(found['own'][step] for found in apart) for step in range(len(union))] == union
+    for found in apart:
+        changed = found['pulled'].index(0)  # all rows were there
+        assert 0 < changed < 8
+        assert found['pulled'][:changed] == [rows * row for rows in union[:changed]]
+        assert found['pulled'][changed + 1:] == [rows * row for rows in found['own'][changed + 1:]]
+
+
+def test_rows_of_the_next_batch_are_asked_for_ahead(job):
+    result, workers, _ = job
+    for rank in range(workers):
+        ahead, apart = result.results[rank]['ahead'], result.results[rank]['apart']
+        assert apart['asked'] and all(apart['asked'])
+        assert ahead['asked'] and not any(ahead['asked'])
+        assert ahead['pulled'][-5:] == apart['pulled'][-5:]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'sgd-momentum'])
+def test_updates_without_an_exchange_are_as_without_own_rows(job, optimizer):
+    result, workers, _ = job
+    reports = [result.results[rank]['local-' + optimizer] for rank in range(workers)]
+    for own, off in reports:
+        assert (own['route'], own['end'], off['route']) == ('own rows', 'server gradients', 'server gradients')
+        for when in ('apart', 'together'):
+            comparing.assert_equal(off[when], own[when], when)
+    first, last = (found[1]['apart']['00'] for found in (reports[0], reports[-1]))
+    assert np.abs(first - last).max() > 1e-3
+
+
+ALONE = """
+from lab.reports import report
+from own_rows import MIDDLE, Case, Worker, fit, update_alone
+worker = Worker('hybrid', None)
+case = Case(worker)
+fit(worker, case.net, case.trainer, steps=MIDDLE)
+report(worker.rank, kind=case.route.kind)
+try:
+    %s
+except Exception as error:
+    report(worker.rank, said=str(error))
+    raise
+"""
+
+
+@pytest.mark.parametrize('others', ['step', 'wait'])
+def test_an_update_on_one_worker_names_the_setting_that_allows_it(tmp_path, others):
+    body = tmp_path / 'body.py'
+    body.write_text(ALONE % 'update_alone(case, 1) if worker.rank else %s' % {
+        'step': 'fit(worker, case.net, case.trainer, steps=1)', 'wait': 'worker.barrier()'}[others])
+    result = run_job(body, 'horovodrun', workers=2, timeout=60, env={
+        'PYTHONPATH': os.pathsep.join([str(REPOSITORY), str(SCRIPTS), str(BODIES)])})
+    result.failed('update() without allreduce_grads()')
+    assert {found['kind'] for found in result.results.values()} == {'own rows'}
+    if others == 'step':
+        for rank in range(2):
+            assert 'MXHYBRID_OWN_ROWS=0' in result.results[rank]['said']
+    else:
+        result.failed('different calls', 'barrier')

@@ -1,0 +1,68 @@
+"""Training with kvstore='hybrid' equals MXNet in one process on the joined batch, for every case of ``train.py``."""
+import pytest
+from lab.jobs import run_job
+
+from ...helpers import comparing
+from ...helpers.turns import slow
+from . import BODIES
+
+BODY = BODIES / 'train.py'
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """MXNet alone."""
+    found = comparing.reference(BODY)
+    # With adagrad, which leaves untouched rows alone, a dense weight takes the same steps.
+    found['stale-weight'] = found['stale-gradient']
+    return found
+
+
+@pytest.mark.parametrize('launcher, workers, servers, partitions, wire', [
+    ('horovodrun', 2, 1, None, 'lane'), ('horovodrun', 3, 2, 5, 'lane'), slow('horovodrun', 4, 1, 3, 'lane'),
+    slow('launch.py', 2, 2, None, 'lane'), ('launch.py', 3, 1, 2, 'lane'), slow('launch.py', 4, 3, 7, 'lane'),
+    ('horovodrun', 2, 2, 3, 'ps-lite'), slow('launch.py', 4, 3, 7, 'ps-lite')])
+def test_equals_one_process(expected, launcher, workers, servers, partitions, wire):
+    args = [] if partitions is None else ['--partitions', str(partitions)]
+    result = run_job(BODY, launcher, workers=workers, servers=servers, args=args, timeout=240,
+                     env={'MXHYBRID_WIRE': wire}).ok()
+    comparing.assert_cases(expected, result, workers)
+    assert sorted(result.results[rank]['seen'] for rank in range(workers)) == [(r, workers) for r in range(workers)]
+
+
+@pytest.mark.parametrize('launcher, workers, kinds, optimizers', [
+    ('horovodrun', 2, ('weight', 'gradient', 'stale', 'frozen'), ''),
+    ('launch.py', 3, ('weight', 'gradient'), 'sgd adam adagrad')])
+def test_tables_forced_to_allreduce_equal_one_process(expected, launcher, workers, kinds, optimizers):
+    cases = [case for case in expected if case.split('-')[0] in kinds
+             and (not optimizers or case.split('-')[1] in optimizers.split())]
+    cases += ['shared', 'trainers', 'widths', 'contexts-gradient', 'changing-nag', 'refused-nag']
+    result = run_job(BODY, launcher, workers=workers, args=['--cases', ','.join(cases)],
+                     env={'MXHYBRID_ROUTES': 'allreduce'}, timeout=240).ok()
+    comparing.assert_cases({case: expected[case] for case in cases}, result, workers)
+    assert 'replicated' in result.output and 'row allreduce' in result.output
+    assert 'server ' not in result.output.replace('1 server;', '')
+
+
+@pytest.mark.parametrize('dense', ['horovod', 'lane'])
+def test_arrays_that_horovod_does_not_reach_equal_one_process(expected, dense):
+    # Pinned memory stands where that of a GPU would: it is copied to be summed, and batches are elsewhere than weights.
+    cases = ['dense', 'dense-on-store', 'contexts-dense', 'contexts-gradient', 'shared', 'half', 'trainers',
+             'gradient-on-store', 'gradient-sgd-momentum', 'weight-adam']
+    result = run_job(BODY, 'horovodrun', workers=2, args=['--device', 'cpu_pinned', '--cases', ','.join(cases)],
+                     env={'MXHYBRID_DENSE': dense}, timeout=120).ok()
+    comparing.assert_cases({case: expected[case] for case in cases}, result, 2)
+
+
+def test_partition_count_changes_no_bit():
+    cases = 'widths,weight-sgd-momentum,weight-adam,weight-ftrl,weight-rmsprop,weight-nag-wd,gradient-adagrad,trainers'
+    found = [run_job(BODY, 'horovodrun', workers=2, servers=2, args=['--cases', cases, '--partitions', str(count)],
+                     timeout=120).ok().results[0] for count in (1, 40)]
+    for other in found[1:]:
+        for case in cases.split(','):
+            comparing.assert_same_bits(found[0][case], other[case], case)
+
+
+def test_one_process_without_launcher(expected):
+    result = run_job(BODY, 'none', timeout=120).ok()
+    comparing.assert_cases(expected, result, 1)
