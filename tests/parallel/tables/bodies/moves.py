@@ -13,7 +13,6 @@ from lab.reports import report
 from mxnet import gluon
 
 import mxhybrid
-
 from tests.parallel.training.bodies import train
 
 #: Partitions from a step on: more, fewer, some for the second time, some on other servers, as many as rows.

@@ -15,8 +15,18 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import mxhybrid
-
-from tests.parallel.training.bodies.train import BATCH, OPTIMIZERS, ROWS, STEPS, Model, Worker, batches, fill, fit, weights
+from tests.parallel.training.bodies.train import (
+    BATCH,
+    OPTIMIZERS,
+    ROWS,
+    STEPS,
+    Model,
+    Worker,
+    batches,
+    fill,
+    fit,
+    weights,
+)
 
 MIDDLE = 8
 APART = 10  # rows of each worker where workers share none

@@ -15,7 +15,6 @@ from lab.reports import report
 from mxnet import autograd, gluon
 
 import mxhybrid
-
 from tests.parallel.training.bodies import train
 
 train.OPTIMIZERS['heavyball'] = {'learning_rate': 0.2, 'wd': 0.01}
