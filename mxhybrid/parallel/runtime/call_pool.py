@@ -61,11 +61,13 @@ class Calls:
     programs : dict of bool to Program
         By whether statistics are those of training.
     another : callable
-        Makes one more program like that of training or not, with numbers of its own.
+        Makes one more program like that of training or not; `another(training, count)` makes the count-th one, whose
+        exchanges have numbers of their own.  A worker without a part in any exchange makes none, so that the numbers
+        depend on the arguments alone.
     params : dict of str to Parameter
     """
 
-    def __init__(self, programs: Dict[bool, Program], another: Callable[[bool], Program], params: Any):
+    def __init__(self, programs: Dict[bool, Program], another: Callable[[bool, int], Program], params: Any):
         self._programs, self._another, self._params = programs, another, params
         self._runners: Dict[bool, List[_Runner]] = {}
         self._count = 0
@@ -116,7 +118,7 @@ class Calls:
             runners.append(_Runner(self._programs[training], self._params))
         found = [one for one in runners if not (recorded and one.waiting)]
         if not found:
-            runners.append(_Runner(self._another(training), self._params))
+            runners.append(_Runner(self._another(training, len(runners)), self._params))
         return (found or runners[-1:])[0]
 
     def forget(self) -> None:

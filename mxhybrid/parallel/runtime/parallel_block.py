@@ -1,7 +1,7 @@
 """A network whose operators are split over all workers: what :func:`mxhybrid.parallelize` makes of one."""
 import functools
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -35,8 +35,10 @@ from .split_network import SplitNetwork, split_again, split_by
 
 logger = get_logger(__name__)
 
-#: Numbers that exchanges of one network may have; those of its inference and of its weights begin in the middle.
+#: Numbers that exchanges of one network may have: an eighth each for training, for inference, and for further programs
+#: of each where several calls wait for their backward passes; half of them for weights.
 _NUMBERS = 1 << 20
+_EIGHTH = _NUMBERS // 8
 
 
 class Parallel(gluon.Block):
@@ -61,9 +63,10 @@ class Parallel(gluon.Block):
         self._given = [(shape_of(self._shares.box(name)), types[name]) for name in network.names]
         composed = 'BatchNorm' in network.composed and any(one.op == 'BatchNorm' for one in self._graph.computing)
         make = functools.partial(_program, team, network, held)
-        self._programs = {training: make(training, first + _NUMBERS // 4 * (not training))
+        self._programs = {training: make(training, first + _EIGHTH * (not training))
                           for training in ([True, False] if composed else [True])}
-        self._calls = Calls(self._programs, lambda training: make(training, team.reserve(_NUMBERS // 4)), held.params)
+        another = functools.partial(another_program, make, self._programs, first)
+        self._calls = Calls(self._programs, another, held.params)
         self.params.update(_as_dict(held.params))
         if root is None:
             for param in held.params.values():
@@ -303,6 +306,22 @@ def _program(team: Team, network: SplitNetwork, held: Held, training: bool, firs
     shares = network.shares
     return Program(network.parts, team.rank, shares.inputs, shares.outputs, composed, team.node, first, shares.flows,
                    frozen)
+
+
+def another_program(make: Callable[[bool, int], Program], programs: Dict[bool, Program], first: int, training: bool,
+                    count: int) -> Program:
+    """Make the count-th further program like one of `programs`, of a network whose numbers begin with `first`.
+
+    Raises
+    ------
+    InputError
+        There are no more numbers.
+    """
+    exchanges = len(programs[training].exchanges)
+    if count * exchanges > _EIGHTH:
+        raise InputError('a parallelized network: %d calls wait for their backward passes: run backward before '
+                         'more calls' % (count + 1))
+    return make(training, first + 2 * _EIGHTH + _EIGHTH * (not training) + (count - 1) * exchanges)
 
 
 def split_network(net: Any, plan: Any, data: Any, batch_axis: Any, dtype: Any, input_grad: bool, batch_norm: str,
