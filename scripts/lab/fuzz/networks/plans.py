@@ -93,11 +93,11 @@ def _splits(graph: Any, random: randoms.Random, workers: int) -> Dict[str, Any]:
         if random.random() >= share:
             continue
         rule, copies, addends = rule_of(one), 1, 1
-        degrees = _degrees(random, rule.limits(graph, one), workers)
-        count = int(np.prod(degrees))
-        if random.random() < 0.5:
-            addends = random.randint(1, max(1, min(workers // count, rule.addends(graph, one))))
-            count *= addends
+        most = min(workers, rule.addends(graph, one))
+        if most > 1 and random.random() < 0.5:
+            addends = random.randint(2, most)
+        degrees = _degrees(random, rule.limits(graph, one), workers // addends)
+        count = addends * int(np.prod(degrees))
         if addends == 1 and not rule.alone and workers // count > 1:
             copies = random.randint(1, workers // count)
             count *= copies

@@ -70,7 +70,8 @@ def _run_job(directory: Path, names: List[str], workers: int) -> Any:
     for path in directory.glob('progress.job.*'):
         path.unlink()
     (directory / 'programs.job').write_text(json.dumps(names))
-    env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': '20', 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
+    env = {'MXHYBRID_LOG_LEVEL': 'ERROR', 'MXHYBRID_STALL_TIMEOUT': str(20 * PATIENCE),
+           'MXNET_STORAGE_FALLBACK_LOG_VERBOSE': '0'}
     with start_job(BODY, 'horovodrun', workers=workers, args=[directory], env=env) as running:
         result = await_end(running, lambda: sorted(directory.glob('progress.job.?')), NOTE_S * PATIENCE)
     if isinstance(result, Outcome):
