@@ -179,10 +179,10 @@ class _Planning:
 
     def __init__(self, given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any):
         from ..planner.planner import Planner
-        from ..planner.profiling.operator_profiler import Profiles
+        from ..planner.profiling.operator_profiler import OperatorProfiler
 
         self._given = given
-        self._profiles = Profiles(given.profiles, keep_busy=given.keep_busy_times)
+        self._profiles = OperatorProfiler(given.profiles, keep_busy=given.keep_busy_times)
         self._planner = Planner(net, shapes, cluster, self._profiles, given.batch_axis, types, given.states)
 
     def run(self) -> int:

@@ -23,7 +23,7 @@ from ..parallel.runtime.parallel_block import Parallel, split_network
 from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
 from .planner import SEARCH_SECONDS, Planner, settled_random
-from .profiling.operator_profiler import Profiles
+from .profiling.operator_profiler import OperatorProfiler
 
 logger = get_logger(__name__)
 
@@ -159,7 +159,7 @@ class _Automatic:
         if [host.ranks for host in there.hosts] != hosts:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
                              'calibrate on these' % ([host.ranks for host in there.hosts], hosts))
-        found = Planner(self._net, data, there, Profiles(), batch_axis, dtype, sums=self._sums).search(seconds)
+        found = Planner(self._net, data, there, OperatorProfiler(), batch_axis, dtype, sums=self._sums).search(seconds)
         return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds,
                 'labels': _labels(self._network.graph)}
 

@@ -26,8 +26,8 @@ from ..parallel.sharding.split import PartPlace, Split
 from .analytic.communication_cost import best_choices, network_of, split_plan
 from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
-from .profiling.operator_profiler import Profiles
-from .profiling.profile_key import PartKeys
+from .profiling.operator_profiler import OperatorProfiler
+from .profiling.profile_key import ProfileKeys
 from .search.gc_control import no_collections
 from .search.mcmc import Discovery, SearchLimits, Watcher, walk_randomly
 from .search.pareto import Point
@@ -99,7 +99,7 @@ class Planner:
     data : tuple of int, or list of them
         Shape of the joint batch of all ranks, of each input.
     cluster : Cluster
-    profiles : Profiles
+    profiles : OperatorProfiler
         Times of parts of operators.
     batch_axis, dtype
         As for :func:`mxhybrid.parallelize`.
@@ -114,7 +114,7 @@ class Planner:
         A network that cannot be traced.
     """
 
-    def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: Profiles, batch_axis: Any = 0,
+    def __init__(self, net: Any, data: Any, cluster: Cluster, profiles: OperatorProfiler, batch_axis: Any = 0,
                  dtype: Any = 'float32', states: int = 0, sums: Optional[str] = None):
         _check('states', states, numbers.Integral, 0, optional=False)
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
@@ -124,10 +124,10 @@ class Planner:
         step_graph = StepGraph(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # How fast operators were timed counts where the cluster says how fast its own cores are.
-        machine = Machine(cluster, None if cluster.reference is None else profiles.reference())
-        keys = PartKeys(self.graph, COMPOSED[True], frozen=frozen)
+        machine = Machine(cluster, None if cluster.reference is None else profiles.kernel_times())
+        keys = ProfileKeys(self.graph, COMPOSED[True], frozen=frozen)
         self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states,
-                                                    alike=keys.alike)
+                                                    alike=keys.operator_key)
         self.model = self._new_model(True)
         #: Of what was not measured it has estimates.
         self._rough = self._new_model(False)
@@ -138,18 +138,18 @@ class Planner:
 
     def _part_times(self, measure: bool) -> PartTime:
         def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
-            return self._profiles.part(self.graph, one, place, frozen=self._frozen, measure=measure, part=part)
+            return self._profiles.shard_seconds(self.graph, one, place, frozen=self._frozen, measure=measure, part=part)
         return part_time
 
     def plain(self, measure: bool = True) -> Prediction:
         """What a step takes without a plan: data parallelism, each rank with its own statistics."""
         graph = self.graph.with_own_statistics()
-        keys = PartKeys(graph, COMPOSED[True], frozen=self._frozen)
+        keys = ProfileKeys(graph, COMPOSED[True], frozen=self._frozen)
 
         def part_time(one: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
-            return self._profiles.part(graph, one, place, frozen=self._frozen, measure=measure, part=part)
+            return self._profiles.shard_seconds(graph, one, place, frozen=self._frozen, measure=measure, part=part)
         step_graph = StepGraph(graph, self._dimensions, self._shares, self._frozen)
-        model = StepModel(step_graph, Machine(self.cluster), part_time, self._states, alike=keys.alike)
+        model = StepModel(step_graph, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
         found = Prediction(model, self._base, {}, self._sums)
         self._profiles.save()
         return found
@@ -360,6 +360,6 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
         raise InputError('cluster=%r: give the name of a file, or a Cluster' % (cluster,))
     there = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
     with settled_random():
-        planner = Planner(net, data, there, Profiles(profiles), batch_axis, dtype, states)
+        planner = Planner(net, data, there, OperatorProfiler(profiles), batch_axis, dtype, states)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
                               progress, stale)

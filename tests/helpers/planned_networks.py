@@ -114,8 +114,8 @@ def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
 class Times:
     """Seconds by the size of a part's output, in place of measured ones."""
 
-    def part(self, graph, one, place, **_):
-        """As :meth:`mxhybrid.planner.profiling.operator_profiler.Profiles.part`."""
+    def shard_seconds(self, graph, one, place, **_):
+        """As :meth:`mxhybrid.planner.profiling.operator_profiler.OperatorProfiler.shard_seconds`."""
         seconds = size_of(place.box) * {'Convolution': 1e-7, 'FullyConnected': 1e-6}.get(one.op, 1e-9) / place.addends
         return seconds, 2 * seconds
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ...job.job import Job
 from ..cluster.cluster_spec import Host
-from ..profiling.core_benchmark import Reference, ReferenceWork
+from ..profiling.core_benchmark import CoreBenchmark, KernelTimes
 from ..profiling.other_programs import BUSY_SHARE, processor_seconds
 from .cpu_meter import CoreWatch
 
@@ -91,8 +91,8 @@ class CoreSpeeds:
         self._phases = busy_counts(max(self._cores)) + [_ALONE] * (len(hosts) > 1)
         self._cpus = found[job.rank]['cpus']
         self._processors = [(one['boot'], tuple(one['cpus']), len(one['cpus'])) for one in found]
-        self._work = ReferenceWork()
-        self._repeats: Dict[int, List[Reference]] = {phase: [] for phase in self._phases}
+        self._work = CoreBenchmark()
+        self._repeats: Dict[int, List[KernelTimes]] = {phase: [] for phase in self._phases}
         #: By rank, the largest share of its processors that other programs had.
         self.others = [0.0] * len(self._places)
 
@@ -110,7 +110,7 @@ class CoreSpeeds:
             for phase in self._phases:
                 self._watch.meet()
                 if self._takes_part(self._rank, phase):
-                    self._repeats[phase].append(self._work.repeat())
+                    self._repeats[phase].append(self._work.run())
         self._watch.meet()
         shares = others_share(self._processors, before, self._look())
         self.others = [max(pair) for pair in zip(self.others, shares)]
@@ -121,21 +121,21 @@ class CoreSpeeds:
         load = WorkedSeconds(time.perf_counter(), own if everybody is None else everybody, own)
         return [WorkedSeconds(*one) for one in self._watch.exchange(load)]
 
-    def speeds(self) -> Tuple[Reference, List[Tuple[float, ...]], float]:
+    def speeds(self) -> Tuple[KernelTimes, List[Tuple[float, ...]], float]:
         """Return the reference of worker 0's core alone, the speeds of each host beside it, and the seconds of the pass
         over memory while all cores are busy.
         """
-        mine = {phase: Reference.least(repeats) for phase, repeats in self._repeats.items() if repeats}
+        mine = {phase: KernelTimes.fastest(repeats) for phase, repeats in self._repeats.items() if repeats}
         # JSON has no numbers as keys.
-        everyone = [{phase: Reference(*pieces) for phase, pieces in one}
+        everyone = [{phase: KernelTimes(*pieces) for phase, pieces in one}
                     for one in self._watch.exchange([[phase, list(pieces)] for phase, pieces in mine.items()])]
         alone = everyone[0][_ALONE if _ALONE in everyone[0] else 1]
         speeds = []
         for number, cores in enumerate(self._cores):
             ranks = [rank for rank, (host, _) in enumerate(self._places) if host == number]
             # In a phase for more cores than it has, all of its own are busy.
-            measured = {min(phase, cores): statistics.mean(everyone[rank][phase].speed_beside(alone) for rank in ranks
-                                                           if phase in everyone[rank])
+            measured = {min(phase, cores): statistics.mean(everyone[rank][phase].speed_relative_to(alone)
+                                                           for rank in ranks if phase in everyone[rank])
                         for phase in self._phases if phase != _ALONE}
             speeds.append(speeds_by_count(measured, cores))
         last = max(self._phases)

@@ -113,7 +113,7 @@ class Cluster:
     measured : str or None
         When and how it was measured; None if a person wrote it.
     reference : tuple of float or None
-        Seconds of the pieces of :class:`.core_benchmark.Reference` on the core that speeds are beside; None where it is
+        Seconds of the kernels of :class:`.KernelTimes` on the core that speeds are beside; None where it is
         the one that operators were profiled on.
     """
 

@@ -21,31 +21,31 @@ _FEWEST = 3
 _UNSTEADY = 0.15
 
 
-class Reference(NamedTuple):
+class KernelTimes(NamedTuple):
     """Seconds of a core for each piece of work."""
 
     dense: float
     convolution: float
     memory: float
 
-    def speed_beside(self, other: 'Reference') -> float:
+    def speed_relative_to(self, other: 'KernelTimes') -> float:
         """How many times as fast this is as another one: the geometric mean over all pieces."""
         return math.exp(statistics.mean(math.log(theirs / mine) for mine, theirs in zip(self, other)))
 
     @classmethod
-    def least(cls, references: Iterable['Reference']) -> 'Reference':
+    def fastest(cls, repeats: Iterable['KernelTimes']) -> 'KernelTimes':
         """Return the least seconds of each piece: other programs make them longer, nothing makes them shorter."""
-        return cls(*map(min, zip(*references)))
+        return cls(*map(min, zip(*repeats)))
 
 
-class ReferenceWork:
+class CoreBenchmark:
     """The pieces of work, with their arrays, warmed up."""
 
     def __init__(self) -> None:
         self._pieces = _pieces()
-        self.repeat()
+        self.run()
 
-    def repeat(self) -> Reference:
+    def run(self) -> KernelTimes:
         """Time the pieces in turn for :data:`REPEAT_S` seconds, by the clock that operators are timed with.
 
         Of the runs of each piece the median counts.
@@ -59,15 +59,15 @@ class ReferenceWork:
                 work()
                 mx.nd.waitall()
                 found.append(now() - before)
-        return Reference(*map(statistics.median, times))
+        return KernelTimes(*map(statistics.median, times))
 
 
-class ReferenceReading(NamedTuple):
+class BenchmarkResult(NamedTuple):
     """A timing of the pieces of work.
 
     Attributes
     ----------
-    reference : Reference
+    times : KernelTimes
         The least of the repeats.
     others : float
         Share of the processors that other programs had meanwhile.
@@ -75,7 +75,7 @@ class ReferenceReading(NamedTuple):
         By which share half of the repeats were slower than the fastest, at least.
     """
 
-    reference: Reference
+    times: KernelTimes
     others: float
     spread: float
 
@@ -89,7 +89,7 @@ class ReferenceReading(NamedTuple):
         return ''
 
 
-def read_reference(repeats: int = REPEATS) -> ReferenceReading:
+def run_core_benchmark(repeats: int = REPEATS) -> BenchmarkResult:
     """Time the pieces of work on this machine, as busy as it is now.
 
     Parameters
@@ -97,15 +97,15 @@ def read_reference(repeats: int = REPEATS) -> ReferenceReading:
     repeats : int, optional
         Each takes :data:`REPEAT_S` seconds, and so does one more that warms up; the least of them counts.
     """
-    work, others = ReferenceWork(), OtherPrograms()
-    return reading_of([work.repeat() for _ in range(repeats)], others.share())
+    work, others = CoreBenchmark(), OtherPrograms()
+    return benchmark_result([work.run() for _ in range(repeats)], others.share())
 
 
-def reading_of(repeats: List[Reference], others: float) -> ReferenceReading:
+def benchmark_result(repeats: List[KernelTimes], others: float) -> BenchmarkResult:
     """Return what repeats show, and the share of other programs meanwhile."""
-    least = Reference.least(repeats)
-    slower = [1 / one.speed_beside(least) for one in repeats]
-    return ReferenceReading(least, others, statistics.median(slower) - 1)
+    least = KernelTimes.fastest(repeats)
+    slower = [1 / one.speed_relative_to(least) for one in repeats]
+    return BenchmarkResult(least, others, statistics.median(slower) - 1)
 
 
 def _ones(*shape: int) -> Any:

@@ -13,14 +13,14 @@ from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 
 
-class Input(NamedTuple):
+class ProgramInput(NamedTuple):
     """An array that a program is given.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : numpy.dtype
-    learns : bool
+    has_gradient : bool
         Whether it has a gradient.
     is_weight : bool
     below : int
@@ -33,29 +33,29 @@ class Input(NamedTuple):
 
     shape: Tuple[int, ...]
     dtype: Any
-    learns: bool
+    has_gradient: bool
     is_weight: bool = False
     below: int = 0
     is_blocked: bool = False
     is_table: bool = False
 
 
-class StillProgram(NamedTuple):
+class LocalProgram(NamedTuple):
     """What a rank computes.
 
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
         Outputs of the program, then what the rank would give to others.
-    inputs : dict of str to Input
+    inputs : dict of str to ProgramInput
         By name.
     """
 
     symbol: Any
-    inputs: Dict[str, Input]
+    inputs: Dict[str, ProgramInput]
 
 
-class _StillNode:
+class _LocalNode:
     """An exchange that moves nothing."""
 
     def __init__(self, exchange: Exchange, differentiable: bool, name: str):
@@ -87,16 +87,17 @@ class _OneRank(Program):
                                 **others)
 
 
-def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs: Dict[Entry, List[Dict[int, Box]]],
-          composed: Dict[str, Any], flows: Any = (), frozen: Any = ()) -> StillProgram:
+def local_program(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+                  outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], flows: Any = (),
+                  frozen: Any = ()) -> LocalProgram:
     """A rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     """
     graph = parts.graph
-    nodes: Dict[str, _StillNode] = {}
+    nodes: Dict[str, _LocalNode] = {}
 
-    def make_node(exchange: Exchange, differentiable: bool) -> _StillNode:
-        node = _StillNode(exchange, differentiable, 'mxhybrid_still%d' % len(nodes))
+    def make_node(exchange: Exchange, differentiable: bool) -> _LocalNode:
+        node = _LocalNode(exchange, differentiable, 'mxhybrid_received%d' % len(nodes))
         nodes[node.name] = node
         return node
     program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
@@ -106,30 +107,30 @@ def still(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]], outputs:
     symbol = mx.sym.Group([made[at] for at in kept])
     below = index_limits(graph)
     numbers = {one.name: one.number for one in graph.operators if one.op == 'null'}
-    found: Dict[str, Input] = {}
+    found: Dict[str, ProgramInput] = {}
     for name in symbol.list_inputs():
         if name in nodes:
             node = nodes[name]
             shape = node.exchange.shapes[1]
             assert shape is not None
-            found[name] = Input(shape, node.exchange.dtype, node.differentiable,
-                                below=below.get(node.exchange.operator, 0))
+            found[name] = ProgramInput(shape, node.exchange.dtype, node.differentiable,
+                                       below=below.get(node.exchange.operator, 0))
         elif name in graph.data:
             entry = numbers[name], 0
-            found[name] = Input(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
-                                below=below.get(entry[0], 0))
+            found[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
+                                       below=below.get(entry[0], 0))
         elif name in program.averages:
             average = program.averages[name]
-            found[name] = Input(shape_of(parts.weights.boxes(average)[rank]), graph.dtypes[numbers[average], 0], True,
-                                True)
+            found[name] = ProgramInput(shape_of(parts.weights.boxes(average)[rank]),
+                                       graph.dtypes[numbers[average], 0], True, True)
         elif name in numbers:
             learns = name not in graph.auxiliary and name not in frozen
-            found[name] = Input(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0], learns, True,
-                                is_table=numbers[name] in graph.tables)
+            found[name] = ProgramInput(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0],
+                                       learns, True, is_table=numbers[name] in graph.tables)
         else:
             values = program.constants[name]
-            found[name] = Input(values.shape, values.dtype, False, True)
-    return StillProgram(symbol, found)
+            found[name] = ProgramInput(values.shape, values.dtype, False, True)
+    return LocalProgram(symbol, found)
 
 
 def index_limits(graph: Graph) -> Dict[int, int]:
@@ -169,7 +170,7 @@ def _index_limit(graph: Graph, one: Operator) -> int:
     return count + (one.op not in ('pick', 'take', 'batch_take'))  # or lengths
 
 
-def learning(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
+def operators_with_gradients(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
     """Operators, data and weights to which gradients go back."""
     found: Set[int] = set()
     for one in graph.operators:

@@ -20,13 +20,13 @@ from ...parallel.ops.rule import OperatorPart
 from ...parallel.runtime.rank_program import Parts
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.split import PartPlace
-from .core_benchmark import Reference
-from .local_program import StillProgram, still
+from .core_benchmark import KernelTimes
+from .local_program import LocalProgram, local_program
 from .profile_cache import default_path, merge_profiles, read_profiles
-from .profile_key import PartKeys
-from .roofline import Timed, TimedParts, Work, roof_seconds, work_of
-from .scaled_shard import Piece, piece_of
-from .timer import PartSeconds, ProgramWatch, part_seconds
+from .profile_key import ProfileKeys
+from .roofline import OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
+from .scaled_shard import ScaledShard, scaled_shard
+from .timer import PassSeconds, ProgramTimer, time_shard
 from .timing_batch import TimingBatch
 
 logger = get_logger(__name__)
@@ -39,7 +39,7 @@ MOST_BYTES = 1 << 28
 _SAVE_S = 20.0
 
 
-class Profiles:
+class OperatorProfiler:
     """Times of this machine.
 
     Parts are timed as they run in a program: several of them in one call, in CPU time where MXNet computes with one
@@ -74,7 +74,7 @@ class Profiles:
         self._kept = read_profiles(self.path)
         self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
         #: Those of the file, for estimates.
-        self._timed = TimedParts()
+        self._timed = RooflineEstimator()
         self._written = time.monotonic()
         self._told = self._told_busy = False
         #: What is timed now, if anything is.
@@ -83,14 +83,14 @@ class Profiles:
         self._untimed: Set[str] = set()
         #: Operators of which that was said.
         self._said: Set[str] = set()
-        self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, PartKeys]]' = weakref.WeakKeyDictionary()
+        self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, ProfileKeys]]' = weakref.WeakKeyDictionary()
         #: Programs and parts that were measured for this object, not found in the file.
         self.measured = 0
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def part(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
-             measure: bool = True, needed: bool = False, part: Optional[OperatorPart] = None) -> PartSeconds:
+    def shard_seconds(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
+                      measure: bool = True, needed: bool = False, part: Optional[OperatorPart] = None) -> PassSeconds:
         """What a part of an operator takes.
 
         Parameters
@@ -111,30 +111,30 @@ class Profiles:
 
         Returns
         -------
-        PartSeconds
+        PassSeconds
             Forward and backward, in seconds of a core.
         """
         keys, part = self.keys(graph, flows, frozen), part or rule_of(one).part(graph, one, place)
         estimates, work = not (self._measures and measure), work_of(graph, one, part)
-        if estimates and not self._timed_parts().has(one.op, work):
-            return self._estimate(one.op, work, keys.goes_back(one))  # it has no time, whatever its key
-        key = keys.of(one, place, part)
+        if estimates and not self._estimator_of_times().has(one.op, work):
+            return self._estimate(one.op, work, keys.has_backward(one))  # it has no time, whatever its key
+        key = keys.key(one, place, part)
         kept = self._kept['parts'].get(key)
         if kept is not None:
-            return PartSeconds(kept[0], kept[1])
-        piece = None if estimates or key in self._untimed else _timed_piece(graph, one, place, needed)
+            return PassSeconds(kept[0], kept[1])
+        piece = None if estimates or key in self._untimed else _shard_to_time(graph, one, place, needed)
         if piece is None:
-            return self._estimate(one.op, work, keys.goes_back(one))
+            return self._estimate(one.op, work, keys.has_backward(one))
         speed = self._speed_now()
         try:
-            forward, backward = part_seconds(keys.program(one, piece.place, place))
-            backward += sum(part_seconds(each).forward for each in keys.sums(one, piece.place))
+            forward, backward = time_shard(keys.program(one, piece.place, place))
+            backward += sum(time_shard(each).forward for each in keys.gradient_sums(one, piece.place))
         except Exception as error:  # of any kind: a search goes on without the time
             self._untimed.add(key)
             self._say_untimed(graph, one, error)
-            return self._estimate(one.op, work, keys.goes_back(one))
-        times = roof_seconds(work) / roof_seconds(piece.work) if piece.place != place else 1.0
-        found = PartSeconds(forward * speed * times, backward * speed * times)
+            return self._estimate(one.op, work, keys.has_backward(one))
+        times = roofline_seconds(work) / roofline_seconds(piece.work) if piece.place != place else 1.0
+        found = PassSeconds(forward * speed * times, backward * speed * times)
         self._keep('parts', key, [*found, *work])
         return found
 
@@ -156,8 +156,8 @@ class Profiles:
         """
         keys = self.keys(graph, flows, frozen)
         missing = {key: (one, place, (one.number, place) in needed) for one, place in wanted
-                   for key in [keys.of(one, place)] if key not in self._kept['parts'] and key not in self._untimed}
-        large = [key for key, pair in missing.items() if self._measures and _timed_piece(graph, *pair) is None]
+                   for key in [keys.key(one, place)] if key not in self._kept['parts'] and key not in self._untimed}
+        large = [key for key, pair in missing.items() if self._measures and _shard_to_time(graph, *pair) is None]
         for key in large:
             del missing[key]
         if large:
@@ -165,69 +165,69 @@ class Profiles:
                            'estimated by smaller ones', len(large), size_text(MOST_BYTES))
         for one, place, is_needed in tqdm(missing.values(), desc='operators', unit=' parts',
                                           disable=None if missing else True):
-            self.part(graph, one, place, flows, frozen, needed=is_needed)
+            self.shard_seconds(graph, one, place, flows, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
-    def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> PartKeys:
+    def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> ProfileKeys:
         """Of the parts of a graph."""
         known = self._keys.setdefault(graph, {})
         which: Tuple[Any, Any] = frozenset(flows), frozenset(frozen)
         if which not in known:
-            known[which] = PartKeys(graph, self._composed, *which)
+            known[which] = ProfileKeys(graph, self._composed, *which)
         return known[which]
 
-    def _estimate(self, op: str, work: Work, goes_back: bool) -> PartSeconds:
-        forward, backward = self._timed_parts().estimate(op, work)
-        return PartSeconds(forward, backward if goes_back else 0.0)
+    def _estimate(self, op: str, work: Work, has_backward: bool) -> PassSeconds:
+        forward, backward = self._estimator_of_times().estimate(op, work)
+        return PassSeconds(forward, backward if has_backward else 0.0)
 
-    def _timed_parts(self) -> TimedParts:
+    def _estimator_of_times(self) -> RooflineEstimator:
         if len(self._timed) != len(self._kept['parts']):
-            self._timed = TimedParts(Timed(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
-                                     for key, entry in self._kept['parts'].items())
+            self._timed = RooflineEstimator(OperatorTime(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
+                                            for key, entry in self._kept['parts'].items())
         return self._timed
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def program(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
-                outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PartSeconds:
+    def program_seconds(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
+                        outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PassSeconds:
         """What a rank's whole program takes but for its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.runtime.rank_program.Program`.
         """
-        made = still(parts, rank, inputs, outputs, self._composed, flows, frozen)
+        made = local_program(parts, rank, inputs, outputs, self._composed, flows, frozen)
         key = _digest(made)
         kept = self._kept['programs'].get(key)
         if kept is None:
             speed = self._speed_now()
-            kept = [seconds * speed for seconds in ProgramWatch(made).seconds()]
+            kept = [seconds * speed for seconds in ProgramTimer(made).measure()]
             self._keep('programs', key, kept)
-        return PartSeconds(*kept)
+        return PassSeconds(*kept)
 
     def scale(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
               outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> float:
         """What a rank's program takes, beside the sum of its parts."""
-        whole = self.program(parts, rank, inputs, outputs, flows, frozen).both
-        return whole / sum(self.part(parts.graph, one, parts.places[one.number][rank], flows, frozen).both
+        whole = self.program_seconds(parts, rank, inputs, outputs, flows, frozen).total
+        return whole / sum(self.shard_seconds(parts.graph, one, parts.places[one.number][rank], flows, frozen).total
                            for one in parts.graph.computing if rank in parts.places[one.number])
 
-    def reference(self) -> Reference:
+    def kernel_times(self) -> KernelTimes:
         """Return the seconds of the reference pieces on the core that all times are those of.
 
         They are those of the first batch that was timed: later ones are made up for how fast the machine is then.
         """
         if 'seconds' not in self._kept['reference']:
             self._begin_batch()
-        return Reference(*self._kept['reference']['seconds'])
+        return KernelTimes(*self._kept['reference']['seconds'])
 
     def _begin_batch(self) -> TimingBatch:
         if self._batch is None:
             self._batch, self._written = TimingBatch(), time.monotonic()
-            self._kept['reference'].setdefault('seconds', list(self._batch.reference))
+            self._kept['reference'].setdefault('seconds', list(self._batch.kernel_times))
         return self._batch
 
     def _speed_now(self) -> float:
         """Return how fast this machine is in this batch, beside the core that all times are those of."""
-        return self._begin_batch().reference.speed_beside(self.reference())
+        return self._begin_batch().kernel_times.speed_relative_to(self.kernel_times())
 
     # -- the file --------------------------------------------------------------------------------------------------
 
@@ -274,18 +274,18 @@ def _last_line(error: Exception) -> str:
     return line[len(name):] if line.startswith(name) else line
 
 
-def _timed_piece(graph: Graph, one: Operator, place: PartPlace, needed: bool) -> Optional[Piece]:
+def _shard_to_time(graph: Graph, one: Operator, place: PartPlace, needed: bool) -> Optional[ScaledShard]:
     """What of a part is timed: all of it, a piece where that is too large and needed, or nothing."""
-    found = piece_of(graph, one, place, MOST_BYTES)
+    found = scaled_shard(graph, one, place, MOST_BYTES)
     return found if found is None or needed or found.place == place else None
 
 
-def _digest(program: StillProgram) -> str:
+def _digest(program: LocalProgram) -> str:
     """Tells programs apart, but not by names."""
     text = json.loads(program.symbol.tojson(remove_amp_cast=False))
     # Compiled operators have addresses as attributes: what they are follows from what they read.
     nodes = [(node['op'], sorted(item for item in (node.get('attrs') or {}).items() if item[0] != 'info'),
               node['inputs']) for node in text['nodes']]
-    told = [nodes, text['heads'], [(one.shape, str(one.dtype), one.learns) for one in
+    told = [nodes, text['heads'], [(one.shape, str(one.dtype), one.has_gradient) for one in
                                    (program.inputs[name] for name in program.symbol.list_inputs())]]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]

@@ -127,7 +127,7 @@ def _by_reference(kept: Dict[str, Dict[str, List[float]]], seconds: Optional[Lis
     own = kept['reference'].get('seconds')
     if own is None or seconds is None or own == seconds:
         return kept
-    speed = core_benchmark.Reference(*own).speed_beside(core_benchmark.Reference(*seconds))
+    speed = core_benchmark.KernelTimes(*own).speed_relative_to(core_benchmark.KernelTimes(*seconds))
 
     def made_up(entry: List[float]) -> List[float]:
         return [one * speed for one in entry[:2]] + entry[2:]  # forward and backward; then what is no time

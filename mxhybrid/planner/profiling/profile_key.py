@@ -13,8 +13,14 @@ from ...parallel.ops.registry import indices, rule_of
 from ...parallel.ops.rule import OperatorPart
 from ...parallel.sharding.box import shape_of
 from ...parallel.sharding.split import PartPlace
-from .local_program import Input, StillProgram, learning
-from .single_operator import blocked_in, can_be_blocked, degrees_of, lone_part, stand_in
+from .local_program import LocalProgram, ProgramInput, operators_with_gradients
+from .single_operator import (
+    blocked_operators,
+    can_be_blocked,
+    degrees_around,
+    placeholder_split,
+    single_operator_program,
+)
 
 
 @functools.lru_cache(maxsize=None)
@@ -23,7 +29,7 @@ def _name_of(dtype: np.dtype) -> str:
     return dtype.name
 
 
-class PartKeys:
+class ProfileKeys:
     """Of the parts of one graph.
 
     Parameters
@@ -37,8 +43,8 @@ class PartKeys:
 
     def __init__(self, graph: Graph, composed: Mapping[str, Any], flows: Any = (), frozen: Any = ()):
         self._graph, self._composed = graph, dict(composed)
-        self._learning = learning(graph, flows, frozen)
-        self._blocked = blocked_in(graph)
+        self._learning = operators_with_gradients(graph, flows, frozen)
+        self._blocked = blocked_operators(graph)
         self._fixed: Dict[int, Any] = {}
         #: Gradients that come back to each output, which are summed.
         self._gradients = collections.Counter(graph.heads)
@@ -46,15 +52,15 @@ class PartKeys:
             if one.number in self._learning:
                 self._gradients.update(entry for at, entry in enumerate(one.inputs) if at != indices(one))
 
-    def alike(self, one: Operator) -> Any:
+    def operator_key(self, one: Operator) -> Any:
         """What operators have in common of which parts at the same place have the same key."""
         graph = self._graph
         inputs = [self._source(source) if source in graph.fixed and not graph.is_parameter(source)
                   else [source in self._learning and at != indices(one), source in self._blocked]
                   for at, (source, _) in enumerate(one.inputs)]
-        return geometry_of(graph, one), json.dumps([inputs, self._summed(one), self.goes_back(one)])
+        return geometry_of(graph, one), json.dumps([inputs, self._summed(one), self.has_backward(one)])
 
-    def of(self, one: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
+    def key(self, one: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
         """The key of a part, of which the rule says `part`, if that is known."""
         graph, part = self._graph, part or rule_of(one).part(self._graph, one, place)
         attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
@@ -73,23 +79,24 @@ class PartKeys:
         composed = self._composed.get(one.op)
         if part.build is not None:
             told.append([graph.inputs(one), shape_of(place.box), place.addends])
-        elif composed is not None and composed.applies(graph, one, stand_in(graph.shape(one), place)):
-            told.append(degrees_of(graph.shape(one), place))
+        elif composed is not None and composed.applies(graph, one, placeholder_split(graph.shape(one), place)):
+            told.append(degrees_around(graph.shape(one), place))
         return '%s %s' % (one.op, hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20])
 
-    def program(self, one: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> StillProgram:
+    def program(self, one: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> LocalProgram:
         """The program of a part, or of a piece of the `whole` one."""
-        return lone_part(self._graph, one, place, self._learning, self._blocked, self._composed, whole)
+        return single_operator_program(self._graph, one, place, self._learning, self._blocked, self._composed, whole)
 
-    def sums(self, one: Operator, place: PartPlace) -> List[StillProgram]:
+    def gradient_sums(self, one: Operator, place: PartPlace) -> List[LocalProgram]:
         """What sums the gradients of a part's outputs, where several operators read one."""
         boxes, found = rule_of(one).part(self._graph, one, place).outputs, []
         for output, count in self._summed(one):
             shape, dtype = shape_of(boxes[output]), self._graph.dtypes[one.number, output]
-            given = Input(shape, dtype, False, is_blocked=one.number in self._blocked and can_be_blocked(shape, dtype))
+            is_blocked = one.number in self._blocked and can_be_blocked(shape, dtype)
+            given = ProgramInput(shape, dtype, False, is_blocked=is_blocked)
             names = ['gradient%d' % at for at in range(count)]
             symbol = mx.sym.add_n(*[mx.sym.var(name, shape=shape, dtype=dtype) for name in names], name='sum')
-            found.append(StillProgram(symbol, dict.fromkeys(names, given)))
+            found.append(LocalProgram(symbol, dict.fromkeys(names, given)))
         return found
 
     def _summed(self, one: Operator) -> List[Tuple[int, int]]:
@@ -97,7 +104,7 @@ class PartKeys:
         counts = [(output, self._gradients[one.number, output]) for output in range(one.outputs)]
         return [pair for pair in counts if pair[1] > 1 and one.number in self._learning]
 
-    def goes_back(self, one: Operator) -> bool:
+    def has_backward(self, one: Operator) -> bool:
         """Whether an operator has a backward pass."""
         return one.number in self._learning
 

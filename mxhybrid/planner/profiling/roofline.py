@@ -26,7 +26,7 @@ class Work(NamedTuple):
     bytes: float
 
 
-class Timed(NamedTuple):
+class OperatorTime(NamedTuple):
     """A part that was measured."""
 
     op: str
@@ -35,10 +35,10 @@ class Timed(NamedTuple):
     backward: float
 
 
-class TimedParts:
+class RooflineEstimator:
     """Parts that were measured, by which others are estimated."""
 
-    def __init__(self, parts: Iterable[Timed] = ()):
+    def __init__(self, parts: Iterable[OperatorTime] = ()):
         self._all = list(parts)
         self._works = {(one.op, one.work) for one in self._all}
         self._by_op: Dict[str, _Measured] = {}
@@ -60,7 +60,7 @@ class TimedParts:
         return self._estimates[op, work]
 
     def _estimate(self, op: str, work: Work) -> Tuple[float, float]:
-        roof = roof_seconds(work)
+        roof = roofline_seconds(work)
         if not self._all:
             return roof, 2 * roof
         if op not in self._by_op:
@@ -72,9 +72,9 @@ class TimedParts:
 class _Measured:
     """Some parts, and the logarithms of how far each is from the model."""
 
-    def __init__(self, parts: Sequence[Timed]):
+    def __init__(self, parts: Sequence[OperatorTime]):
         self._works = _logs([one.work for one in parts])
-        roofs = np.array([roof_seconds(one.work) for one in parts])
+        roofs = np.array([roofline_seconds(one.work) for one in parts])
         seconds = np.array([(one.forward, one.backward) for one in parts])
         self._above = np.log(np.maximum(seconds, 1e-9) / roofs[:, None])
 
@@ -112,7 +112,7 @@ def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
     return Work(flop, float(moved) * itemsize)
 
 
-def roof_seconds(work: Work) -> float:
+def roofline_seconds(work: Work) -> float:
     """Of the core that is nobody's."""
     return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S
 

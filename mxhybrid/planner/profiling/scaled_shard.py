@@ -12,24 +12,24 @@ from .roofline import Work, work_of
 _HALVED = 0.75
 
 
-class Piece(NamedTuple):
+class ScaledShard(NamedTuple):
     """What stands for a part: which box, and what it computes and moves."""
 
     place: PartPlace
     work: Work
 
 
-def piece_of(graph: Graph, one: Operator, place: PartPlace, most_bytes: float) -> Optional[Piece]:
+def scaled_shard(graph: Graph, one: Operator, place: PartPlace, most_bytes: float) -> Optional[ScaledShard]:
     """The part itself, or what is left of it when it is halved, by its samples or the first other dimension that makes
     it smaller, until it reads and writes no more than so many bytes; None where that cannot be.
     """
-    found: Optional[Piece] = _piece(graph, one, place)
+    found: Optional[ScaledShard] = _piece(graph, one, place)
     while found is not None and found.work.bytes > most_bytes:
         found = _half(graph, one, found)
     return found
 
 
-def _half(graph: Graph, one: Operator, whole: Piece) -> Optional[Piece]:
+def _half(graph: Graph, one: Operator, whole: ScaledShard) -> Optional[ScaledShard]:
     rule = rule_of(one)
     for dimension, (can, grain) in enumerate(zip(rule.splittable(graph, one), rule.grains(graph, one))):
         low, high = whole.place.box[dimension]
@@ -42,5 +42,5 @@ def _half(graph: Graph, one: Operator, whole: Piece) -> Optional[Piece]:
     return None
 
 
-def _piece(graph: Graph, one: Operator, place: PartPlace) -> Piece:
-    return Piece(place, work_of(graph, one, rule_of(one).part(graph, one, place)))
+def _piece(graph: Graph, one: Operator, place: PartPlace) -> ScaledShard:
+    return ScaledShard(place, work_of(graph, one, rule_of(one).part(graph, one, place)))

@@ -14,7 +14,7 @@ from ...parallel.ops.registry import indices
 from ...parallel.runtime.rank_program import Parts
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.split import PartPlace, Split
-from .local_program import StillProgram, still
+from .local_program import LocalProgram, local_program
 
 
 class _Around(Split):
@@ -38,17 +38,17 @@ class _Around(Split):
         return dict(enumerate(found))
 
 
-def degrees_of(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
+def degrees_around(shape: Tuple[int, ...], place: PartPlace) -> Tuple[int, ...]:
     """Into how many ranges each dimension of an output is cut, if a place is one of them."""
     return tuple(max(1 + (extent < count), round(count / extent)) for count, extent in zip(shape, shape_of(place.box)))
 
 
-def stand_in(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
+def placeholder_split(shape: Tuple[int, ...], place: PartPlace, whole: Optional[PartPlace] = None) -> Split:
     """A split that has a place, in the degrees of one that has the `whole` of which that is a piece."""
-    return _Around(place, degrees_of(shape, whole or place))
+    return _Around(place, degrees_around(shape, whole or place))
 
 
-def _ids(one: Operator) -> Optional[Entry]:
+def _index_input(one: Operator) -> Optional[Entry]:
     """Return the entry that an operator reads as indices only: it gets no gradient, whatever it comes of."""
     place = indices(one)
     if place is None or one.inputs[place] in one.inputs[:place] + one.inputs[place + 1:]:
@@ -56,7 +56,7 @@ def _ids(one: Operator) -> Optional[Entry]:
     return one.inputs[place]
 
 
-class _Lone:
+class _SingleOperator:
     """The network of one operator."""
 
     def __init__(self, graph: Graph, one: Operator):
@@ -96,8 +96,8 @@ class _Lone:
         return self._made[entry]
 
 
-def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int], blocked: Set[int],
-              composed: Dict[str, Any], whole: Optional[PartPlace] = None) -> StillProgram:
+def single_operator_program(graph: Graph, one: Operator, place: PartPlace, learning: Set[int], blocked: Set[int],
+                            composed: Dict[str, Any], whole: Optional[PartPlace] = None) -> LocalProgram:
     """The program of a part.
 
     Parameters
@@ -112,17 +112,17 @@ def lone_part(graph: Graph, one: Operator, place: PartPlace, learning: Set[int],
     whole : PartPlace, optional
         The part, where `place` is a piece of it: then it is composed as that is.
     """
-    alone = _Lone(graph, one)
+    alone = _SingleOperator(graph, one)
     operator = alone.graph.computing[0]
-    parts = Parts(alone.graph, {operator.number: stand_in(graph.shape(one), place, whole)})
+    parts = Parts(alone.graph, {operator.number: placeholder_split(graph.shape(one), place, whole)})
     boxes = {rank: parts.part(operator, rank).inputs for rank in parts.places[operator.number]}
     inputs: Dict[Entry, Dict[int, Box]] = {}
     for at, entry in enumerate(operator.inputs):
         if entry[0] not in alone.graph.fixed:
             inputs[entry] = {rank: box for rank, every in boxes.items() for box in [every[at]] if box is not None}
     outputs = {entry: [parts.layout(operator, entry[1]).boxes] for entry in alone.graph.heads}
-    learns = {name for name, entry in alone.sources.items() if entry[0] in learning and entry != _ids(one)}
-    made = still(parts, 0, inputs, outputs, composed, learns, set(alone.sources) - learns)
+    learns = {name for name, entry in alone.sources.items() if entry[0] in learning and entry != _index_input(one)}
+    made = local_program(parts, 0, inputs, outputs, composed, learns, set(alone.sources) - learns)
     return made._replace(inputs={
         name: value._replace(is_blocked=name in alone.sources and alone.sources[name][0] in blocked
                              and can_be_blocked(value.shape, value.dtype)) for name, value in made.inputs.items()})
@@ -137,7 +137,7 @@ def can_be_blocked(shape: Tuple[int, ...], dtype: Any) -> bool:
     return 3 <= len(shape) <= 5 and dtype == 'float32'
 
 
-def blocked_in(graph: Graph) -> Set[int]:
+def blocked_operators(graph: Graph) -> Set[int]:
     """Operators whose outputs are in a layout of oneDNN's, in a program without exchanges."""
     found: Set[int] = set()
     for one in graph.computing:

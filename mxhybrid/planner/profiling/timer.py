@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd
 
 from ...parallel.runtime.rank_program import COMPILED
-from .local_program import Input, StillProgram
+from .local_program import LocalProgram, ProgramInput
 
 #: Seconds that a call is to take at least: a part that takes less is timed as several in one program, since a call of
 #: its own finds other things in caches, and engine and Python asleep.
@@ -34,14 +34,14 @@ LEAST_SHARE = 0.1
 QUANTILE = 0.25
 
 
-class PartSeconds(NamedTuple):
+class PassSeconds(NamedTuple):
     """What something takes in each direction, in seconds of a core."""
 
     forward: float
     backward: float
 
     @property
-    def both(self) -> float:
+    def total(self) -> float:
         """Of both directions."""
         return self.forward + self.backward
 
@@ -59,14 +59,14 @@ def clock() -> Callable[[], float]:
     return time.process_time if omp_threads() == 1 else time.perf_counter
 
 
-class ProgramWatch:
+class ProgramTimer:
     """A program that is compiled, several times over, and has its arrays.
 
     All outputs are written to memory that is there: new arrays for each call cost page faults, which a whole program
     has for its own outputs alone.
     """
 
-    def __init__(self, program: StillProgram, copies: int = 1):
+    def __init__(self, program: LocalProgram, copies: int = 1):
         arrays: Dict[str, Any] = {}
         outputs: List[Any] = []
         for number in range(copies):
@@ -75,7 +75,7 @@ class ProgramWatch:
                 own: mx.sym.var(names[own], shape=one.shape, dtype=one.dtype) for own, one in program.inputs.items()}))
             for name, one in program.inputs.items():
                 array = arrays[names[name]] = arrays['%s_0' % name].copy() if one.is_weight and number else _values(one)
-                if one.learns:
+                if one.has_gradient:
                     array.attach_grad(stype='row_sparse' if one.is_table else None)
         if not arrays:  # MXNet compiles no graph without inputs
             arrays['unused'] = mx.nd.zeros(1, ctx=mx.cpu())
@@ -83,7 +83,7 @@ class ProgramWatch:
         symbol = mx.sym.Group(outputs)
         self._call = mx.nd.CachedOp(symbol, COMPILED)
         self._arrays = [arrays[name] for name in symbol.list_inputs()]
-        self._goes_back = any(one.learns for one in program.inputs.values())
+        self._has_backward = any(one.has_gradient for one in program.inputs.values())
         self._outputs = self._made()
         # Gradients are in the layouts that outputs have.
         self._gradients = self._made()
@@ -94,7 +94,7 @@ class ProgramWatch:
             found = self._call(*self._arrays)
         return [one.detach() for one in (found if isinstance(found, list) else [found])]
 
-    def call(self) -> PartSeconds:
+    def time_once(self) -> PassSeconds:
         """Make a call; what it takes in all."""
         now = clock()
         found = [one.detach() for one in self._outputs]
@@ -104,59 +104,59 @@ class ProgramWatch:
             self._call(*self._arrays, out=found)
         mx.nd.waitall()
         middle = now()
-        if self._goes_back:
+        if self._has_backward:
             autograd.backward(found, self._gradients)
         mx.nd.waitall()
-        return PartSeconds(middle - begin, now() - middle if self._goes_back else 0.0)
+        return PassSeconds(middle - begin, now() - middle if self._has_backward else 0.0)
 
-    def seconds(self, warm: bool = False) -> PartSeconds:
+    def measure(self, warm: bool = False) -> PassSeconds:
         """What a call takes in all, once it is warm."""
         if not warm:
-            self.call()
-        found: List[PartSeconds] = []
+            self.time_once()
+        found: List[PassSeconds] = []
         deadline = time.perf_counter() + LIMIT_S
         while len(found) < LEAST_CALLS or len(found) < MOST_CALLS and time.perf_counter() < deadline:
-            found.append(self.call())
-        return PartSeconds(*(float(np.quantile(times, QUANTILE)) for times in zip(*found)))
+            found.append(self.time_once())
+        return PassSeconds(*(float(np.quantile(times, QUANTILE)) for times in zip(*found)))
 
 
-def part_seconds(program: StillProgram) -> PartSeconds:
+def time_shard(program: LocalProgram) -> PassSeconds:
     """What a part takes within a program, without the call."""
-    watch = ProgramWatch(program)
+    program_timer = ProgramTimer(program)
     # What happens once is little, but for what else happened meanwhile, and of a long call it does not count.
-    alone = watch.call().both
+    alone = program_timer.time_once().total
     if alone > CALL_S:
-        alone = min(alone, watch.call().both)
+        alone = min(alone, program_timer.time_once().total)
     copies = _copies(program, alone)
     if copies > 1:
-        watch = ProgramWatch(program, copies)
-    found, empty = watch.seconds(warm=copies == 1), call_seconds()
-    return PartSeconds(*(max(one - other, LEAST_SHARE * one) / copies for one, other in zip(found, empty)))
+        program_timer = ProgramTimer(program, copies)
+    found, empty = program_timer.measure(warm=copies == 1), call_overhead()
+    return PassSeconds(*(max(one - other, LEAST_SHARE * one) / copies for one, other in zip(found, empty)))
 
 
-def _copies(program: StillProgram, alone: float) -> int:
+def _copies(program: LocalProgram, alone: float) -> int:
     """How many parts there are to be in a call, of which one takes so many seconds."""
-    moved = sum(int(np.prod(one.shape)) * np.dtype(one.dtype).itemsize * (1 + one.learns)
+    moved = sum(int(np.prod(one.shape)) * np.dtype(one.dtype).itemsize * (1 + one.has_gradient)
                 for one in program.inputs.values())
     wanted = max(CALL_S / alone, CALL_BYTES / max(moved, 1) if moved > CALL_BYTES // 256 else 0)
     return max(1, min(MOST_COPIES, int(wanted) + 1, int(MOST_CALL_S / alone)))
 
 
 @functools.lru_cache(None)
-def call_seconds() -> PartSeconds:
+def call_overhead() -> PassSeconds:
     """What a call takes beside the operators in it, at the least."""
-    made, watches = mx.sym.var('data'), []
+    made, program_timers = mx.sym.var('data'), []
     for at in range(2):
         made = mx.sym.Activation(made, act_type='relu', name='relu%d' % at)
-        watches.append(ProgramWatch(StillProgram(made, {'data': Input((1,), np.dtype('float32'), True)})))
+        program_timers.append(ProgramTimer(LocalProgram(made, {'data': ProgramInput((1,), np.dtype('float32'), True)})))
     # In turn, so that whatever else happens meanwhile happens to both.
-    calls = [[watch.call() for watch in watches] for _ in range(60)]
-    least = [PartSeconds(*(min(times) for times in zip(*of))) for of in zip(*calls)]
+    calls = [[program_timer.time_once() for program_timer in program_timers] for _ in range(60)]
+    least = [PassSeconds(*(min(times) for times in zip(*of))) for of in zip(*calls)]
     # No more than with one operator, which two cannot be faster than.
-    return PartSeconds(*(max(0.0, min(one, 2 * one - two)) for one, two in zip(*least)))
+    return PassSeconds(*(max(0.0, min(one, 2 * one - two)) for one, two in zip(*least)))
 
 
-def _values(one: Input) -> Any:
+def _values(one: ProgramInput) -> Any:
     """Values that mean nothing: neither 0 nor large, and no logarithm or root of them fails."""
     if one.below:
         return mx.nd.random.randint(0, one.below, shape=one.shape).astype(one.dtype)

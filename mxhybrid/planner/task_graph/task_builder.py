@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..cluster.cluster_spec import Cluster
-from ..profiling.core_benchmark import Reference
+from ..profiling.core_benchmark import KernelTimes
 from ..simulator.resource_groups import ResourceGroup
 from ..simulator.task_block import TASK, Content, Waits, table_of
 from ..simulator.token_bucket import Bucket
@@ -23,7 +23,7 @@ class Machine:
     Parameters
     ----------
     cluster : Cluster
-    reference : Reference, optional
+    reference : KernelTimes, optional
         Of the core that operators were timed on; where the cluster has its own, speeds are beside that.
 
     Attributes
@@ -47,7 +47,7 @@ class Machine:
         Of the resources.
     """
 
-    def __init__(self, cluster: Cluster, reference: Optional[Reference] = None):
+    def __init__(self, cluster: Cluster, reference: Optional[KernelTimes] = None):
         self.cluster = cluster
         self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
         self.resources: List[Bucket] = []
@@ -56,7 +56,7 @@ class Machine:
         core, host_of, speed, shared = [], [], [], []
         faster = 1.0
         if reference is not None and cluster.reference is not None:
-            faster = Reference(*cluster.reference).speed_beside(reference)
+            faster = KernelTimes(*cluster.reference).speed_relative_to(reference)
         for number, host in enumerate(cluster.hosts):
             count = max(1, min(host.ranks, int(host.cores)))
             # A share of a core by quota; whole cores are taken in turn by the ranks that share them.

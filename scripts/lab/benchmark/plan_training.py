@@ -11,7 +11,7 @@ import mxhybrid
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.planner.cluster.cluster_spec import load
 from mxhybrid.planner.planner import Planner
-from mxhybrid.planner.profiling.operator_profiler import Profiles
+from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 
 from .plan_cases import PLAN_CASES, shapes_of
 
@@ -72,7 +72,8 @@ def main() -> None:
     there = load(spec['cluster'])
     net = case.make()
     net.initialize(mx.init.Xavier())
-    planner = Planner(net, shapes_of(case, there.ranks), there, Profiles(spec['profiles']), 0, list(case.types), 1)
+    planner = Planner(net, shapes_of(case, there.ranks), there, OperatorProfiler(spec['profiles']), 0,
+                      list(case.types), 1)
     if 'seconds' in spec:
         found = planner.search(spec['seconds'])
         print(json.dumps({'plan': found.plan.as_json(), 'name': found.name, 'seconds': found.prediction.seconds}))

@@ -8,6 +8,6 @@ from mxhybrid.planner.profiling import core_benchmark, timing_batch
 def quiet_machine(monkeypatch):
     """The reference is timed quickly, and no machine is busy."""
     monkeypatch.setattr(core_benchmark, 'REPEAT_S', 0.0)
-    monkeypatch.setattr(core_benchmark.ReferenceReading, 'problem', '')
+    monkeypatch.setattr(core_benchmark.BenchmarkResult, 'problem', '')
     monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 1.0)
     monkeypatch.setattr(timing_batch, '_MOVED', 1e9)

@@ -10,9 +10,9 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.ops.collective_ops import COMPOSED
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.planner import Planner, search
-from mxhybrid.planner.profiling.core_benchmark import Reference
-from mxhybrid.planner.profiling.operator_profiler import Profiles
-from mxhybrid.planner.profiling.profile_key import PartKeys
+from mxhybrid.planner.profiling.core_benchmark import KernelTimes
+from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
+from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.reports.prediction_table import prediction_table, prediction_words
 from mxhybrid.planner.task_graph.operator_tasks import StepModel
 from mxhybrid.planner.task_graph.prediction import Prediction
@@ -27,9 +27,9 @@ class Counted(Times):
     def __init__(self):
         self.known, self.measured = set(), 0
 
-    def part(self, graph, one, place, measure=True, **_):
+    def shard_seconds(self, graph, one, place, measure=True, **_):
         self.measured += self._is_new(one, place) if measure else 0
-        return super().part(graph, one, place)
+        return super().shard_seconds(graph, one, place)
 
     def measure(self, graph, wanted, **_):
         new = sum(self._is_new(one, place) for one, place in wanted)
@@ -129,8 +129,8 @@ def test_a_network_without_parameters_is_planned():
 
 def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says():
     class Referred(Times):
-        def reference(self):
-            return Reference(2.0, 2.0, 2.0)
+        def kernel_times(self):
+            return KernelTimes(2.0, 2.0, 2.0)
 
     there = dataclasses.replace(cluster(2), reference=(1.0, 1.0, 1.0))
     for on, speed in ((there, 2.0), (cluster(2), 1.0)):
@@ -139,7 +139,7 @@ def test_a_cluster_with_a_reference_is_as_fast_beside_the_profiles_as_that_says(
 
 def test_a_block_of_bert_is_planned_by_times_of_all_its_operators(tmp_path, caplog):
     """Ids of its positions come of an activation."""
-    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     found = Planner(transformer(), [(4, 10), (4, 10), (4,)], cluster(2), profiles).search(seconds=None, proposals=20)
     assert profiles.measured > 20 and found.prediction.seconds > 0
     assert 'cannot be timed' not in caplog.text
@@ -173,12 +173,12 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
     net.initialize()
     made = Planner(net, (BATCH, 16), cluster(4, rate=1e6), Times())
     asked, seconds = {}, {}
-    for name, alike in (('each', None), ('alike', PartKeys(made.graph, COMPOSED[True]).alike)):
+    for name, alike in (('each', None), ('alike', ProfileKeys(made.graph, COMPOSED[True]).operator_key)):
         asked[name] = []
 
         def part_time(one, place, part, name=name):
             asked[name].append((one.number, place))
-            return Times().part(made.graph, one, place)
+            return Times().shard_seconds(made.graph, one, place)
         model = StepModel(made.model.step_graph, made.model.machine, part_time, alike=alike)
         seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
     assert seconds['alike'] == seconds['each']

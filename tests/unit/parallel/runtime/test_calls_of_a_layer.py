@@ -9,9 +9,9 @@ from mxhybrid.parallel.plans.strategies import grid
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.layout_table import layout_table
 from mxhybrid.parallel.runtime.rank_program import Parts
-from mxhybrid.planner.profiling.local_program import still
-from mxhybrid.planner.profiling.profile_key import PartKeys
-from mxhybrid.planner.profiling.timer import ProgramWatch
+from mxhybrid.planner.profiling.local_program import local_program
+from mxhybrid.planner.profiling.profile_key import ProfileKeys
+from mxhybrid.planner.profiling.timer import ProgramTimer
 
 
 class Shared(gluon.HybridBlock):
@@ -46,7 +46,7 @@ def shared(ranks=2):
     network = traced(net, [(2, 3, 12, 5), (2, 3, 7, 4)])
     parts = Parts(network.graph, grid(domain=(ranks,)).settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, 0, set())
-    return network, parts, still(parts, 0, shares.inputs, shares.outputs, COMPOSED[True])
+    return network, parts, local_program(parts, 0, shares.inputs, shares.outputs, COMPOSED[True])
 
 
 def test_what_an_operator_is_given_bears_its_number():
@@ -55,7 +55,7 @@ def test_what_an_operator_is_given_bears_its_number():
     constants = {name for name in program.inputs if '_of_' in name and 'next' not in name}
     assert len(numbers) == 2 and constants
     assert all(any(name.endswith('_of_%d' % number) for name in constants) for number in numbers)
-    assert ProgramWatch(program).call().both > 0
+    assert ProgramTimer(program).time_once().total > 0
 
 
 def test_the_table_has_bytes_of_each_call():
@@ -78,6 +78,6 @@ def test_an_operator_that_reads_both_is_timed_with_two_inputs():
     network = traced(net, [(4, 5), (4, 5)])
     (one,) = [one for one in network.graph.computing if one.op == 'elemwise_sub']
     parts = Parts(network.graph, grid(batch=1).settle(network.graph, network.dimensions, 1).splits)
-    program = PartKeys(network.graph, COMPOSED[True]).program(one, parts.places[one.number][0])
+    program = ProfileKeys(network.graph, COMPOSED[True]).program(one, parts.places[one.number][0])
     assert len(program.inputs) == 2 and set(program.inputs) == set(program.symbol.list_inputs())
     mx.nd.waitall()

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from mxhybrid.planner.profiling import core_benchmark
-from mxhybrid.planner.profiling.core_benchmark import Reference, ReferenceWork, read_reference, reading_of
+from mxhybrid.planner.profiling.core_benchmark import CoreBenchmark, KernelTimes, benchmark_result, run_core_benchmark
 
 
 @pytest.fixture(autouse=True)
@@ -13,17 +13,17 @@ def quiet_machine():
 
 
 def test_the_speed_of_a_machine_beside_another_one():
-    slow, fast = Reference(0.02, 0.04, 0.01), Reference(0.01, 0.01, 0.01)
-    assert fast.speed_beside(slow) == pytest.approx(2)
-    assert slow.speed_beside(fast) == pytest.approx(0.5)
-    assert slow.speed_beside(slow) == 1
+    slow, fast = KernelTimes(0.02, 0.04, 0.01), KernelTimes(0.01, 0.01, 0.01)
+    assert fast.speed_relative_to(slow) == pytest.approx(2)
+    assert slow.speed_relative_to(fast) == pytest.approx(0.5)
+    assert slow.speed_relative_to(slow) == 1
 
 
 def test_a_repeat_takes_the_time_that_the_pieces_take(monkeypatch):
     monkeypatch.setattr(core_benchmark, 'REPEAT_S', 0.0)
-    work = ReferenceWork()
+    work = CoreBenchmark()
     before = time.perf_counter()
-    found = work.repeat()
+    found = work.run()
     took = time.perf_counter() - before
     assert all(seconds > 0 for seconds in found)
     assert sum(found) < took
@@ -33,24 +33,24 @@ def test_repeats_are_spread_over_seconds_behind_a_warm_up(monkeypatch):
     repeats = []
 
     class Work:
-        def repeat(self):
+        def run(self):
             repeats.append(time.perf_counter())
-            return Reference(3.0 - len(repeats), 1.0, 1.0)
-    monkeypatch.setattr(core_benchmark, 'ReferenceWork', Work)
-    assert read_reference(2).reference == Reference(1.0, 1.0, 1.0) and len(repeats) == 2
+            return KernelTimes(3.0 - len(repeats), 1.0, 1.0)
+    monkeypatch.setattr(core_benchmark, 'CoreBenchmark', Work)
+    assert run_core_benchmark(2).times == KernelTimes(1.0, 1.0, 1.0) and len(repeats) == 2
     assert core_benchmark.REPEATS * core_benchmark.REPEAT_S >= 2
 
 
 def test_the_least_of_each_piece_counts_and_the_spread_is_that_of_most_repeats():
-    quiet, slow = Reference(0.01, 0.02, 0.03), Reference(0.02, 0.04, 0.06)
-    found = reading_of([slow, quiet, slow, quiet, quiet], 0.02)
-    assert found.reference == quiet and found.spread == pytest.approx(0) and found.problem == ''
-    found = reading_of([slow, slow, quiet, slow], 0.02)
-    assert found.reference == quiet and found.spread == pytest.approx(1)
+    quiet, slow = KernelTimes(0.01, 0.02, 0.03), KernelTimes(0.02, 0.04, 0.06)
+    found = benchmark_result([slow, quiet, slow, quiet, quiet], 0.02)
+    assert found.times == quiet and found.spread == pytest.approx(0) and found.problem == ''
+    found = benchmark_result([slow, slow, quiet, slow], 0.02)
+    assert found.times == quiet and found.spread == pytest.approx(1)
     assert found.problem == 'the same work takes from one moment to the next 100 % longer'
-    assert reading_of([Reference(0.01, 0.04, 0.03), Reference(0.02, 0.02, 0.03)], 0.0).reference == quiet
+    assert benchmark_result([KernelTimes(0.01, 0.04, 0.03), KernelTimes(0.02, 0.02, 0.03)], 0.0).times == quiet
 
 
 def test_other_programs_are_a_problem():
-    assert reading_of([Reference(1, 1, 1)], 0.45).problem == 'other programs have 45 % of the processors'
-    assert reading_of([Reference(1, 1, 1)], 0.05).problem == ''
+    assert benchmark_result([KernelTimes(1, 1, 1)], 0.45).problem == 'other programs have 45 % of the processors'
+    assert benchmark_result([KernelTimes(1, 1, 1)], 0.05).problem == ''

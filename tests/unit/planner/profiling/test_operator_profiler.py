@@ -19,14 +19,14 @@ from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts
 from mxhybrid.parallel.sharding.split import PartPlace
 from mxhybrid.planner.profiling import profile_cache, timer, timing_batch
-from mxhybrid.planner.profiling.core_benchmark import Reference, reading_of
-from mxhybrid.planner.profiling.local_program import index_limits, still
-from mxhybrid.planner.profiling.operator_profiler import Profiles
+from mxhybrid.planner.profiling.core_benchmark import KernelTimes, benchmark_result
+from mxhybrid.planner.profiling.local_program import index_limits, local_program
+from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_cache import merge_profiles, read_profiles
-from mxhybrid.planner.profiling.profile_key import PartKeys
-from mxhybrid.planner.profiling.roofline import Timed, TimedParts, Work, roof_seconds, work_of
-from mxhybrid.planner.profiling.scaled_shard import piece_of
-from mxhybrid.planner.profiling.timer import PartSeconds, ProgramWatch, call_seconds, part_seconds
+from mxhybrid.planner.profiling.profile_key import ProfileKeys
+from mxhybrid.planner.profiling.roofline import OperatorTime, RooflineEstimator, Work, roofline_seconds, work_of
+from mxhybrid.planner.profiling.scaled_shard import scaled_shard
+from mxhybrid.planner.profiling.timer import PassSeconds, ProgramTimer, call_overhead, time_shard
 
 
 class Images(mx.gluon.HybridBlock):
@@ -101,42 +101,42 @@ def place(graph, one, **cut):
     return PartPlace(tuple(box))
 
 
-def still_of(network, plan, ranks, rank=0):
+def local_of(network, plan, ranks, rank=0):
     parts = Parts(network.graph, plan.settle(network.graph, network.dimensions, ranks).splits)
     shares = Shares(network.graph, network.axes, network.dimensions, ranks, rank, set())
-    return parts, shares, still(parts, rank, shares.inputs, shares.outputs, COMPOSED[True])
+    return parts, shares, local_program(parts, rank, shares.inputs, shares.outputs, COMPOSED[True])
 
 
 def test_parts_that_differ_in_their_position_are_one(images):
-    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
     first, second, third = operators(images, 'Convolution')
     low, high = place(graph, second, d2=(0, 4)), place(graph, second, d2=(4, 8))
-    assert keys.of(second, low) == keys.of(second, high)
-    assert keys.of(second, low) != keys.of(second, place(graph, second, d1=(0, 4)))
-    assert keys.of(second, low) == keys.of(third, low)
+    assert keys.key(second, low) == keys.key(second, high)
+    assert keys.key(second, low) != keys.key(second, place(graph, second, d1=(0, 4)))
+    assert keys.key(second, low) == keys.key(third, low)
     whole = [place(graph, one) for one in (first, second)]
-    assert keys.of(first, whole[0]) != keys.of(second, whole[1])
-    assert keys.of(second, PartPlace(whole[1].box, 0, 2)) != keys.of(second, PartPlace(whole[1].box, 1, 2))  # a bias
+    assert keys.key(first, whole[0]) != keys.key(second, whole[1])
+    assert keys.key(second, PartPlace(whole[1].box, 0, 2)) != keys.key(second, PartPlace(whole[1].box, 1, 2))  # a bias
     (pick,) = operators(images, 'pick')
-    assert keys.of(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.of(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
-    with_gradient = PartKeys(graph, COMPOSED[True], flows={'data0'})
-    assert keys.of(first, whole[0]) != with_gradient.of(first, whole[0])
-    assert keys.of(second, whole[1]) == with_gradient.of(second, whole[1])
+    assert keys.key(pick, PartPlace(((0, 4), (0, 1)), 0, 4)) == keys.key(pick, PartPlace(((4, 8), (0, 1)), 2, 4))
+    with_gradient = ProfileKeys(graph, COMPOSED[True], flows={'data0'})
+    assert keys.key(first, whole[0]) != with_gradient.key(first, whole[0])
+    assert keys.key(second, whole[1]) == with_gradient.key(second, whole[1])
 
 
 def test_joint_statistics_are_another_part(images):
     graph, (norm,) = images.graph, operators(images, 'BatchNorm')
-    keys, local = PartKeys(graph, COMPOSED[True]), PartKeys(graph, {})
+    keys, local = ProfileKeys(graph, COMPOSED[True]), ProfileKeys(graph, {})
     half, channels = place(graph, norm, d0=(0, 4)), place(graph, norm, d1=(0, 4))
-    assert keys.of(norm, half) != local.of(norm, half)
-    assert keys.of(norm, channels) == local.of(norm, channels)
-    assert keys.of(norm, half) != keys.of(norm, place(graph, norm, d0=(0, 2)))
+    assert keys.key(norm, half) != local.key(norm, half)
+    assert keys.key(norm, channels) == local.key(norm, channels)
+    assert keys.key(norm, half) != keys.key(norm, place(graph, norm, d0=(0, 2)))
 
 
 @pytest.mark.parametrize('cut', [{}, {'d0': (2, 4)}, {'d2': (4, 8)}, {'d1': (0, 4)}])
 def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
     """As many values, and gradients of as many weights."""
-    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
     for one in operators(images, 'Convolution') + operators(images, 'BatchNorm') + operators(images, 'Activation'):
         where = place(graph, one, **cut)
         program = keys.program(one, where)
@@ -145,9 +145,9 @@ def test_a_lone_part_computes_what_it_does_in_a_program(images, cut):
         assert tuple(high - low for low, high in where.box) in found
         if one.op == 'Convolution':
             (weight,) = [value for value in program.inputs.values() if len(value.shape) == 4 and value.is_weight]
-            assert weight.learns and weight.shape[0] == where.box[1][1] - where.box[1][0]
+            assert weight.has_gradient and weight.shape[0] == where.box[1][1] - where.box[1][0]
             data = [value for value in program.inputs.values() if not value.is_weight]
-            assert [value.learns for value in data] == [one != operators(images, 'Convolution')[0]]
+            assert [value.has_gradient for value in data] == [one != operators(images, 'Convolution')[0]]
 
 
 def test_gradients_of_what_several_read_are_summed():
@@ -157,14 +157,14 @@ def test_gradients_of_what_several_read_are_summed():
     once, twice = (mx.sym.Activation(first, act_type='tanh', name=name) for name in ('once', 'twice'))
     symbol = mx.sym.Group([mx.sym.dot(once + twice, twice, transpose_b=True), mx.sym.one_hot(first, depth=3)])
     graph = Graph(symbol, {'data': (4, 6)}, {'data': 'float32'})
-    keys = PartKeys(graph, {})
-    counts = {one.name: [len(program.inputs) for program in keys.sums(one, place(graph, one))]
+    keys = ProfileKeys(graph, {})
+    counts = {one.name: [len(program.inputs) for program in keys.gradient_sums(one, place(graph, one))]
               for one in graph.computing}
     assert {name: count for name, count in counts.items() if count} == {'first': [2], 'twice': [2]}
     one = next(one for one in graph.computing if one.name == 'first')
-    (program,) = keys.sums(one, place(graph, one, d0=(0, 2)))
+    (program,) = keys.gradient_sums(one, place(graph, one, d0=(0, 2)))
     assert [value.shape for value in program.inputs.values()] == [(2, 5)] * 2
-    names = {one.name: keys.of(one, place(graph, one)) for one in graph.computing}
+    names = {one.name: keys.key(one, place(graph, one)) for one in graph.computing}
     assert names['once'] != names['twice']
 
 
@@ -172,13 +172,13 @@ def test_gradients_of_what_several_read_are_summed():
 def test_indices_are_timed_without_a_gradient(tmp_path, caplog, op, at):
     network = graph_of(Positions(), (4, 10, 6))
     graph, (one,) = network.graph, operators(network, op)
-    keys = PartKeys(graph, COMPOSED[True])
-    assert keys.goes_back(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
+    keys = ProfileKeys(graph, COMPOSED[True])
+    assert keys.has_backward(graph.operators[one.inputs[at][0]])  # a gradient comes to what makes the ids
     inputs = keys.program(one, place(graph, one)).inputs
     ids = '%s_output0_of_%d' % (graph.operators[one.inputs[at][0]].name, one.inputs[at][0])
-    assert {name for name, value in inputs.items() if not value.learns} == {ids}
-    profiles = Profiles(str(tmp_path / 'profiles.json'))
-    assert min(profiles.part(graph, one, place(graph, one))) > 0
+    assert {name for name, value in inputs.items() if not value.has_gradient} == {ids}
+    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
+    assert min(profiles.shard_seconds(graph, one, place(graph, one))) > 0
     assert profiles.measured == 1 and not caplog.records
 
 
@@ -187,10 +187,10 @@ def test_ids_of_data_and_of_an_activation_are_the_same_part():
     symbol = mx.sym.Group([mx.sym.Embedding(data, name='given', **sizes), mx.sym.Embedding(
         mx.sym.FullyConnected(data, num_hidden=5, name='layer'), name='made', **sizes)])
     graph = Graph(symbol, {'data': (4, 5)}, {'data': 'float32'})
-    keys = PartKeys(graph, {})
+    keys = ProfileKeys(graph, {})
     given, made = (one for one in graph.computing if one.op == 'Embedding')
-    assert keys.of(given, place(graph, given)) == keys.of(made, place(graph, made))
-    assert keys.alike(given) == keys.alike(made)
+    assert keys.key(given, place(graph, given)) == keys.key(made, place(graph, made))
+    assert keys.operator_key(given) == keys.operator_key(made)
 
 
 def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
@@ -198,11 +198,11 @@ def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
     data = mx.sym.Cast(mx.sym.var('data'), dtype='float16')
     symbol = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name='halves'), act_type='relu', name='relu')
     graph, path = Graph(symbol, {'data': (8, 16)}, {'data': 'float32'}), str(tmp_path / 'profiles.json')
-    profiles = Profiles(path)
+    profiles = OperatorProfiler(path)
     pairs = [(one, place(graph, one, **cut)) for one in graph.computing for cut in ({}, {'d0': (0, 4)})]
     profiles.measure(graph, pairs)
     for one, where in pairs:
-        found = profiles.part(graph, one, where)
+        found = profiles.shard_seconds(graph, one, where)
         assert found.forward > 0 and (found.backward > 0) == (one.op != 'Cast')
     (record,) = caplog.records
     text = record.getMessage()
@@ -217,17 +217,17 @@ def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
 def test_no_error_of_a_timed_part_ends_a_search(images, tmp_path, monkeypatch, caplog, error):
     def fail(*_):
         raise error
-    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.part_seconds', fail)
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.time_shard', fail)
     (norm,) = operators(images, 'BatchNorm')
-    profiles = Profiles(str(tmp_path / 'profiles.json'))
-    assert min(profiles.part(images.graph, norm, place(images.graph, norm))) > 0
+    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
+    assert min(profiles.shard_seconds(images.graph, norm, place(images.graph, norm))) > 0
     assert 'batchnorm0_fwd (BatchNorm of shape (8, 8, 8, 8), float32) cannot be timed' in caplog.text
     assert type(error).__name__ in caplog.text
 
 
 def test_what_is_computed_of_weights_alone_belongs_to_who_reads_it(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
-    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer, d1=(0, 2)))
+    program = ProfileKeys(graph, COMPOSED[True]).program(layer, place(graph, layer, d1=(0, 2)))
     assert len([value for value in program.inputs.values() if value.is_weight]) >= 4
     assert any(node['op'] == '_rnn_param_concat' for node in json.loads(program.symbol.tojson())['nodes'])
     assert [value.shape for name, value in program.inputs.items() if 'embedding' in name] == [(7, 2, 6)]
@@ -246,31 +246,31 @@ def test_indices_are_in_range(words, images):
                                                    '*pick*': {'addends': 2}})])
 def test_a_whole_program_runs_without_others(images, plan):
     for rank in range(2):
-        _, _, program = still_of(images, plan, 2, rank)
+        _, _, program = local_of(images, plan, 2, rank)
         assert set(program.inputs) == set(program.symbol.list_inputs())
-        found = ProgramWatch(program).call()
+        found = ProgramTimer(program).time_once()
         assert found.forward > 0 and found.backward > 0
 
 
 def test_exchanges_move_nothing(images):
     """What a rank gives is an output, what it gets an input with a gradient."""
-    _, _, program = still_of(images, parallel.grid(domain=(2,)), 2)
-    taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_still')}
-    assert taken and any(value.learns for value in taken.values())
+    _, _, program = local_of(images, parallel.grid(domain=(2,)), 2)
+    taken = {name: value for name, value in program.inputs.items() if name.startswith('mxhybrid_received')}
+    assert taken and any(value.has_gradient for value in taken.values())
     assert not any(node['op'] == 'Custom' for node in json.loads(program.symbol.tojson())['nodes'])
     averages = [value for name, value in program.inputs.items() if name.startswith('mxhybrid_next')]
-    assert len(averages) == 2 and all(value.shape == (8,) and value.learns for value in averages)
+    assert len(averages) == 2 and all(value.shape == (8,) and value.has_gradient for value in averages)
 
 
 @pytest.mark.parametrize('copies', [1, 3])
 def test_copies_have_arrays_of_their_own(words, copies):
     graph, (layer,) = words.graph, operators(words, 'RNN')
-    program = PartKeys(graph, COMPOSED[True]).program(layer, place(graph, layer))
-    watch = ProgramWatch(program, copies)
-    watch.call()
-    assert len({id(array) for array in watch._arrays}) == copies * len(program.inputs)
-    assert all(np.isfinite(one.asnumpy()).all() for one in watch._outputs)
-    weights = [array for array in watch._arrays if array.grad is not None and array.ndim == 2]
+    program = ProfileKeys(graph, COMPOSED[True]).program(layer, place(graph, layer))
+    program_timer = ProgramTimer(program, copies)
+    program_timer.time_once()
+    assert len({id(array) for array in program_timer._arrays}) == copies * len(program.inputs)
+    assert all(np.isfinite(one.asnumpy()).all() for one in program_timer._outputs)
+    weights = [array for array in program_timer._arrays if array.grad is not None and array.ndim == 2]
     assert weights and all(np.abs(weight.grad.asnumpy()).sum() > 0 for weight in weights)
 
 
@@ -280,60 +280,62 @@ def test_a_part_that_computes_more_takes_longer():
     for units in (8, 1024):
         network = graph_of(nn.Dense(units, in_units=units), (256, units))
         (one,) = operators(network, 'FullyConnected')
-        keys = PartKeys(network.graph, COMPOSED[True], flows={'data'})
-        seconds.append(part_seconds(keys.program(one, place(network.graph, one))))
-    assert 0 <= call_seconds().forward < seconds[1].forward
+        keys = ProfileKeys(network.graph, COMPOSED[True], flows={'data'})
+        seconds.append(time_shard(keys.program(one, place(network.graph, one))))
+    assert 0 <= call_overhead().forward < seconds[1].forward
     assert seconds[0].forward < seconds[1].forward and seconds[0].backward < seconds[1].backward
 
 
 def test_the_next_time_nothing_is_measured(images, tmp_path):
     path = str(tmp_path / 'sub' / 'profiles.json')
-    graph, profiles = images.graph, Profiles(path)
+    graph, profiles = images.graph, OperatorProfiler(path)
     wanted = [(one, place(graph, one)) for one in operators(images, 'Activation') + operators(images, 'Convolution')]
     profiles.measure(graph, wanted)
-    assert profiles.measured == len({profiles.keys(graph).of(*pair) for pair in wanted}) < len(wanted)
-    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
-    whole = profiles.program(parts, 0, shares.inputs, shares.outputs)
+    assert profiles.measured == len({profiles.keys(graph).key(*pair) for pair in wanted}) < len(wanted)
+    parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
+    whole = profiles.program_seconds(parts, 0, shares.inputs, shares.outputs)
     profiles.save()
-    again = Profiles(path)
-    assert [again.part(graph, *pair) for pair in wanted] == [profiles.part(graph, *pair) for pair in wanted]
+    again = OperatorProfiler(path)
+    assert [again.shard_seconds(graph, *pair) for pair in wanted] == [profiles.shard_seconds(graph, *pair)
+                                                                      for pair in wanted]
     other = graph_of(Images(), [(8, 4, 8, 8), (8,)])  # another object, other names
-    parts, shares, _ = still_of(other, parallel.data_parallel(), 2)
-    assert again.program(parts, 0, shares.inputs, shares.outputs) == whole
-    again.part(other.graph, operators(other, 'Convolution')[1], wanted[-1][1])
+    parts, shares, _ = local_of(other, parallel.data_parallel(), 2)
+    assert again.program_seconds(parts, 0, shares.inputs, shares.outputs) == whole
+    again.shard_seconds(other.graph, operators(other, 'Convolution')[1], wanted[-1][1])
     assert again.measured == 0
 
 
 def test_a_scale_is_what_a_program_takes_beside_its_parts(images, tmp_path):
-    profiles = Profiles(str(tmp_path / 'profiles.json'))
-    parts, shares, _ = still_of(images, parallel.data_parallel(), 2)
+    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
+    parts, shares, _ = local_of(images, parallel.data_parallel(), 2)
     scale = profiles.scale(parts, 0, shares.inputs, shares.outputs)
-    total = sum(profiles.part(images.graph, one, parts.places[one.number][0]).both for one in images.graph.computing)
-    assert scale == pytest.approx(profiles.program(parts, 0, shares.inputs, shares.outputs).both / total)
+    total = sum(profiles.shard_seconds(images.graph, one, parts.places[one.number][0]).total
+                for one in images.graph.computing)
+    assert scale == pytest.approx(profiles.program_seconds(parts, 0, shares.inputs, shares.outputs).total / total)
 
 
 def test_what_is_not_measured_is_estimated(images, tmp_path):
     path = str(tmp_path / 'profiles.json')
     graph, (first, second, _) = images.graph, operators(images, 'Convolution')
-    measured = Profiles(path)
-    known = measured.part(graph, second, place(graph, second))
+    measured = OperatorProfiler(path)
+    known = measured.shard_seconds(graph, second, place(graph, second))
     measured.save()
-    guessing = Profiles(path, measure=False)
-    assert guessing.part(graph, second, place(graph, second)) == known
-    half = guessing.part(graph, second, place(graph, second, d0=(0, 4)))
+    guessing = OperatorProfiler(path, measure=False)
+    assert guessing.shard_seconds(graph, second, place(graph, second)) == known
+    half = guessing.shard_seconds(graph, second, place(graph, second, d0=(0, 4)))
     assert 0 < half.forward < known.forward and 0 < half.backward < known.backward
     (pick,) = operators(images, 'pick')
-    assert guessing.part(graph, pick, place(graph, pick)).both > 0
+    assert guessing.shard_seconds(graph, pick, place(graph, pick)).total > 0
     assert guessing.measured == 0
-    assert guessing.part(graph, first, place(graph, first)).forward > 0
+    assert guessing.shard_seconds(graph, first, place(graph, first)).forward > 0
 
 
 def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
     """Here by a bound that whole convolutions exceed, and those of a row of an image do not."""
-    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     pairs = [(one, place(graph, one, **cut)) for one in operators(images, 'Convolution')
              for cut in ({}, {'d0': (0, 1), 'd2': (0, 1)})]
-    sizes = {profiles.keys(graph).of(one, of): work_of(graph, one, rule_of(one).part(graph, one, of)).bytes
+    sizes = {profiles.keys(graph).key(one, of): work_of(graph, one, rule_of(one).part(graph, one, of)).bytes
              for one, of in pairs}
     bound = sorted(sizes.values())[len(sizes) // 2] - 1
     small = {key for key, size in sizes.items() if size <= bound}
@@ -341,42 +343,42 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
     assert 0 < profiles.measure(graph, pairs) == len(small) == profiles.measured < len(sizes)
     assert '%d parts of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
     for one, of in pairs:
-        assert min(profiles.part(graph, one, of)) > 0
+        assert min(profiles.shard_seconds(graph, one, of)) > 0
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
 
 
 def test_parts_of_operators_that_are_alike_have_the_same_key(images, words):
     found = {}
     for network in (images, words):
-        graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+        graph, keys = network.graph, ProfileKeys(network.graph, COMPOSED[True])
         for one in graph.computing:
             places = [place(graph, one, **cut) for cut in ({}, {'d0': (0, 2)}, {'d0': (2, 4)})]
-            found.setdefault(keys.alike(one), set()).add(tuple(keys.of(one, of) for of in places))
+            found.setdefault(keys.operator_key(one), set()).add(tuple(keys.key(one, of) for of in places))
     assert all(len(every) == 1 for every in found.values())
-    graph, keys = images.graph, PartKeys(images.graph, COMPOSED[True])
+    graph, keys = images.graph, ProfileKeys(images.graph, COMPOSED[True])
     convolutions = operators(images, 'Convolution')
-    first, second, third = map(keys.alike, convolutions)
+    first, second, third = map(keys.operator_key, convolutions)
     assert first != second == third
     frozen = [graph.operators[convolutions[1].inputs[1][0]].name]
-    assert PartKeys(graph, COMPOSED[True], frozen=frozen).alike(convolutions[1]) != second
+    assert ProfileKeys(graph, COMPOSED[True], frozen=frozen).operator_key(convolutions[1]) != second
 
 
 def test_a_part_takes_something_whatever_the_call_took(images, monkeypatch):
-    monkeypatch.setattr(timer, 'call_seconds', lambda: PartSeconds(1e9, 1e9))
+    monkeypatch.setattr(timer, 'call_overhead', lambda: PassSeconds(1e9, 1e9))
     (one,) = operators(images, 'BatchNorm')
-    keys = PartKeys(images.graph, COMPOSED[True])
-    assert 0 < min(part_seconds(keys.program(one, place(images.graph, one))))
+    keys = ProfileKeys(images.graph, COMPOSED[True])
+    assert 0 < min(time_shard(keys.program(one, place(images.graph, one))))
 
 
 def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monkeypatch):
-    graph, profiles = images.graph, Profiles(str(tmp_path / 'profiles.json'))
+    graph, profiles = images.graph, OperatorProfiler(str(tmp_path / 'profiles.json'))
     one = operators(images, 'Convolution')[1]
     whole = place(graph, one)
     work = work_of(graph, one, rule_of(one).part(graph, one, whole))
     monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MOST_BYTES', work.bytes / 2)
     assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
     assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
-    assert min(profiles.part(graph, one, whole, measure=False)) > 0
+    assert min(profiles.shard_seconds(graph, one, whole, measure=False)) > 0
     (kept,) = read_profiles(profiles.path)['parts'].values()
     assert kept[2:] == list(work)
 
@@ -384,26 +386,26 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
 @pytest.mark.parametrize('cut, is_joint', [({}, False), ({'d0': (4, 8)}, True)])
 def test_a_piece_is_composed_as_its_part_is(images, cut, is_joint):
     """Halves of a batch whose statistics are its own have no joint ones."""
-    graph, keys, (one,) = images.graph, PartKeys(images.graph, COMPOSED[True]), operators(images, 'BatchNorm')
+    graph, keys, (one,) = images.graph, ProfileKeys(images.graph, COMPOSED[True]), operators(images, 'BatchNorm')
     whole = place(graph, one, **cut)
     size = work_of(graph, one, rule_of(one).part(graph, one, whole)).bytes
     for share in (1, 2, 4):
-        piece = piece_of(graph, one, whole, 1.1 * size / share)
+        piece = scaled_shard(graph, one, whole, 1.1 * size / share)
         samples, *rest = (high - low for low, high in piece.place.box)
         assert (samples * share, rest) == (whole.box[0][1] - whole.box[0][0], [8, 8, 8])
         inputs = keys.program(one, piece.place, whole).inputs
         assert (samples, 8, 8, 8) in [value.shape for value in inputs.values()]
-        assert any('mxhybrid_still' in name for name in inputs) == is_joint
+        assert any('mxhybrid_received' in name for name in inputs) == is_joint
 
 
 def test_what_cannot_be_cut_has_no_piece(words):
     graph, (layer,) = words.graph, operators(words, 'RNN')
     whole = place(graph, layer)
-    assert piece_of(graph, layer, whole, 1e9).place == whole
-    assert piece_of(graph, layer, whole, 10.0) is None
+    assert scaled_shard(graph, layer, whole, 1e9).place == whole
+    assert scaled_shard(graph, layer, whole, 10.0) is None
     convolution = graph_of(nn.Conv2D(64, 3, in_channels=64), (1, 64, 64, 64)).graph
     (one,) = convolution.computing
-    rows = piece_of(convolution, one, place(convolution, one, d1=(0, 1)), 3e5)
+    rows = scaled_shard(convolution, one, place(convolution, one, d1=(0, 1)), 3e5)
     assert [high - low for low, high in rows.place.box] in ([1, 1, 15, 62], [1, 1, 62, 15])
 
 
@@ -412,29 +414,30 @@ def test_what_others_exchange_is_left_out():
     net = nn.HybridSequential(prefix='net_')
     net.add(nn.Dense(512, in_units=512), nn.BatchNorm(in_channels=512))
     network = graph_of(net, (512, 512))
-    graph, keys = network.graph, PartKeys(network.graph, COMPOSED[True])
+    graph, keys = network.graph, ProfileKeys(network.graph, COMPOSED[True])
     (dense,), (norm,) = operators(network, 'FullyConnected'), operators(network, 'BatchNorm')
     begun = time.process_time()
     program = keys.program(dense, PartPlace(place(graph, dense).box, 0, 512))
     assert {value.shape for value in program.inputs.values()} >= {(512, 1)}
     program = keys.program(norm, place(graph, norm, d0=(0, 1)))
     assert time.process_time() - begun < 5
-    told = [value.shape[0] for name, value in program.inputs.items() if 'mxhybrid_still' in name]
+    told = [value.shape[0] for name, value in program.inputs.items() if 'mxhybrid_received' in name]
     assert told and max(told) == 512
 
 
 def test_estimates_are_scaled_to_their_neighbours():
     work = Work(1e9, 1e6)
-    twice = Timed('Convolution', work, 2 * roof_seconds(work), 5 * roof_seconds(work))
-    other = Timed('FullyConnected', work, 9.0, 9.0)
+    twice = OperatorTime('Convolution', work, 2 * roofline_seconds(work), 5 * roofline_seconds(work))
+    other = OperatorTime('FullyConnected', work, 9.0, 9.0)
     for factor in (0.5, 1, 4):
         wanted = Work(work.flop * factor, work.bytes * factor)
-        forward, backward = TimedParts([other, twice]).estimate('Convolution', wanted)
-        assert forward == pytest.approx(2 * roof_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
-    near, far = (Timed('Pooling', Work(size, size), roof_seconds(Work(size, size)) * ratio, 0.0)
+        forward, backward = RooflineEstimator([other, twice]).estimate('Convolution', wanted)
+        assert forward == pytest.approx(2 * roofline_seconds(wanted)) and backward == pytest.approx(2.5 * forward)
+    near, far = (OperatorTime('Pooling', Work(size, size), roofline_seconds(Work(size, size)) * ratio, 0.0)
                  for size, ratio in ((1e6, 2), (1e9, 8)))
-    assert 2 <= TimedParts([near, far]).estimate('Pooling', Work(2e6, 2e6))[0] / roof_seconds(Work(2e6, 2e6)) < 3
-    assert TimedParts().estimate('Pooling', work) == (roof_seconds(work), 2 * roof_seconds(work))
+    wanted = Work(2e6, 2e6)
+    assert 2 <= RooflineEstimator([near, far]).estimate('Pooling', wanted)[0] / roofline_seconds(wanted) < 3
+    assert RooflineEstimator().estimate('Pooling', work) == (roofline_seconds(work), 2 * roofline_seconds(work))
 
 
 def test_work_is_counted(images, words):
@@ -481,7 +484,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, change, text):
     merge_profiles(str(path), entry(1))
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=text):
-        Profiles(str(path))
+        OperatorProfiler(str(path))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -506,14 +509,15 @@ def test_threads_and_cpu_have_files_of_their_own(monkeypatch, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_told_and_times_stay(images, tmp_path, caplog):
     (tmp_path / 'profiles.json.lock').mkdir()
-    profiles = Profiles(str(tmp_path / 'profiles.json'))
+    profiles = OperatorProfiler(str(tmp_path / 'profiles.json'))
     found = []
     for one in operators(images, 'Activation'):
-        found.append(profiles.part(images.graph, one, place(images.graph, one)))
+        found.append(profiles.shard_seconds(images.graph, one, place(images.graph, one)))
         profiles.save()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'cannot be kept in' in told[0] and 'XDG_CACHE_HOME' in told[0]
-    again = [profiles.part(images.graph, one, place(images.graph, one)) for one in operators(images, 'Activation')]
+    again = [profiles.shard_seconds(images.graph, one, place(images.graph, one))
+             for one in operators(images, 'Activation')]
     assert again == found
     assert profiles.measured == 1
 
@@ -524,13 +528,13 @@ class Machine:
     def __init__(self, monkeypatch):
         self.slower, self.problem, self.batches = 1.0, '', 0
         monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.TimingBatch', lambda: self)
-        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.part_seconds',
-                            lambda program: PartSeconds(self.slower, 2 * self.slower))
+        monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.time_shard',
+                            lambda program: PassSeconds(self.slower, 2 * self.slower))
 
     @property
-    def reference(self):
+    def kernel_times(self):
         self.batches += 1
-        return Reference(0.001 * self.slower, 0.002 * self.slower, 0.003 * self.slower)
+        return KernelTimes(0.001 * self.slower, 0.002 * self.slower, 0.003 * self.slower)
 
     def end(self):
         return self.problem
@@ -539,18 +543,19 @@ class Machine:
 def test_the_reference_is_timed_with_each_batch_and_times_are_beside_the_first(images, tmp_path, monkeypatch):
     graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
     first, second, third = operators(images, 'Convolution')
-    profiles = Profiles(path)
-    assert profiles.part(graph, first, place(graph, first)) == (1, 2)
+    profiles = OperatorProfiler(path)
+    assert profiles.shard_seconds(graph, first, place(graph, first)) == (1, 2)
     profiles.save()
     assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
     machine.slower = 1.25
-    assert profiles.part(graph, second, place(graph, second)) == pytest.approx((1, 2))
+    assert profiles.shard_seconds(graph, second, place(graph, second)) == pytest.approx((1, 2))
     # Another process finds the machine as slow, and what was kept as it was.
-    again = Profiles(path)
+    again = OperatorProfiler(path)
     half = place(graph, third, d2=(0, 4))
-    assert again.part(graph, third, half) == pytest.approx((1, 2)) and again.reference() == (0.001, 0.002, 0.003)
+    assert again.shard_seconds(graph, third, half) == pytest.approx((1, 2))
+    assert again.kernel_times() == (0.001, 0.002, 0.003)
     again.save()
-    assert Profiles(path, measure=False).part(graph, third, half) == pytest.approx((1, 2))
+    assert OperatorProfiler(path, measure=False).shard_seconds(graph, third, half) == pytest.approx((1, 2))
     assert read_profiles(path)['reference']['seconds'] == [0.001, 0.002, 0.003]
 
 
@@ -559,23 +564,23 @@ def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkey
     first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
         images, 'BatchNorm'))
     machine.slower, machine.problem = 1.3, 'other programs have 50 % of the processors'
-    profiles = Profiles(path)
+    profiles = OperatorProfiler(path)
     for pair in (first, second):
-        profiles.part(graph, *pair)
+        profiles.shard_seconds(graph, *pair)
         profiles.save()
     assert not os.path.exists(path) and profiles.measured == 2
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and 'busy: other programs have 50 % of the processors' in told[0] and path in told[0]
     # It goes by them all the same, and what is timed on the quiet machine is kept.
     machine.slower, machine.problem = 1.0, ''
-    profiles.part(graph, *third)
+    profiles.shard_seconds(graph, *third)
     profiles.save()
     assert len(read_profiles(path)['parts']) == 1 and profiles.measured == 3
-    profiles.part(graph, *first)
+    profiles.shard_seconds(graph, *first)
     assert profiles.measured == 3
     machine.problem = 'other programs have 50 % of the processors'
-    keeping = Profiles(path, keep_busy=True)
-    keeping.part(graph, *first)
+    keeping = OperatorProfiler(path, keep_busy=True)
+    keeping.shard_seconds(graph, *first)
     keeping.save()
     assert len(read_profiles(path)['parts']) == 2 and len(caplog.records) == 1
 
@@ -594,19 +599,19 @@ def test_times_of_processes_that_began_together_are_those_of_one_core(tmp_path):
 
 def test_a_batch_that_something_disturbs_says_so(monkeypatch):
     readings = []
-    monkeypatch.setattr(timing_batch, 'read_reference', lambda *_: readings.pop(0))
+    monkeypatch.setattr(timing_batch, 'run_core_benchmark', lambda *_: readings.pop(0))
     monkeypatch.setattr(timing_batch, '_MOVED', 0.1)
     monkeypatch.setattr(timing_batch, 'BUSY_SHARE', 0.1)
-    quiet, slow = Reference(1, 1, 1), Reference(1.2, 1.2, 1.2)
+    quiet, slow = KernelTimes(1, 1, 1), KernelTimes(1.2, 1.2, 1.2)
     share = [0.0]
     monkeypatch.setattr(timing_batch.OtherPrograms, 'share', lambda self: share[0])
     for first, last, others, words in [
             (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'it became 0.83 times as fast meanwhile'),
             (slow, quiet, 0.0, 'it became 1.20 times as fast meanwhile'),
             (quiet, quiet, 0.3, 'other programs had 30 % of the processors')]:
-        readings[:] = [reading_of([first], 0.0), reading_of([last], 0.0)]
+        readings[:] = [benchmark_result([first], 0.0), benchmark_result([last], 0.0)]
         batch, share[0] = timing_batch.TimingBatch(), others
-        assert batch.reference == first and batch.end() == words
+        assert batch.kernel_times == first and batch.end() == words
 
 
 def test_a_writer_that_was_stopped_stops_no_other(tmp_path, monkeypatch):

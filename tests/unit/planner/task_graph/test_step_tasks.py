@@ -12,7 +12,7 @@ from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_tr
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts, Program
 from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
-from mxhybrid.planner.profiling.core_benchmark import Reference
+from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
 from mxhybrid.planner.search.search_space import Choices
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
@@ -224,7 +224,7 @@ def test_cores_of_a_host_slow_each_other_down():
 def test_speeds_are_beside_the_reference_of_the_cluster():
     there = dataclasses.replace(cluster(), hosts=SLOWED, reference=(1.0, 1.0, 1.0))
     # Where operators were timed the pieces took twice as long: the cluster is twice as fast.
-    assert Machine(there, Reference(2.0, 2.0, 2.0)).speed.tolist() == [2.0] * 4
+    assert Machine(there, KernelTimes(2.0, 2.0, 2.0)).speed.tolist() == [2.0] * 4
     assert Machine(there).speed.tolist() == [1.0] * 4
 
 
@@ -258,7 +258,7 @@ def test_one_rank_computes_one_after_the_other():
     alone = planner(cluster(1, 1))
     graph = alone.graph
     splits = alone.splits(data_parallel())
-    computed = sum(sum(Times().part(graph, one, place)) for one in graph.computing for place in
+    computed = sum(sum(Times().shard_seconds(graph, one, place)) for one in graph.computing for place in
                    splits[one.number].places(graph.shape(one)).values())
     cost = alone.cluster.costs['step']
     sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
