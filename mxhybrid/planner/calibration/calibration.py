@@ -18,12 +18,12 @@ from ...parallel.redistribution.worker_group import team_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
 from ..simulator.token_bucket import Bucket
 from .core_speeds import CoreSpeeds
-from .cost_fitting import Sample, errors, fit_bucket, fit_cost, least_squares, way_seconds
-from .cpu_meter import CoreWatch, Taken
-from .exchange_benchmark import ExchangeTimes
+from .cost_fitting import Sample, fit_bucket, fit_cost, least_squares, relative_errors, transfer_seconds
+from .cpu_meter import CpuMeter, Measurement
+from .exchange_benchmark import ExchangeBenchmark
 from .exchange_workload import GroupSums, all_to_all, shifted
-from .horovod_benchmark import HorovodSums
-from .host_resources import facts, hosts_of, share_of_core
+from .horovod_benchmark import HorovodBenchmark
+from .host_resources import core_share, hosts_of, local_resources
 from .table_benchmark import ROW_BYTES, TABLE_ROWS, TableRows, TableSums, partitions_to_try
 from .time_budget import TimeBudget
 from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
@@ -76,12 +76,12 @@ class Calibration:
         self._job, self._tell = job, progress
         self._team = team_of(job)
         self._budget = TimeBudget(seconds, SHARES)
-        self._watch = CoreWatch(job, self._budget)
-        if not self._watch.sees_servers:
+        self._meter = CpuMeter(job, self._budget)
+        if not self._meter.includes_servers:
             logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
                            'lane')
         places = job.topology.memory_domains
-        self._exchanges = ExchangeTimes(job, self._team, self._watch)
+        self._exchanges = ExchangeBenchmark(job, self._team, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
@@ -91,7 +91,7 @@ class Calibration:
         #: Bytes a second that limit sizes.
         self._limit = 1e15
         #: The largest exchange in which every rank gives every other one something, and its bytes.
-        self._together: Optional[Tuple[int, Taken]] = None
+        self._together: Optional[Tuple[int, Measurement]] = None
 
     def _progress(self, part: str, measurements: int = 1) -> None:
         self._tell(part)
@@ -107,7 +107,7 @@ class Calibration:
         """
         self._progress('cores')
         hosts, found = self._hosts()
-        speeds = CoreSpeeds(self._job, self._watch, hosts, found)
+        speeds = CoreSpeeds(self._job, self._meter, hosts, found)
         speeds.repeat(SPEED_REPEATS)
         # The reference pass reads two arrays of 16 MB and writes one.
         memory_rate = 3 * (16 << 20) / speeds.speeds()[2]
@@ -129,7 +129,7 @@ class Calibration:
         costs.update(self._steps())
         costs.update(self._rows())
         costs['row_sum'] = self._row_sum()
-        if HorovodSums.is_possible(self._job):
+        if HorovodBenchmark.is_possible(self._job):
             costs.update(self._horovod_sums(costs['step'], costs['update']))
         self._progress('transfers at the same time', 2)
         # Some seconds later, since other programs may have disturbed the first repeats.
@@ -153,10 +153,10 @@ class Calibration:
     def _hosts(self) -> Tuple[List[Host], List[Dict[str, Any]]]:
         """Hosts with their cores and memory, and what each rank has found."""
         topology = self._job.topology
-        found = self._watch.exchange(facts())
+        found = self._meter.allgather(local_resources())
         hidden = any(one['hidden'] for one in found)
-        self._watch.meet()
-        shares = self._watch.exchange(share_of_core()) if hidden else [1.0] * len(found)
+        self._meter.barrier()
+        shares = self._meter.allgather(core_share()) if hidden else [1.0] * len(found)
         return hosts_of(topology.memory_domains, topology.hosts, found, [1.0] * len(found), shares), found
 
     def _tell_of_speeds(self, hosts: Sequence[Host]) -> None:
@@ -176,7 +176,7 @@ class Calibration:
         seconds: List[float] = []
         for size in WAY_BYTES:
             sizes.append(size)
-            seconds.append(self._exchanges.after_idleness(lambda columns: shifted(groups, 1, columns), size))
+            seconds.append(self._exchanges.after_idle(lambda columns: shifted(groups, 1, columns), size))
             if seconds[-1] > LONG_ENOUGH_S:
                 break
         bucket, _, left = fit_bucket(sizes, seconds)
@@ -188,10 +188,10 @@ class Calibration:
 
     def _latency(self, groups: List[List[int]]) -> float:
         """Seconds of a small exchange, in a graph, in which nobody computes."""
-        taken = self._exchanges.each(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
+        taken = self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
         # Who has no part in it computes nothing.
         part = self._job.num_workers / sum(map(len, groups))
-        return max(0.0, (taken.seconds - taken.core_s) * part)
+        return max(0.0, (taken.elapsed_s - taken.core_s) * part)
 
     def _memory(self, pairs: List[List[int]], copied: float) -> Tuple[Bucket, float]:
         """Between ranks of a host; a core's own copies, where no host has two of them."""
@@ -199,8 +199,8 @@ class Calibration:
             return Bucket(copied), 0.0
         sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
         part = self._job.num_workers / sum(map(len, pairs))
-        taken = [self._exchanges.each(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
-        left = [max(0.0, one.seconds - one.core_s) * part for one in taken]
+        taken = [self._exchanges.per_exchange(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
+        left = [max(0.0, one.elapsed_s - one.core_s) * part for one in taken]
         _, slope = least_squares([(1.0, float(size)) for size in sizes], left)
         # No faster than a core copies: what is left beside the seconds of cores may be next to nothing.
         rate = min(1 / max(float(slope), 1e-15), copied)
@@ -224,7 +224,7 @@ class Calibration:
     def _in_time(self, all_of_them: Sequence[Any], least: int) -> Iterator[Any]:
         """One after the other, as long as there is time (collective)."""
         for number, one in enumerate(all_of_them):
-            if number >= least and self._watch.is_late():
+            if number >= least and self._meter.is_out_of_time():
                 break
             yield one
 
@@ -234,17 +234,17 @@ class Calibration:
         sizes = self._sizes(self._limit * EXCHANGE_S)
         self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
-            taken = self._exchanges.each(lambda columns: shifted([self._everyone], shift, columns), size)
+            taken = self._exchanges.per_exchange(lambda columns: shifted([self._everyone], shift, columns), size)
             samples.append(Sample(2, 2 * size, taken.core_s))
             if count > 2:
-                taken = self._exchanges.each(lambda columns: all_to_all([self._everyone], columns), size)
+                taken = self._exchanges.per_exchange(lambda columns: all_to_all([self._everyone], columns), size)
                 samples.append(_among(count, size, taken.core_s))
                 self._together = size, taken
         cost = self._fitted('exchange', samples)
         # One right behind the other they take less than in a network.
-        apart = self._exchanges.each(lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
+        apart = self._exchanges.per_exchange(lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
         more = max(0.0, apart.core_s - samples[0].seconds)
-        latency = self._beyond(apart.seconds - apart.core_s / self._core, 1)
+        latency = self._beyond(apart.elapsed_s - apart.core_s / self._core, 1)
         self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more, 1e3 * latency)
         return dataclasses.replace(cost, fixed_s=cost.fixed_s + more, latency_s=latency)
 
@@ -254,11 +254,11 @@ class Calibration:
         self._progress('sums of groups', len(sizes) * len(all_groups))
         for size in self._in_time(sizes, LEAST_SIZES):
             for groups in all_groups:
-                taken = self._watch.take(GroupSums(self._team, groups, size // 4).make)
+                taken = self._meter.measure(GroupSums(self._team, groups, size // 4).make)
                 # It is two exchanges: ranks give each other ranges to sum, then their sums.
                 part = self._job.num_workers / sum(map(len, groups)) / 2
                 samples.append(_among(len(groups[0]), size, taken.core_s * part))
-                latencies.append((taken.seconds - taken.core_s) * part)
+                latencies.append((taken.elapsed_s - taken.core_s) * part)
         return self._fitted('group_sum', samples, self._beyond(latencies[0], 1))
 
     def _beyond(self, seconds: float, hops: int) -> float:
@@ -277,12 +277,12 @@ class Calibration:
         for weights in OWN_WEIGHTS:
             steps = TrainerSteps(weights, team=self._team)
             for updates in (0, 1):
-                taken.append(self._watch.take(functools.partial(steps.step, bool(updates)), steps.compute, 0.4))
+                taken.append(self._meter.measure(functools.partial(steps.step, bool(updates)), steps.compute, 0.4))
                 rows.append((1.0, weights.number, updates * weights.number, updates * weights.size))
         seconds = [one.core_s for one in taken]
         made = [float(one) for one in least_squares(rows, seconds)]
-        self._log('step and update: %s', _left(errors(rows, seconds, made)))
-        waits = [one.seconds - one.core_s for one in taken[:2]]
+        self._log('step and update: %s', _left(relative_errors(rows, seconds, made)))
+        waits = [one.elapsed_s - one.core_s for one in taken[:2]]
         step = TransferCost(made[0], made[1], 0.0, max(0.0, waits[1] - waits[0]))
         update = TransferCost(0.0, made[2], made[3])
         # With sums; what is more than that is theirs.
@@ -290,17 +290,17 @@ class Calibration:
         seconds = []
         for weights in self._in_time(several, LEAST_WEIGHTS):
             steps = TrainerSteps(weights)
-            taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, 0.5))
+            taken.append(self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5))
             if not sums:
-                waits.append(taken[-1].seconds - taken[-1].core_s)
-                scripts = [self._watch.take(ScriptSteps(self._team, weights, passes).step, None, 0.4)
+                waits.append(taken[-1].elapsed_s - taken[-1].core_s)
+                scripts = [self._meter.measure(ScriptSteps(self._team, weights, passes).step, None, 0.4)
                            for passes in (0, PASSES)]
                 script = scripts[0].core_s - taken[-1].core_s
             sums.append((float(weights.sums), float(weights.size)))
             seconds.append(taken[-1].core_s - step.seconds(weights.number, 0)
                            - update.seconds(weights.number, weights.size))
         made = [float(one) for one in least_squares(sums, seconds)]
-        self._log('sum: %s', _left(errors(sums, seconds, made)))
+        self._log('sum: %s', _left(relative_errors(sums, seconds, made)))
         # Calls of a network, forward and backward, come before each step; and its values take the script's out of
         # caches.
         more = max(0.0, scripts[1].script_s - scripts[0].script_s)
@@ -317,15 +317,15 @@ class Calibration:
         waits: List[float] = []
         for partitions in all_partitions:
             table, gradients = TableRows(self._job, partitions), TableSums(self._job, TABLE_ROWS, partitions=partitions)
-            pulled = self._watch.take(table.pull_one, table.push)
+            pulled = self._meter.measure(table.pull_one, table.push)
             for count in counts:
                 table.draw(count)
                 gradients.draw(count)
-                pushed, summed = self._watch.take(table.push), self._watch.take(gradients.sum)
+                pushed, summed = self._meter.measure(table.push), self._meter.measure(gradients.sum)
                 touched = min(partitions, count)
                 pushes.append(Sample(touched, count * ROW_BYTES, max(0.0, pushed.core_s - pulled.core_s)))
                 both.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
-                waits += [one.seconds - one.core_s for one in (pushed, pulled, summed)]
+                waits += [one.elapsed_s - one.core_s for one in (pushed, pulled, summed)]
         push = self._fitted('push', pushes, self._beyond(waits[0] - max(0.0, waits[1]), 1))
         # Rows that anyone has touched come back, after workers have told each other which ones these are.
         pulls = [one._replace(seconds=max(0.0, one.seconds - push.seconds(int(one.items), one.size / ranks)))
@@ -346,17 +346,18 @@ class Calibration:
         self._progress('sums of rows', len(sizes))
         for size in sizes:
             table = TableSums(self._job, size // ROW_BYTES)
-            taken.append(self._watch.take(table.sum))
+            taken.append(self._meter.measure(table.sum))
             samples.append(Sample(self._job.num_workers, table.size, taken[-1].core_s))
-        return self._fitted('row_sum', samples, self._beyond(taken[0].seconds - taken[0].core_s,
+        return self._fitted('row_sum', samples, self._beyond(taken[0].elapsed_s - taken[0].core_s,
                                                              2 if len(self._local) > 1 else 1))
 
     def _horovod_sums(self, step: TransferCost, update: TransferCost) -> Dict[str, TransferCost]:
         most = self._most_bytes()
         weights = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, most // 8 // 4)]
-        sums = HorovodSums(self._job, self._watch, weights, [size // ROW_BYTES for size in self._table_sizes()[::2]])
+        sums = HorovodBenchmark(self._job, self._meter, weights,
+                                [size // ROW_BYTES for size in self._table_sizes()[::2]])
         self._progress('sums by Horovod', sums.measurements)
-        if self._watch.is_late():
+        if self._meter.is_out_of_time():
             self._log('sums by Horovod are not measured, since time is up: what sums is not chosen by plans then')
             return {}
         return sums.costs(step, update, lambda seconds: self._beyond(seconds, 2 if len(self._local) > 1 else 1),
@@ -377,14 +378,15 @@ class Calibration:
         count = len(self._everyone)
         if self._together is None:
             size = self._sizes(self._limit * EXCHANGE_S)[-1]
-            self._together = size, self._exchanges.each(lambda columns: all_to_all([self._everyone], columns), size)
+            self._together = size, self._exchanges.per_exchange(
+                lambda columns: all_to_all([self._everyone], columns), size)
         size, taken = self._together
         most = max(len(local) * (count - len(local)) for local in self._local)
         leaving = most * size / count
         steady = Bucket(cluster.link.rate)
-        expected = float(way_seconds(steady, cluster.link_latency_s, np.array(leaving)))
+        expected = float(transfer_seconds(steady, cluster.link_latency_s, np.array(leaving)))
         self._log('transfers of all ranks at the same time: %.1f kB leave a host in %.1f ms, the link alone makes it '
-                  '%.1f ms', leaving / 1e3, 1e3 * taken.seconds, 1e3 * expected)
+                  '%.1f ms', leaving / 1e3, 1e3 * taken.elapsed_s, 1e3 * expected)
 
     def _log(self, text: str, *args: Any) -> None:
         if self._job.rank == 0:

@@ -7,7 +7,7 @@ from ...job.job import Job
 from ..cluster.cluster_spec import Host
 from ..profiling.core_benchmark import CoreBenchmark, KernelTimes
 from ..profiling.other_programs import BUSY_SHARE, processor_seconds
-from .cpu_meter import CoreWatch
+from .cpu_meter import CpuMeter
 
 #: Counts of busy cores that are measured at most; speeds between them are interpolated.
 _MOST_COUNTS = 4
@@ -43,7 +43,7 @@ def speeds_by_count(measured: Dict[int, float], cores: int) -> Tuple[float, ...]
     return tuple(found)
 
 
-class WorkedSeconds(NamedTuple):
+class CpuSeconds(NamedTuple):
     """What the processors of a rank have worked: for anybody, and for its worker and servers."""
 
     clock: float
@@ -51,7 +51,7 @@ class WorkedSeconds(NamedTuple):
     own: float
 
 
-def others_share(processors: Sequence[Any], before: Sequence[WorkedSeconds], after: Sequence[WorkedSeconds]
+def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after: Sequence[CpuSeconds]
                  ) -> List[float]:
     """Return the share of its processors that programs outside of the job had, by rank.
 
@@ -59,7 +59,7 @@ def others_share(processors: Sequence[Any], before: Sequence[WorkedSeconds], aft
     ----------
     processors : sequence of tuple
         By rank: equal for ranks that share some, and the last item is how many these are.
-    before, after : sequence of WorkedSeconds
+    before, after : sequence of CpuSeconds
         By rank.
     """
     found = []
@@ -76,15 +76,15 @@ class CoreSpeeds:
     Parameters
     ----------
     job : Job
-    watch : CoreWatch
+    meter : CpuMeter
     hosts : sequence of Host
         With their ranks and cores.
     found : sequence of dict
-        What :func:`.host_resources.facts` returns, by rank.
+        What :func:`.host_resources.local_resources` returns, by rank.
     """
 
-    def __init__(self, job: Job, watch: CoreWatch, hosts: Sequence[Host], found: Sequence[Dict[str, Any]]):
-        self._watch, self._hosts, self._rank = watch, hosts, job.rank
+    def __init__(self, job: Job, meter: CpuMeter, hosts: Sequence[Host], found: Sequence[Dict[str, Any]]):
+        self._meter, self._hosts, self._rank = meter, hosts, job.rank
         #: The host of each rank, and which of its ranks it is.
         self._places = [(host, local) for host, one in enumerate(hosts) for local in range(one.ranks)]
         self._cores = [max(1, min(host.ranks, int(host.cores))) for host in hosts]
@@ -108,18 +108,18 @@ class CoreSpeeds:
         before = self._look()
         for _ in range(times):
             for phase in self._phases:
-                self._watch.meet()
+                self._meter.barrier()
                 if self._takes_part(self._rank, phase):
                     self._repeats[phase].append(self._work.run())
-        self._watch.meet()
+        self._meter.barrier()
         shares = others_share(self._processors, before, self._look())
         self.others = [max(pair) for pair in zip(self.others, shares)]
 
-    def _look(self) -> List[WorkedSeconds]:
-        everybody, own = processor_seconds(self._cpus), self._watch.core_seconds()
+    def _look(self) -> List[CpuSeconds]:
+        everybody, own = processor_seconds(self._cpus), self._meter.cpu_seconds()
         # Where the kernel does not say what processors do, nobody else does anything.
-        load = WorkedSeconds(time.perf_counter(), own if everybody is None else everybody, own)
-        return [WorkedSeconds(*one) for one in self._watch.exchange(load)]
+        load = CpuSeconds(time.perf_counter(), own if everybody is None else everybody, own)
+        return [CpuSeconds(*one) for one in self._meter.allgather(load)]
 
     def speeds(self) -> Tuple[KernelTimes, List[Tuple[float, ...]], float]:
         """Return the reference of worker 0's core alone, the speeds of each host beside it, and the seconds of the pass
@@ -128,7 +128,7 @@ class CoreSpeeds:
         mine = {phase: KernelTimes.fastest(repeats) for phase, repeats in self._repeats.items() if repeats}
         # JSON has no numbers as keys.
         everyone = [{phase: KernelTimes(*pieces) for phase, pieces in one}
-                    for one in self._watch.exchange([[phase, list(pieces)] for phase, pieces in mine.items()])]
+                    for one in self._meter.allgather([[phase, list(pieces)] for phase, pieces in mine.items()])]
         alone = everyone[0][_ALONE if _ALONE in everyone[0] else 1]
         speeds = []
         for number, cores in enumerate(self._cores):

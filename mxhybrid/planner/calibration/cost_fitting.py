@@ -44,7 +44,7 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     return found
 
 
-def errors(rows: Any, seconds: Any, found: Any) -> np.ndarray:
+def relative_errors(rows: Any, seconds: Any, found: Any) -> np.ndarray:
     """Relative ones of what coefficients make up."""
     wanted = np.asarray(seconds, float)
     return np.abs(np.asarray(rows, float) @ np.asarray(found) - wanted) / _scale(wanted)
@@ -61,7 +61,7 @@ def fit_cost(samples: Sequence[Sample], latency_s: float = 0.0) -> Tuple[Transfe
     seconds = [one.seconds for one in samples]
     found = least_squares(rows, seconds)
     fixed, per_item, per_byte = (float(one) for one in found)
-    return TransferCost(fixed, per_item, per_byte, latency_s), errors(rows, seconds, found)
+    return TransferCost(fixed, per_item, per_byte, latency_s), relative_errors(rows, seconds, found)
 
 
 def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket, float, np.ndarray]:
@@ -89,11 +89,11 @@ def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket
         error = _mean_square(bucket, float(begin), size, taken)
         if error < left:
             best, line, left = bucket, float(begin), error
-    return best, line, errors_of_way(best, line, size, taken)
+    return best, line, transfer_errors(best, line, size, taken)
 
 
 def _mean_square(bucket: Bucket, latency: float, size: np.ndarray, taken: np.ndarray) -> float:
-    return float(np.mean(errors_of_way(bucket, latency, size, taken) ** 2))
+    return float(np.mean(transfer_errors(bucket, latency, size, taken) ** 2))
 
 
 def _line(size: np.ndarray, taken: np.ndarray) -> Tuple[float, float]:
@@ -103,13 +103,13 @@ def _line(size: np.ndarray, taken: np.ndarray) -> Tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def way_seconds(bucket: Bucket, latency: float, size: np.ndarray) -> np.ndarray:
+def transfer_seconds(bucket: Bucket, latency: float, size: np.ndarray) -> np.ndarray:
     """What transfers after idleness take on a way."""
     if not bucket.burst:
         return latency + size / bucket.rate
     return latency + np.maximum(size / bucket.peak, (size - bucket.burst) / bucket.rate)
 
 
-def errors_of_way(bucket: Bucket, latency: float, size: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Relative ones of :func:`way_seconds`."""
-    return np.abs(way_seconds(bucket, latency, size) - taken) / taken
+def transfer_errors(bucket: Bucket, latency: float, size: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    """Relative ones of :func:`transfer_seconds`."""
+    return np.abs(transfer_seconds(bucket, latency, size) - taken) / taken

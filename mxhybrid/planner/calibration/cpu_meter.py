@@ -18,16 +18,16 @@ _EMPTY_ROUNDS, _IDLE_ROUNDS, _IDLE_S = 15, 5, 0.1
 _FEWEST, _FEWEST_LATE, _LATE_S, _MOST, _LONG_ENOUGH_S = 3, 2, 0.15, 15, 0.004
 
 #: What is timed.
-Act = Callable[[], None]
+Action = Callable[[], None]
 
 
-class Taken(NamedTuple):
+class Measurement(NamedTuple):
     """What something took, on average over all workers: seconds of a worker's core, of the clock, and of that core in
     the thread that has it done, the script's.
     """
 
     core_s: float
-    seconds: float
+    elapsed_s: float
     script_s: float
 
 
@@ -40,7 +40,7 @@ def process_seconds(pid: int) -> float:
         return 0.0
 
 
-class CoreWatch:
+class CpuMeter:
     """Times what all workers of a job do at once (every method is collective).
 
     Servers' seconds are shared by the workers of their host.  What threads take while nothing happens, and what it
@@ -54,58 +54,58 @@ class CoreWatch:
         lane = None if job.servers is None else job.servers.lane
         self._servers = [] if lane is None else lane.local_agents
         #: Whether the servers' seconds can be seen.
-        self.sees_servers = all(process_seconds(pid) > 0 for pid in self._servers) and bool(self._servers)
+        self.includes_servers = all(process_seconds(pid) > 0 for pid in self._servers) and bool(self._servers)
         places = job.topology.memory_domains
         self._share = 1.0 / list(places).count(places[job.rank])
         self._burnt = self._met = 0.0
         self._burnt = min(self._idle() for _ in range(_IDLE_ROUNDS))
         self._met = float(np.median([self._once(lambda: None)[0] for _ in range(_EMPTY_ROUNDS)]))
 
-    def core_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """Return the CPU seconds of this worker, and its share of those of the host's servers."""
         return time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) + self._share * sum(map(process_seconds,
                                                                                          self._servers))
 
     def _idle(self) -> float:
         """Seconds of a core a second, while nobody does anything."""
-        self.meet()
-        before, began = self.core_seconds(), time.perf_counter()
+        self.barrier()
+        before, began = self.cpu_seconds(), time.perf_counter()
         time.sleep(_IDLE_S)
-        return (self.core_seconds() - before) / (time.perf_counter() - began)
+        return (self.cpu_seconds() - before) / (time.perf_counter() - began)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for all workers."""
         self._collective.any(False, _NAME + 'meet')
 
-    def is_late(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Whether time is up for what is measured, for the workers on average."""
         return bool(self.average([self._budget.left])[0] <= 0)
 
-    def exchange(self, value: Any) -> List[Any]:
+    def allgather(self, value: Any) -> List[Any]:
         """The JSON `value` of every worker, in rank order."""
         return self._collective.exchange(value, _NAME + 'values')
 
     def average(self, values: Any) -> np.ndarray:
         """Of an array of numbers, over all workers."""
-        return np.mean(np.array(self.exchange(np.asarray(values, float).tolist())), axis=0)
+        return np.mean(np.array(self.allgather(np.asarray(values, float).tolist())), axis=0)
 
-    def _once(self, act: Act, before: Optional[Act] = None, times: int = 1) -> List[float]:
+    def _once(self, act: Action, before: Optional[Action] = None, times: int = 1) -> List[float]:
         if before is not None:
             before()
             mx.nd.waitall()
-        self.meet()
-        core, script, began = self.core_seconds(), time.thread_time(), time.perf_counter()
+        self.barrier()
+        core, script, began = self.cpu_seconds(), time.thread_time(), time.perf_counter()
         for _ in range(times):
             act()
         script = time.thread_time() - script
         mx.nd.waitall()
         seconds = time.perf_counter() - began
-        self.meet()  # or servers would still work for others
+        self.barrier()  # or servers would still work for others
         lasted = time.perf_counter() - began
-        core = self.core_seconds() - core - self._burnt * lasted - self._met
+        core = self.cpu_seconds() - core - self._burnt * lasted - self._met
         return [core / times, seconds / times, script / times]
 
-    def take(self, act: Act, before: Optional[Act] = None, budget_s: float = 0.3) -> Taken:
+    def measure(self, act: Action, before: Optional[Action] = None, budget_s: float = 0.3) -> Measurement:
         """Time an act, by as many rounds as `budget_s` and what is left for it of the time for all have room for; three
         at least, or two where that is spent.
 
@@ -136,4 +136,4 @@ class CoreWatch:
         # Other programs make it last longer, nothing makes it shorter.
         cores, clock, scripts = zip(*found)
         core, seconds, script = self.average([np.median(cores), min(clock), np.median(scripts)])
-        return Taken(max(0.0, float(core)), float(seconds), float(script))
+        return Measurement(max(0.0, float(core)), float(seconds), float(script))

@@ -4,8 +4,8 @@ from typing import Callable, Dict, List, Tuple
 
 from ...job.job import Job
 from ..cluster.cluster_spec import TransferCost
-from .cost_fitting import Sample, errors, fit_cost, least_squares
-from .cpu_meter import CoreWatch, Taken
+from .cost_fitting import Sample, fit_cost, least_squares, relative_errors
+from .cpu_meter import CpuMeter, Measurement
 from .table_benchmark import TableSums
 from .trainer_benchmark import DenseWeights, TrainerSteps
 
@@ -13,7 +13,7 @@ from .trainer_benchmark import DenseWeights, TrainerSteps
 _EACH_S = 0.4
 
 
-class HorovodSums:
+class HorovodBenchmark:
     """Times them (collective).
 
     Horovod begins anew for it: where it has little to do, a job has it look for work less often, which would be part of
@@ -22,16 +22,16 @@ class HorovodSums:
     Parameters
     ----------
     job : Job
-    watch : CoreWatch
+    meter : CpuMeter
     weights : list of DenseWeights
         Those of which steps are timed.
     rows : list of int
         Of tables, whose rows are summed.
     """
 
-    def __init__(self, job: Job, watch: CoreWatch, weights: List[DenseWeights], rows: List[int]):
+    def __init__(self, job: Job, meter: CpuMeter, weights: List[DenseWeights], rows: List[int]):
         assert job.collective is not None
-        self._job, self._watch, self._weights, self._rows = job, watch, weights, rows
+        self._job, self._meter, self._weights, self._rows = job, meter, weights, rows
         self._around = job.collective.without_reduction
 
     @staticmethod
@@ -57,23 +57,23 @@ class HorovodSums:
         told : callable
             Is told of each fit: kind, and relative errors.
         """
-        self._watch.meet()
+        self._meter.barrier()
         self._job.restart_horovod()
         rows: List[Tuple[float, ...]] = []
-        taken: List[Taken] = []
+        taken: List[Measurement] = []
         for weights in self._weights:
             steps = TrainerSteps(weights, self._around)
-            taken.append(self._watch.take(functools.partial(steps.step, True), steps.compute, _EACH_S))
+            taken.append(self._meter.measure(functools.partial(steps.step, True), steps.compute, _EACH_S))
             # Horovod puts together by itself what it finds at one look: there is no fixed part of each sum.
             rows.append((1.0, weights.number, weights.size))
         seconds = [max(0.0, one.core_s - step.per_item_s * own.number - update.seconds(own.number, own.size))
                    for one, own in zip(taken, self._weights)]
         found = [float(one) for one in least_squares(rows, seconds)]
-        told('horovod_step and horovod_sum', errors(rows, seconds, found))
+        told('horovod_step and horovod_sum', relative_errors(rows, seconds, found))
         cost, left = self._table_sums(beyond)
         told('horovod_row_sum', left)
         return {'horovod_step': TransferCost(found[0], step.per_item_s, 0.0, step.latency_s),
-                'horovod_sum': TransferCost(0.0, found[1], found[2], beyond(taken[0].seconds - taken[0].core_s)),
+                'horovod_sum': TransferCost(0.0, found[1], found[2], beyond(taken[0].elapsed_s - taken[0].core_s)),
                 'horovod_row_sum': cost}
 
     def _table_sums(self, beyond: Callable[[float], float]) -> Tuple[TransferCost, List[float]]:
@@ -81,8 +81,8 @@ class HorovodSums:
         waits: List[float] = []
         for rows in self._rows:
             table = TableSums(self._job, rows, self._around)
-            taken = self._watch.take(table.sum, None, _EACH_S)
+            taken = self._meter.measure(table.sum, None, _EACH_S)
             samples.append(Sample(self._job.num_workers, table.size, taken.core_s))
-            waits.append(taken.seconds - taken.core_s)
+            waits.append(taken.elapsed_s - taken.core_s)
         cost, left = fit_cost(samples, beyond(waits[0]))
         return cost, left.tolist()

@@ -15,7 +15,7 @@ _SPIN_S = 0.5
 _LESS = 0.9
 
 
-def facts(root: str = '/') -> Dict[str, Any]:
+def local_resources(root: str = '/') -> Dict[str, Any]:
     """What a rank's process sees, as JSON; `root` has /proc and /sys.
 
     ``quota``, if there is any: the group that has it, cores, and seconds of a core that may be used at once; ``hidden``
@@ -27,7 +27,7 @@ def facts(root: str = '/') -> Dict[str, Any]:
             'hidden': not any(os.path.exists(os.path.join(folder, 'cgroup.procs')) for folder, _ in _groups(root))}
 
 
-def share_of_core() -> float:
+def core_share() -> float:
     """What a thread that never waits gets of a core, while as many compute as do now; it takes half a second."""
     clock, cpu = time.monotonic(), time.thread_time()
     while time.monotonic() < clock + _SPIN_S:

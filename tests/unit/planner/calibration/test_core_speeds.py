@@ -2,7 +2,7 @@
 import pytest
 
 from mxhybrid.planner.calibration.core_speeds import (
-    WorkedSeconds,
+    CpuSeconds,
     busy_counts,
     others_share,
     speeds_by_count,
@@ -30,7 +30,7 @@ def test_no_core_is_faster_since_others_are_busy():
 def test_workers_and_servers_of_the_job_are_no_other_programs():
     """Two workers share two processors for 10 s, a third one has one of its own on which others compute."""
     processors = [('boot', (0, 1), 2), ('boot', (0, 1), 2), ('other', (0,), 1)]
-    before = [WorkedSeconds(100.0, 50.0, 7.0), WorkedSeconds(100.0, 50.0, 3.0), WorkedSeconds(5.0, 1.0, 1.0)]
-    after = [WorkedSeconds(110.0, 66.0, 13.0), WorkedSeconds(110.0, 66.0, 12.0), WorkedSeconds(15.0, 8.0, 4.0)]
+    before = [CpuSeconds(100.0, 50.0, 7.0), CpuSeconds(100.0, 50.0, 3.0), CpuSeconds(5.0, 1.0, 1.0)]
+    after = [CpuSeconds(110.0, 66.0, 13.0), CpuSeconds(110.0, 66.0, 12.0), CpuSeconds(15.0, 8.0, 4.0)]
     assert others_share(processors, before, after) == pytest.approx([1 / 20, 1 / 20, 0.4])
-    assert others_share(processors[:1], before[:1], [WorkedSeconds(110.0, 52.0, 13.0)]) == [0.0]
+    assert others_share(processors[:1], before[:1], [CpuSeconds(110.0, 52.0, 13.0)]) == [0.0]

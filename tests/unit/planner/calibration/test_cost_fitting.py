@@ -5,11 +5,11 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.planner.calibration.cost_fitting import (
     Sample,
-    errors,
     fit_bucket,
     fit_cost,
     least_squares,
-    way_seconds,
+    relative_errors,
+    transfer_seconds,
 )
 from mxhybrid.planner.simulator.token_bucket import Bucket
 
@@ -51,13 +51,13 @@ def test_a_cost_in_noise():
 def test_a_part_that_would_be_negative_is_left_out():
     found = least_squares([(1, 1), (1, 2), (1, 3)], [3, 2, 1])
     assert found[1] == 0 and 1 < found[0] < 3
-    assert errors([(1, 1)], [2.0], [1, 2]) == pytest.approx([0.5])
+    assert relative_errors([(1, 1)], [2.0], [1, 2]) == pytest.approx([0.5])
 
 
 @given(rate=st.floats(1e6, 1e9), faster=st.floats(2, 200), burst=st.floats(5e4, 2e5), latency=st.floats(1e-5, 1e-3))
 def test_a_bucket_is_found_in_exact_seconds(rate, faster, burst, latency):
     bucket = Bucket(rate, faster * rate, burst)
-    found, begins, left = fit_bucket(SIZES, way_seconds(bucket, latency, np.array(SIZES)))
+    found, begins, left = fit_bucket(SIZES, transfer_seconds(bucket, latency, np.array(SIZES)))
     # A size in whose middle the burst ends belongs to neither line.
     assert found.rate == pytest.approx(rate, rel=1e-3) and max(left) < 0.05
     assert found.burst == pytest.approx(burst, rel=0.05) and begins == pytest.approx(latency, rel=0.05)
@@ -68,7 +68,7 @@ def test_a_bucket_in_noise():
     random = np.random.RandomState(1)
     bucket = Bucket(11.96e6, 300e6, 78400)
     for _ in range(20):
-        seconds = way_seconds(bucket, 3e-4, np.array(SIZES)) * random.uniform(1, 1.03, len(SIZES))
+        seconds = transfer_seconds(bucket, 3e-4, np.array(SIZES)) * random.uniform(1, 1.03, len(SIZES))
         found, _, _ = fit_bucket(SIZES, seconds)
         assert found.rate == pytest.approx(bucket.rate, rel=0.05)
         assert found.burst == pytest.approx(bucket.burst, rel=0.1)
@@ -77,7 +77,7 @@ def test_a_bucket_in_noise():
 def test_a_way_without_a_burst():
     random = np.random.RandomState(2)
     for _ in range(20):
-        seconds = way_seconds(Bucket(1e9), 1e-4, np.array(SIZES)) * random.uniform(1, 1.05, len(SIZES))
+        seconds = transfer_seconds(Bucket(1e9), 1e-4, np.array(SIZES)) * random.uniform(1, 1.05, len(SIZES))
         found, latency, left = fit_bucket(SIZES, seconds)
         assert found.burst == found.peak == 0 and max(left) < 0.1
         assert found.rate == pytest.approx(1e9, rel=0.05) and latency == pytest.approx(1e-4, rel=0.1)

@@ -3,7 +3,7 @@ import pytest
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.calibration import host_resources
-from mxhybrid.planner.calibration.host_resources import facts, quota, share_of_core
+from mxhybrid.planner.calibration.host_resources import core_share, local_resources, quota
 
 
 def machine(root, groups, files):
@@ -21,8 +21,8 @@ V1 = '4:memory:/\n1:cpu,cpuacct:/jobs/one\n0::/\n'
 
 
 def test_no_quota(tmp_path):
-    found = facts(machine(tmp_path, V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.cfs_quota_us': '-1\n',
-                                         'sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.cfs_period_us': '100000\n'}))
+    found = local_resources(machine(tmp_path, V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.cfs_quota_us': '-1\n',
+                                                   'sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.cfs_period_us': '100000\n'}))
     assert found['quota'] is None and found['boot'] == 'b00t' and found['memory'] == 1000 * 1024
     assert found['cpus']
 
@@ -93,9 +93,11 @@ def test_a_quota_above_the_processors_says_nothing():
 
 def test_groups_that_cannot_be_seen(tmp_path):
     """A namespace of the network has a /sys of its own."""
-    assert facts(machine(tmp_path / 'one', V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/tasks': ''}))['hidden']
-    assert not facts(machine(tmp_path / 'two', V1, {'sys/fs/cgroup/cpu,cpuacct/jobs/one/cgroup.procs': ''}))['hidden']
-    assert not facts(machine(tmp_path / 'three', '0::/\n', {'sys/fs/cgroup/cgroup.procs': ''}))['hidden']
+    for name, groups, file, hidden in (('one', V1, 'cpu,cpuacct/jobs/one/tasks', True),
+                                       ('two', V1, 'cpu,cpuacct/jobs/one/cgroup.procs', False),
+                                       ('three', '0::/\n', 'cgroup.procs', False)):
+        root = machine(tmp_path / name, groups, {'sys/fs/cgroup/' + file: ''})
+        assert local_resources(root)['hidden'] is hidden
 
 
 def test_a_quota_that_cannot_be_seen_is_what_ranks_get():
@@ -110,7 +112,7 @@ def test_a_quota_that_cannot_be_seen_is_what_ranks_get():
 
 
 def test_what_a_thread_gets_of_a_core():
-    assert 0.01 < share_of_core() <= 1.001
+    assert 0.01 < core_share() <= 1.001
 
 
 def test_ranks_have_to_be_numbered_host_by_host():
