@@ -11,7 +11,7 @@ import numpy as np
 from ..base.errors import InputError
 
 
-def network_at(where: str) -> Any:
+def load_model(where: str) -> Any:
     """What a function without arguments makes, initialised.
 
     Raises
@@ -56,7 +56,7 @@ def _is_initialised(param: Any) -> bool:
     return True
 
 
-def inputs_of(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...]], List[str]]:
+def parse_inputs(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...]], List[str]]:
     """Shapes and types of ``data=64,3,224,224`` or ``labels=64:int32``; InputError for other words.
 
     They are in the order of the words, which is that in which the network takes them, unless they have the very names

@@ -92,9 +92,9 @@ def _run(given: argparse.Namespace) -> int:
     # As the command does without MXNet otherwise.
     from ..planner.cluster.cluster_spec import load as load_cluster
     from ..planner.planner import SEARCH_SECONDS
-    from ..planner.reports.plan_diagram import check_picture
+    from ..planner.reports.plan_diagram import check_diagram_path
     from ..planner.search.gc_control import no_last_collection
-    from .model_argument import inputs_of, network_at
+    from .model_argument import load_model, parse_inputs
 
     if given.cluster is None and not given.formula:
         raise InputError('cluster: none is given: name a file that mxhybrid calibrate has written, --cluster FILE')
@@ -115,16 +115,16 @@ def _run(given: argparse.Namespace) -> int:
         problem = '' if path is None else cannot_write(path)
         if problem:
             raise InputError('%s: %s' % (name.replace('_', '-'), problem))
-    for name, check in (('gantt', check_figure), ('formula_png', check_figure), ('taskgraph', check_picture)):
+    for name, check in (('gantt', check_figure), ('formula_png', check_figure), ('taskgraph', check_diagram_path)):
         if getattr(given, name) is not None:
             try:
                 check(getattr(given, name))
             except InputError as error:
                 raise InputError('%s: %s' % (name.replace('_', '-'), error)) from error
-    inputs_of(given.inputs)
+    parse_inputs(given.inputs)
     cluster = None if given.cluster is None else load_cluster(given.cluster)
-    net = network_at(given.model)
-    shapes, types = inputs_of(given.inputs, net)
+    net = load_model(given.model)
+    shapes, types = parse_inputs(given.inputs, net)
     if given.formula:
         return _formula(given, net, shapes, types, cluster)
     no_last_collection()
@@ -133,10 +133,10 @@ def _run(given: argparse.Namespace) -> int:
 
 def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
     from ..parallel.ops.tracing import traced
-    from ..planner.analytic.communication_cost import PAPER_NETWORK, network_of
-    from ..planner.analytic.cost_table import draw_formula, formula_rows, formula_table, layer_formula_table
+    from ..planner.analytic.communication_cost import PAPER_NETWORK, alpha_beta_of
+    from ..planner.analytic.cost_table import cost_rows, cost_table, draw_costs, layer_cost_table
     from ..planner.analytic.layer_sizes import sizes_of
-    from ..planner.planner import frozen_of
+    from ..planner.planner import frozen_parameters
 
     try:
         ranks = [int(word) for word in given.formula.split(',')]
@@ -146,12 +146,12 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
         raise InputError('formula: %d ranks: give at most %d' % (max(ranks), _MOST_RANKS))
     graph = traced(net, shapes, given.batch_axis, types).graph
     batch = shapes[0][given.batch_axis]
-    layers = sizes_of(graph, batch, frozen_of(net))
-    network = PAPER_NETWORK if cluster is None else network_of(cluster)
-    console.write(formula_table(layers, batch, ranks, network) + '\n')
-    console.write(layer_formula_table(layers, batch, ranks[-1], network))
+    layers = sizes_of(graph, batch, frozen_parameters(net))
+    network = PAPER_NETWORK if cluster is None else alpha_beta_of(cluster)
+    console.write(cost_table(layers, batch, ranks, network) + '\n')
+    console.write(layer_cost_table(layers, batch, ranks[-1], network))
     if given.formula_png:
-        draw_formula(formula_rows(layers, batch, ranks, network), given.formula_png)
+        draw_costs(cost_rows(layers, batch, ranks, network), given.formula_png)
     return 0
 
 
@@ -267,12 +267,12 @@ class _Planning:
 
     def _show(self, plan: Any, prediction: Any) -> None:
         from ..parallel.runtime.layout_table import note_lines
-        from ..planner.reports.prediction_table import prediction_table, store_lines
+        from ..planner.reports.prediction_table import prediction_table, store_notes
 
         planner = self._planner
         splits = planner.splits(plan)
         notes = note_lines(planner.graph, planner.network.dimensions, splits, planner.cluster.ranks, {})
-        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_lines(planner, plan) + notes)
+        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_notes(planner, plan) + notes)
                       + '\n')
         self._words(splits, prediction)
         if planner.cluster.measured is None:
@@ -282,7 +282,7 @@ class _Planning:
         """The files that were asked for."""
         from ..parallel.plans.plan_json import save
         from ..parallel.runtime.rank_program import Parts
-        from ..planner.reports.plan_diagram import picture_of, write_picture
+        from ..planner.reports.plan_diagram import plan_diagram, write_diagram
         from ..planner.reports.timeline_export import draw_gantt, write_timeline
 
         given, planner = self._given, self._planner
@@ -297,13 +297,13 @@ class _Planning:
             draw_gantt(tasks, given.gantt, title)
         if given.taskgraph:
             seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
-            nodes, edges = picture_of(Parts(planner.graph, splits), planner.network.dimensions, seconds)
-            write_picture(given.taskgraph, nodes, edges, title)
+            nodes, edges = plan_diagram(Parts(planner.graph, splits), planner.network.dimensions, seconds)
+            write_diagram(given.taskgraph, nodes, edges, title)
 
     def _words(self, splits: Any, prediction: Any) -> None:
-        from ..planner.reports.prediction_table import prediction_words
+        from ..planner.reports.prediction_table import prediction_summary
 
-        console.write('\n'.join(prediction_words(self._planner, splits, prediction)))
+        console.write('\n'.join(prediction_summary(self._planner, splits, prediction)))
 
     def _front(self, found: Any) -> None:
         """What less memory costs."""

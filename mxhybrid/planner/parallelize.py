@@ -22,7 +22,7 @@ from ..parallel.runtime.network_outline import outline_of
 from ..parallel.runtime.parallel_block import Parallel, split_network
 from ..parallel.sharding.box import shape_of
 from .cluster.cluster_spec import Cluster, load
-from .planner import SEARCH_SECONDS, Planner, settled_random
+from .planner import SEARCH_SECONDS, Planner, preserve_rng_state
 from .profiling.operator_profiler import OperatorProfiler
 
 logger = get_logger(__name__)
@@ -84,9 +84,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             team.agree('parallelize', None, str(error))
             raise
         team.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
-        with settled_random():
-            sums = job.sums if job.distributed else None
-            plan = _Automatic(net, network, team, job.topology.memory_domains, sums).choose(
+        with preserve_rng_state():
+            plan = _Automatic(net, network, team, job.topology.memory_domains, job.sums if job.distributed else None).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"

@@ -23,7 +23,7 @@ from ..parallel.plans.store_plan import StorePlan
 from ..parallel.plans.strategies import Explicit, data_parallel, grid, one_weird_trick
 from ..parallel.runtime.input_shards import Shares
 from ..parallel.sharding.split import PartPlace, Split
-from .analytic.communication_cost import best_choices, network_of, split_plan
+from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
 from .profiling.operator_profiler import OperatorProfiler
@@ -47,7 +47,7 @@ SEARCH_SECONDS = 4.5
 
 
 @contextlib.contextmanager
-def settled_random() -> Iterator[None]:
+def preserve_rng_state() -> Iterator[None]:
     """What `mx.random` draws behind this is given by its state before, whatever is timed and tried in between."""
     seed = int(mx.nd.random.randint(0, 2 ** 30, shape=(1,), ctx=mx.cpu()).asscalar())
     try:
@@ -56,7 +56,7 @@ def settled_random() -> Iterator[None]:
         mx.random.seed(seed)
 
 
-def frozen_of(net: Any) -> Set[str]:
+def frozen_parameters(net: Any) -> Set[str]:
     """Parameters without gradients, by name."""
     return {name for name, param in net.collect_params().items() if param.grad_req == 'null'}
 
@@ -120,7 +120,7 @@ class Planner:
         self.cluster, self.network = cluster, traced(net, data, batch_axis, dtype)
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         self._shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
-        self._states, frozen = states, frozen_of(net)
+        self._states, frozen = states, frozen_parameters(net)
         step_graph = StepGraph(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # How fast operators were timed counts where the cluster says how fast its own cores are.
@@ -210,7 +210,7 @@ class Planner:
                     default=0)
         if batch and ranks > 1 and self.graph.parameters.keys() - self._frozen - self.graph.auxiliary:
             layers = sizes_of(self.graph, batch, self._frozen)
-            found['formula'] = split_plan(layers, best_choices(layers, batch, ranks, network_of(self.cluster)))
+            found['formula'] = split_plan(layers, best_choices(layers, batch, ranks, alpha_beta_of(self.cluster)))
         for model in range(2, ranks + 1):
             if ranks % model == 0:
                 for plan in (grid(model=model, batch=ranks // model), grid(domain=(model,), batch=ranks // model)):
@@ -359,7 +359,7 @@ def search(net: Any, data: Any, cluster: Any, seconds: Optional[float] = SEARCH_
     if not isinstance(cluster, (str, os.PathLike, Cluster)):
         raise InputError('cluster=%r: give the name of a file, or a Cluster' % (cluster,))
     there = cluster if isinstance(cluster, Cluster) else load_cluster(os.fspath(cluster))
-    with settled_random():
+    with preserve_rng_state():
         planner = Planner(net, data, there, OperatorProfiler(profiles), batch_axis, dtype, states)
         return planner.search(seconds, proposals, seed, memory_bytes, None if start is None else as_plan(start),
                               progress, stale)

@@ -16,8 +16,8 @@ domain
     a neighbour, :math:`\lfloor k/2 \rfloor` rows of :math:`B / Pc` samples, and an allreduce of :math:`|W|` among P.
 
 Beside that stands what the layout of activations changes between layers that are split otherwise
-(:func:`switch_time`).  A network is taken for a chain, computing is not counted, and nothing overlaps: the simulator is
-for all that.
+(:func:`redistribution_time`).  A network is taken for a chain, computing is not counted, and nothing overlaps: the
+simulator is for all that.
 """
 import dataclasses
 import glob
@@ -156,8 +156,8 @@ def layer_times(layer: LayerSizes, batch: int, grid: ProcessGrid, network: Alpha
     return found
 
 
-def switch_time(before: str, after: str, layer: LayerSizes, batch: int, grid: ProcessGrid, network: AlphaBeta
-                ) -> CommunicationTime:
+def redistribution_time(before: str, after: str, layer: LayerSizes, batch: int, grid: ProcessGrid, network: AlphaBeta
+                        ) -> CommunicationTime:
     """What changes of layout take between two layers, once forward and once backward; `layer` is the second.
 
     With ``model`` a rank has all activations of B / Pc samples, with ``domain`` a range of rows of these, with
@@ -174,7 +174,7 @@ def switch_time(before: str, after: str, layer: LayerSizes, batch: int, grid: Pr
     return one_way + one_way
 
 
-class FormulaPlan(NamedTuple):
+class AnalyticPlan(NamedTuple):
     """A grid, and for each layer how it is split, what that takes, and what the change of layout before it takes."""
 
     grid: ProcessGrid
@@ -193,8 +193,8 @@ class FormulaPlan(NamedTuple):
         return any(one.idle for one in self.times)
 
 
-def formula_plan(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, network: AlphaBeta, wanted: Sequence[str]
-            ) -> FormulaPlan:
+def plan_on_grid(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, network: AlphaBeta, wanted: Sequence[str]
+                 ) -> AnalyticPlan:
     """All layers by one grid, each by the first of the `wanted` choices that it has."""
     there = [layer_times(layer, batch, grid, network) for layer in layers]
     return _laid_out(layers, batch, grid, network,
@@ -202,32 +202,32 @@ def formula_plan(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, ne
 
 
 def _laid_out(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, network: AlphaBeta, choices: Sequence[str]
-              ) -> FormulaPlan:
+              ) -> AnalyticPlan:
     switches, before = [], ''
     for layer, choice in zip(layers, choices):
         changes = bool(before) and layer.kind != 'other'
-        switches.append(switch_time(before, choice, layer, batch, grid, network) if changes else NOTHING)
+        switches.append(redistribution_time(before, choice, layer, batch, grid, network) if changes else NOTHING)
         before = before if layer.kind == 'other' else choice
     times = [layer_times(layer, batch, grid, network)[choice] for layer, choice in zip(layers, choices)]
-    return FormulaPlan(grid, tuple(choices), tuple(times), tuple(switches))
+    return AnalyticPlan(grid, tuple(choices), tuple(times), tuple(switches))
 
 
-def pure_batch(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> FormulaPlan:
+def pure_batch(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
     """Samples over all ranks."""
     _check(layers, batch, ranks, network)
-    return formula_plan(layers, batch, ProcessGrid(1, ranks), network, ('batch',))
+    return plan_on_grid(layers, batch, ProcessGrid(1, ranks), network, ('batch',))
 
 
-def pure_model(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> FormulaPlan:
+def pure_model(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
     """Outputs of every layer over all ranks."""
     _check(layers, batch, ranks, network)
-    return formula_plan(layers, batch, ProcessGrid(ranks, 1), network, ('model',))
+    return plan_on_grid(layers, batch, ProcessGrid(ranks, 1), network, ('model',))
 
 
-def pure_domain(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> FormulaPlan:
+def pure_domain(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
     """Rows of every convolution over all ranks, and outputs of dense layers, which have no rows."""
     _check(layers, batch, ranks, network)
-    return formula_plan(layers, batch, ProcessGrid(ranks, 1), network, ('domain', 'model'))
+    return plan_on_grid(layers, batch, ProcessGrid(ranks, 1), network, ('domain', 'model'))
 
 
 def grids(ranks: int) -> List[ProcessGrid]:
@@ -235,7 +235,7 @@ def grids(ranks: int) -> List[ProcessGrid]:
     return [ProcessGrid(model, ranks // model) for model in range(1, ranks + 1) if ranks % model == 0]
 
 
-def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> FormulaPlan:
+def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
     """Of all grids the one by which the product in 1.5 dimensions of all layers takes least.
 
     Grids that leave ranks without work count only where all do.
@@ -255,10 +255,10 @@ def best_grid(layers: Sequence[LayerSizes], batch: int, ranks: int, network: Alp
         No layers, or a number that is none.
     """
     _check(layers, batch, ranks, network)
-    return _least([formula_plan(layers, batch, grid, network, ('model',)) for grid in grids(ranks)])
+    return _least([plan_on_grid(layers, batch, grid, network, ('model',)) for grid in grids(ranks)])
 
 
-def best_choices(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> FormulaPlan:
+def best_choices(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> AnalyticPlan:
     """Of all grids, and for each layer of batch, model and domain, what takes least together, changes of layout
     included.  Parameters and errors are those of :func:`best_grid`.
     """
@@ -266,7 +266,7 @@ def best_choices(layers: Sequence[LayerSizes], batch: int, ranks: int, network: 
     return _least([_best_of_grid(layers, batch, grid, network) for grid in grids(ranks)])
 
 
-def _best_of_grid(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, network: AlphaBeta) -> FormulaPlan:
+def _best_of_grid(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, network: AlphaBeta) -> AnalyticPlan:
     """The shortest way through the choices of one layer after the other."""
     # By the choice of the layer before: seconds up to there, and all choices.
     ways: Dict[str, Tuple[float, Tuple[str, ...]]] = {'': (0.0, ())}
@@ -279,17 +279,18 @@ def _best_of_grid(layers: Sequence[LayerSizes], batch: int, grid: ProcessGrid, n
         if grid.model == 1:
             there = {'batch': there['batch']}  # the others are the same
         there = {choice: time for choice, time in there.items() if not time.idle} or there
-        ways = {choice: min((seconds + time.seconds + (switch_time(before, choice, layer, batch, grid, network).seconds
-                                                       if before else 0.0), way + (choice,))
-                            for before, (seconds, way) in ways.items()) for choice, time in there.items()}
+        ways = {choice: min(
+            (seconds + time.seconds + (redistribution_time(before, choice, layer, batch, grid, network).seconds
+                                       if before else 0.0), way + (choice,))
+            for before, (seconds, way) in ways.items()) for choice, time in there.items()}
     return _laid_out(layers, batch, grid, network, min(ways.values())[1])
 
 
-def _least(plans: Sequence[FormulaPlan]) -> FormulaPlan:
+def _least(plans: Sequence[AnalyticPlan]) -> AnalyticPlan:
     return min(plans, key=lambda plan: (plan.idle, plan.seconds))
 
 
-def split_plan(layers: Sequence[LayerSizes], plan: FormulaPlan) -> Plan:
+def split_plan(layers: Sequence[LayerSizes], plan: AnalyticPlan) -> Plan:
     """The same as a plan that a network can be split by, and a search can start from: operators between layers follow
     what they read.
     """
@@ -304,7 +305,7 @@ def split_plan(layers: Sequence[LayerSizes], plan: FormulaPlan) -> Plan:
     return Layers(by_name, strict=False)
 
 
-def network_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
+def alpha_beta_of(cluster: Cluster, word_bytes: int = 4) -> AlphaBeta:
     """One network for all ranks of a cluster, as formulas want it: the link between hosts, of which each rank of the
     largest host has its share, or a host's memory where there is one host only, with what an exchange takes.
     """

@@ -5,7 +5,7 @@ from ...base.figures import new_figure, save_figure
 from ...base.text import aligned, seconds_text, size_text
 from .communication_cost import (
     AlphaBeta,
-    FormulaPlan,
+    AnalyticPlan,
     best_choices,
     best_grid,
     layer_times,
@@ -20,15 +20,15 @@ _IDLE = '*'
 _IDLE_MEANS = '* some ranks have nothing to compute in a layer, which formulas do not count'
 
 
-class FormulaRow(NamedTuple):
+class CostRow(NamedTuple):
     """What communication takes on so many ranks, by each kind of plan."""
 
     ranks: int
-    batch: FormulaPlan
-    model: FormulaPlan
-    domain: FormulaPlan
-    grid: FormulaPlan
-    choices: FormulaPlan
+    batch: AnalyticPlan
+    model: AnalyticPlan
+    domain: AnalyticPlan
+    grid: AnalyticPlan
+    choices: AnalyticPlan
 
     @property
     def gain(self) -> float:
@@ -36,8 +36,8 @@ class FormulaRow(NamedTuple):
         return self.batch.seconds / self.choices.seconds if self.choices.seconds else 1.0
 
 
-def formula_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta
-                 ) -> List[FormulaRow]:
+def cost_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta
+              ) -> List[CostRow]:
     """TransferCost against the number of ranks.
 
     Parameters
@@ -54,13 +54,13 @@ def formula_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int],
     InputError
         No layers, or a number that is none.
     """
-    return [FormulaRow(count, *(plan(layers, batch, count, network) for plan in (
+    return [CostRow(count, *(plan(layers, batch, count, network) for plan in (
         pure_batch, pure_model, pure_domain, best_grid, best_choices))) for count in ranks]
 
 
-def formula_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
-    """The rows of :func:`formula_rows` as text; parameters and errors are those."""
-    rows = formula_rows(layers, batch, ranks, network)
+def cost_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
+    """The rows of :func:`cost_rows` as text; parameters and errors are those."""
+    rows = cost_rows(layers, batch, ranks, network)
     head = ['ranks', 'batch', 'model', 'domain', '1.5D', 'Pr x Pc', 'by layer', 'Pr x Pc', 'batch / by layer']
     lines = [[str(row.ranks)] + [_plan_text(plan) for plan in (row.batch, row.model, row.domain, row.grid)]
              + [str(row.grid.grid), _plan_text(row.choices), str(row.choices.grid), '%.2f' % row.gain] for row in rows]
@@ -70,7 +70,7 @@ def formula_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int]
     return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
 
 
-def layer_formula_table(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> str:
+def layer_cost_table(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> str:
     """What each layer takes by each choice, on the grid of :func:`.communication_cost.best_choices`, and which
     one that takes; parameters and errors are those.
     """
@@ -88,12 +88,12 @@ def layer_formula_table(layers: Sequence[LayerSizes], batch: int, ranks: int, ne
     return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
 
 
-def draw_formula(rows: Sequence[FormulaRow], picture: str) -> None:
+def draw_costs(rows: Sequence[CostRow], picture: str) -> None:
     """Draw cost against the number of ranks into an image file.
 
     Parameters
     ----------
-    rows : sequence of FormulaRow
+    rows : sequence of CostRow
     picture : str
         Its ending says which kind of image.
 
@@ -126,7 +126,7 @@ def draw_formula(rows: Sequence[FormulaRow], picture: str) -> None:
     save_figure(figure, picture)
 
 
-def _plan_text(plan: FormulaPlan) -> str:
+def _plan_text(plan: AnalyticPlan) -> str:
     return _marked(plan.seconds, plan.idle)
 
 

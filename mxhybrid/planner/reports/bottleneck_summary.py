@@ -23,8 +23,8 @@ _SMALL_PART = 0.1
 _MOST_SENTENCES = 3
 
 
-def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Mapping[str, int]] = None, ranks: int = 0,
-               layers: Optional[Mapping[str, str]] = None) -> List[str]:
+def bottleneck_summary(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Mapping[str, int]] = None,
+                       ranks: int = 0, layers: Optional[Mapping[str, str]] = None) -> List[str]:
     """What a step waits for, the most first.
 
     Each moment of the step counts for the task of the path that began last, so that what a message takes until it
@@ -49,7 +49,7 @@ def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Map
         A line with the share of each group, then a sentence each for what takes most, as ``'62 % of the step waits for
         the sums of fc6_weight: split fc6'``.
     """
-    shares = path_shares(path, step_s)
+    shares = critical_path_shares(path, step_s)
     if not shares:
         return ['the step is empty']
     groups: Dict[str, float] = {}
@@ -63,7 +63,7 @@ def path_words(path: Sequence[SimulatedTask], step_s: float, parts: Optional[Map
     return lines + [_sentence(group, label, share, parts or {}, ranks, layers or {}) for (group, label), share in told]
 
 
-def path_shares(path: Sequence[SimulatedTask], step_s: float) -> Dict[Tuple[str, str], float]:
+def critical_path_shares(path: Sequence[SimulatedTask], step_s: float) -> Dict[Tuple[str, str], float]:
     """The part of the step that each group and label has on the critical path; together 1, from the path's begin."""
     found: Dict[Tuple[str, str], float] = {}
     if step_s <= 0:

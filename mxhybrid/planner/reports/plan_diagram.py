@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT, _ASIDE, _BELOW = 250, 44, 20, 40
 _COLORS = ('#cfe2f3', '#d9ead3', '#fff2cc', '#f4cccc', '#d9d2e9', '#fce5cd', '#d0e0e3', '#ead1dc', '#e2e2e2', '#c9daf8')
 
 
-class PictureNode(NamedTuple):
+class DiagramNode(NamedTuple):
     """An operator: `seconds` is what its slowest part computes in a step, where that is known."""
 
     label: str
@@ -30,7 +30,7 @@ class PictureNode(NamedTuple):
     seconds: Optional[float] = None
 
 
-class PictureEdge(NamedTuple):
+class DiagramEdge(NamedTuple):
     """What one operator reads of another, by their numbers among the nodes, and bytes that come from other ranks."""
 
     source: int
@@ -38,8 +38,8 @@ class PictureEdge(NamedTuple):
     moved: int
 
 
-def picture_of(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[str, float]] = None
-               ) -> Tuple[List[PictureNode], List[PictureEdge]]:
+def plan_diagram(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[str, float]] = None
+                 ) -> Tuple[List[DiagramNode], List[DiagramEdge]]:
     """The nodes and edges of a plan.
 
     Parameters
@@ -52,7 +52,7 @@ def picture_of(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[s
     """
     graph, times = parts.graph, seconds or {}
     numbers = {one.number: at for at, one in enumerate(graph.computing)}
-    nodes = [PictureNode(graph.label(one), one.op, layout_words(dimensions, one, parts.splits[one.number]),
+    nodes = [DiagramNode(graph.label(one), one.op, layout_words(dimensions, one, parts.splits[one.number]),
                          rank_words(parts.splits[one.number].ranks), times.get(graph.label(one)))
              for one in graph.computing]
     moved: Dict[Tuple[int, int], int] = {}
@@ -67,20 +67,20 @@ def picture_of(parts: Parts, dimensions: Dimensions, seconds: Optional[Mapping[s
                                                               graph.dtypes[source, output].itemsize)
             key = numbers[source], numbers[one.number]
             moved[key] = moved.get(key, 0) + size
-    return nodes, [PictureEdge(source, target, size) for (source, target), size in moved.items()]
+    return nodes, [DiagramEdge(source, target, size) for (source, target), size in moved.items()]
 
 
-def check_picture(path: str) -> None:
-    """InputError for a picture with an ending that :func:`write_picture` does not know."""
+def check_diagram_path(path: str) -> None:
+    """InputError for a picture with an ending that :func:`write_diagram` does not know."""
     if not path.endswith(('.svg', '.dot', '.gv')):
         raise InputError('%s: give a name that ends in .svg, or in .dot for graphviz' % path)
 
 
-def write_picture(path: str, nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: str = '') -> None:
+def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> None:
     """Write a picture of a plan; InputError for an ending other than ``.svg``, ``.dot`` or ``.gv``, or a file that
     cannot be written.
     """
-    check_picture(path)
+    check_diagram_path(path)
     text = as_svg(nodes, edges, title) if path.endswith('.svg') else as_dot(nodes, edges, title)
     try:
         write_atomically(path, text.encode())
@@ -88,7 +88,7 @@ def write_picture(path: str, nodes: Sequence[PictureNode], edges: Sequence[Pictu
         raise InputError('%s cannot be written: %s' % (path, error)) from error
 
 
-def as_dot(nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: str = '') -> str:
+def as_dot(nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> str:
     """As text for graphviz."""
     colors = _colors(nodes)
     lines = ['digraph plan {', '  label=%s; labelloc=t;' % _quoted(title),
@@ -100,7 +100,7 @@ def as_dot(nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: st
     return '\n'.join(lines + ['}', ''])
 
 
-def as_svg(nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: str = '') -> str:
+def as_svg(nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> str:
     """As SVG: what an operator reads is above it; edges on which something moves are red."""
     places = _places(len(nodes), edges)
     columns = max([x for x, _ in places] + [0]) + 1
@@ -131,17 +131,17 @@ def as_svg(nodes: Sequence[PictureNode], edges: Sequence[PictureEdge], title: st
     return '\n'.join(found + ['</svg>', ''])
 
 
-def _lines(node: PictureNode) -> Tuple[str, str]:
+def _lines(node: DiagramNode) -> Tuple[str, str]:
     computes = '' if node.seconds is None else ', ' + seconds_text(node.seconds)
     return '%s (%s)' % (node.label, node.op), '%s on %s%s' % (node.layout, node.ranks, computes)
 
 
-def _colors(nodes: Sequence[PictureNode]) -> Dict[str, str]:
+def _colors(nodes: Sequence[DiagramNode]) -> Dict[str, str]:
     layouts = list(dict.fromkeys(node.layout for node in nodes))
     return {layout: _COLORS[at % len(_COLORS)] for at, layout in enumerate(layouts)}
 
 
-def _places(count: int, edges: Sequence[PictureEdge]) -> List[Tuple[int, int]]:
+def _places(count: int, edges: Sequence[DiagramEdge]) -> List[Tuple[int, int]]:
     """Column and row of each node: below all that it reads, in the first column that is free there from that of the
     first of these on.
     """

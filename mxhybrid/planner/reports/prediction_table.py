@@ -7,7 +7,7 @@ from ...parallel.runtime.layout_table import layout_words, rank_words
 from ...parallel.sharding.split import Split
 from ..planner import Planner
 from ..task_graph.prediction import Prediction
-from .bottleneck_summary import path_words
+from .bottleneck_summary import bottleneck_summary
 
 
 def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> str:
@@ -27,7 +27,7 @@ def prediction_table(planner: Planner, splits: Mapping[int, Split], prediction: 
     return aligned(lines[0], lines[1:])
 
 
-def store_lines(planner: Planner, plan: Plan) -> List[str]:
+def store_notes(planner: Planner, plan: Plan) -> List[str]:
     """What a plan says of tables and sums, and of which tables it says nothing."""
     graph, dense = planner.graph, plan.store.dense
     unknown = ['dense weights: the cluster file says of one way alone what sums take, which is taken for %s' % dense
@@ -37,12 +37,12 @@ def store_lines(planner: Planner, plan: Plan) -> List[str]:
         % graph.label(graph.operators[number]) for number in plan.store.left_out(graph)]
 
 
-def prediction_words(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> List[str]:
+def prediction_summary(planner: Planner, splits: Mapping[int, Split], prediction: Prediction) -> List[str]:
     """How long a step takes, how much memory, and what it waits for."""
     parts = {planner.graph.label(planner.graph.operators[number]): len(split.ranks)
              for number, split in splits.items()}
-    words = path_words(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks,
-                       prediction.layers_to_split())
+    words = bottleneck_summary(prediction.critical_path(), prediction.seconds, parts, planner.cluster.ranks,
+                               prediction.layers_to_split())
     most, there = prediction.largest_memory(), planner.cluster.rank_memory
     words.append('at most %s on a rank' % size_text(most))
     if there is not None and most > there:

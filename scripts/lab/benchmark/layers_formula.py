@@ -6,7 +6,13 @@ import sys
 from typing import Any, Dict
 
 from mxhybrid.parallel.ops.tracing import traced
-from mxhybrid.planner.analytic.communication_cost import ProcessGrid, layer_times, network_of, pure_batch, switch_time
+from mxhybrid.planner.analytic.communication_cost import (
+    ProcessGrid,
+    alpha_beta_of,
+    layer_times,
+    pure_batch,
+    redistribution_time,
+)
 from mxhybrid.planner.analytic.layer_sizes import sizes_of
 from mxhybrid.planner.cluster.cluster_spec import Cluster, load
 
@@ -20,13 +26,13 @@ def communication(workload: str, batch: int, cluster: Cluster) -> Dict[str, Any]
     net, sample, _ = network(workload)
     net.initialize()
     layers = sizes_of(traced(net, [(batch,) + sample, (batch,)]).graph, batch)
-    links, grid = network_of(cluster), ProcessGrid(cluster.ranks, 1)
+    links, grid = alpha_beta_of(cluster), ProcessGrid(cluster.ranks, 1)
     split, before = 0.0, ''
     for layer in layers:
         choice = 'model' if layer.kind == 'dense' else 'batch'
         split += layer_times(layer, batch, grid, links)[choice].seconds
         if layer.kind != 'other':
-            split += switch_time(before, choice, layer, batch, grid, links).seconds if before else 0.0
+            split += redistribution_time(before, choice, layer, batch, grid, links).seconds if before else 0.0
             before = choice
     return {'data': pure_batch(layers, batch, cluster.ranks, links).seconds, 'split': split,
             'alpha_s': links.alpha_s, 'bytes_per_s': links.bytes_per_s}

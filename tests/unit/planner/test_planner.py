@@ -13,7 +13,7 @@ from mxhybrid.planner.planner import Planner, search
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
-from mxhybrid.planner.reports.prediction_table import prediction_table, prediction_words
+from mxhybrid.planner.reports.prediction_table import prediction_summary, prediction_table
 from mxhybrid.planner.task_graph.operator_tasks import StepModel
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
@@ -98,7 +98,8 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
         searched(1)
     planned = planner(limited(1))
     found = planned.predict(data_parallel())
-    assert prediction_words(planned, planned.splits(data_parallel()), found)[-1].startswith('that is more than the 1 B')
+    summary = prediction_summary(planned, planned.splits(data_parallel()), found)
+    assert summary[-1].startswith('that is more than the 1 B')
 
 
 def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_together():
@@ -117,7 +118,7 @@ def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_
     planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
     found = planned.predict(data_parallel())
     assert found.layers_to_split() == {}
-    words = prediction_words(planned, planned.splits(data_parallel()), found)
+    words = prediction_summary(planned, planned.splits(data_parallel()), found)
     assert not any('split' in line for line in words if 'sums of' in line or 'updates' in line)
 
 

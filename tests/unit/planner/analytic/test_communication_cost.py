@@ -82,17 +82,18 @@ def test_choices_of_kinds_of_layers():
 def test_changes_of_layout():
     grid = ProcessGrid(4, 2)
     for before, after in (('batch', 'model'), ('model', 'batch'), ('domain', 'model'), ('model', 'domain')):
-        assert close(costs.switch_time(before, after, DENSE, 16, grid, PLAIN), 2, 3 / 4 * 8 * 720)
-    assert close(costs.switch_time('batch', 'domain', CONV, 16, grid, PLAIN), 4, 2 * 3 / 4 * 8 * 240 / 4)
-    assert costs.switch_time('model', 'model', DENSE, 16, grid, PLAIN) == NOTHING
-    assert costs.switch_time('batch', 'model', DENSE, 16, ProcessGrid(1, 8), PLAIN) == NOTHING
+        assert close(costs.redistribution_time(before, after, DENSE, 16, grid, PLAIN), 2, 3 / 4 * 8 * 720)
+    assert close(costs.redistribution_time('batch', 'domain', CONV, 16, grid, PLAIN), 4, 2 * 3 / 4 * 8 * 240 / 4)
+    assert costs.redistribution_time('model', 'model', DENSE, 16, grid, PLAIN) == NOTHING
+    assert costs.redistribution_time('batch', 'model', DENSE, 16, ProcessGrid(1, 8), PLAIN) == NOTHING
 
 
 def test_a_plan_counts_changes_between_layers_but_not_at_others():
     other = LayerSizes('gamma', 'other', 64)
-    plan = costs.formula_plan([CONV, other, DENSE], 16, ProcessGrid(4, 2), PLAIN, ('domain', 'model'))
+    plan = costs.plan_on_grid([CONV, other, DENSE], 16, ProcessGrid(4, 2), PLAIN, ('domain', 'model'))
     assert plan.choices == ('domain', 'batch', 'model')
-    assert plan.switches == (NOTHING, NOTHING, costs.switch_time('domain', 'model', DENSE, 16, plan.grid, PLAIN))
+    redistribution = costs.redistribution_time('domain', 'model', DENSE, 16, plan.grid, PLAIN)
+    assert plan.switches == (NOTHING, NOTHING, redistribution)
     assert plan.seconds == pytest.approx(sum(time.seconds for time in plan.times) + plan.switches[2].seconds)
 
 
@@ -128,7 +129,7 @@ def test_a_plan_to_start_from():
     net.initialize()
     graph = Graph(net(mx.sym.var('data')), {'data': (64, 3, 224, 224)}, {'data': 'float32'}, net.prefix)
     layers, dimensions = sizes_of(graph, 64), Dimensions(graph, {'data': 0})
-    plan = costs.FormulaPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
+    plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('domain',) + ('batch',) * 4 + ('model',) * 3, (), ())
     settled = costs.split_plan(layers, plan).settle(graph, dimensions, 8)
     degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
     assert [degrees[layer.name] for layer in layers] == [(2, 1, 4, 1)] + [(8, 1, 1, 1)] * 4 + [(2, 4)] * 3
@@ -142,7 +143,7 @@ def test_calls_of_a_layer_have_choices_of_their_own():
     graph = Graph(dense(mx.sym.tanh(dense(data))), {'data': (16, 8)}, {'data': 'float32'}, 'net_')
     layers = sizes_of(graph, 16)
     assert [layer.name for layer in layers] == ['dense0_fwd', 'dense0_fwd#2']
-    plan = costs.FormulaPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
+    plan = costs.AnalyticPlan(ProcessGrid(4, 2), ('batch', 'model'), (), ())
     settled = costs.split_plan(layers, plan).settle(graph, Dimensions(graph, {'data': 0}), 8)
     degrees = {graph.label(one): settled.splits[one.number].degrees for one in graph.computing}
     assert degrees['dense0_fwd'] == (8, 1) and degrees['dense0_fwd#2'] == (2, 4)
@@ -181,7 +182,7 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
                 seconds += times[choice].seconds
                 if one.kind != 'other':
                     if before:
-                        seconds += costs.switch_time(before, choice, one, batch, grid, network).seconds
+                        seconds += costs.redistribution_time(before, choice, one, batch, grid, network).seconds
                     before = choice
             if idle <= best.idle:
                 assert idle == best.idle
@@ -197,10 +198,10 @@ def cluster(hosts):
 
 
 def test_a_cluster_as_one_network():
-    between = costs.network_of(cluster(2))
+    between = costs.alpha_beta_of(cluster(2))
     assert between.alpha_s == pytest.approx(1e-4 + 5e-5 + 3e-4 + 1e-4)
     assert between.bytes_per_s == pytest.approx(1 / (1 / 5e6 + 1e-9)) and between.word_bytes == 4
-    alone = costs.network_of(cluster(1), word_bytes=2)
+    alone = costs.alpha_beta_of(cluster(1), word_bytes=2)
     assert alone.alpha_s == pytest.approx(1e-6 + 5e-5 + 3e-4 + 1e-4)
     assert alone.bytes_per_s == pytest.approx(5e8) and alone.word_bytes == 2
 

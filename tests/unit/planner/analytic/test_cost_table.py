@@ -4,12 +4,12 @@ import pytest
 
 from mxhybrid import InputError
 from mxhybrid.planner.analytic.communication_cost import PAPER_NETWORK
-from mxhybrid.planner.analytic.cost_table import draw_formula, formula_rows, formula_table, layer_formula_table
+from mxhybrid.planner.analytic.cost_table import cost_rows, cost_table, draw_costs, layer_cost_table
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET
 
 
 def test_cost_against_ranks():
-    lines = formula_table(ALEXNET, 2048, [1, 8, 512], PAPER_NETWORK).splitlines()
+    lines = cost_table(ALEXNET, 2048, [1, 8, 512], PAPER_NETWORK).splitlines()
     assert lines[0] == ('communication of a step by formula (Gholami et al., 2018): batch of 2048, 2 us, 6.0 GB/s, '
                         '62378344 weights')
     assert lines[1].split('  ')[0] == 'ranks' and lines[-1].startswith('* some ranks have nothing to compute')
@@ -21,7 +21,7 @@ def test_cost_against_ranks():
 
 
 def test_layer_by_layer():
-    lines = layer_formula_table(ALEXNET, 2048, 64, PAPER_NETWORK).splitlines()
+    lines = layer_cost_table(ALEXNET, 2048, 64, PAPER_NETWORK).splitlines()
     assert lines[0].startswith('layers on 64 ranks as 8 x 8: ')
     rows = {line.split()[0]: line.split() for line in lines[3:11]}
     assert list(rows) == [layer.name for layer in ALEXNET]
@@ -29,17 +29,17 @@ def test_layer_by_layer():
 
 
 def test_rows():
-    few, many = formula_rows(ALEXNET, 2048, (1, 4), PAPER_NETWORK)
+    few, many = cost_rows(ALEXNET, 2048, (1, 4), PAPER_NETWORK)
     assert (few.ranks, few.gain, few.batch.seconds) == (1, 1.0, 0)
     assert many.gain == many.batch.seconds / many.choices.seconds > 1
     with pytest.raises(InputError, match='ranks=0'):
-        formula_rows(ALEXNET, 2048, (4, 0), PAPER_NETWORK)
+        cost_rows(ALEXNET, 2048, (4, 0), PAPER_NETWORK)
 
 
 @pytest.mark.parametrize('ranks', [(1, 2, 4), (8, 16, 32)])
 def test_picture(ranks, tmp_path):
-    rows, picture = formula_rows(ALEXNET, 2048, ranks, PAPER_NETWORK), tmp_path / 'formula.png'
-    draw_formula(rows, str(picture))
+    rows, picture = cost_rows(ALEXNET, 2048, ranks, PAPER_NETWORK), tmp_path / 'formula.png'
+    draw_costs(rows, str(picture))
     assert picture.read_bytes().startswith(b'\x89PNG')
     with pytest.raises(InputError, match='cannot be written'):
-        draw_formula(rows, str(tmp_path / 'none' / 'formula.png'))
+        draw_costs(rows, str(tmp_path / 'none' / 'formula.png'))

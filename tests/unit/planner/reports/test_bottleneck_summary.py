@@ -2,7 +2,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.planner.reports.bottleneck_summary import path_shares, path_words
+from mxhybrid.planner.reports.bottleneck_summary import bottleneck_summary, critical_path_shares
 from mxhybrid.planner.task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask
 
 
@@ -18,7 +18,7 @@ def path_of(*tasks):
 def test_what_takes_most_comes_first():
     path = path_of(('conv1', 'forward', 10), ('fc6', 'forward', 5), ('fc6', 'backward', 5), ('fc6_weight', 'sum', 62),
                    ('fc6_weight', 'update', 10), ('step', 'step', 8))
-    assert path_words(path, 0.1, layers={'fc6_weight': 'fc6'}) == [
+    assert bottleneck_summary(path, 0.1, layers={'fc6_weight': 'fc6'}) == [
         '100 ms a step: 62 % sums of gradients, 20 % computing, 10 % updates, 8 % the store by itself',
         '62 % of the step waits for the sums of fc6_weight: split fc6',
         '10 % of the step computes conv1',
@@ -27,26 +27,27 @@ def test_what_takes_most_comes_first():
 
 def test_operators_on_few_ranks_may_be_split():
     path = path_of(('lstm', 'forward', 6), ('dense', 'forward', 4))
-    lines = path_words(path, 0.01, {'lstm': 1, 'dense': 4}, 4)
+    lines = bottleneck_summary(path, 0.01, {'lstm': 1, 'dense': 4}, 4)
     assert lines[1:] == ['60 % of the step computes lstm: it is on 1 of 4 ranks, split it further',
                          '40 % of the step computes dense']
 
 
 @pytest.mark.parametrize('kind', TASK_KINDS)
 def test_each_kind_has_a_sentence(kind):
-    line = path_words(path_of(('a 50% name', kind, 20)), 0.02)[1]
+    line = bottleneck_summary(path_of(('a 50% name', kind, 20)), 0.02)[1]
     assert line.startswith('100 % of the step ') and ('a 50% name' in line) == (kind != 'step')
 
 
 def test_small_things_have_no_sentence_but_the_largest_has():
-    lines = path_words(path_of(*(('layer%d' % at, 'forward', 1) for at in range(50))), 0.05)
+    lines = bottleneck_summary(path_of(*(('layer%d' % at, 'forward', 1) for at in range(50))), 0.05)
     assert lines == ['50 ms a step: 100 % computing', '2 % of the step computes layer0']
-    assert path_words([], 0.0) == ['the step is empty']
+    assert bottleneck_summary([], 0.0) == ['the step is empty']
 
 
 def test_latency_counts_for_the_message():
     path = [SimulatedTask('fc6', 'a to b', 0.0, 0.002, 'exchange'), SimulatedTask('fc6', 1, 0.006, 0.008, 'forward')]
-    assert path_shares(path, 0.01) == {('exchange', 'fc6'): pytest.approx(0.6), ('compute', 'fc6'): pytest.approx(0.4)}
+    assert critical_path_shares(path, 0.01) == {('exchange', 'fc6'): pytest.approx(0.6),
+                                                ('compute', 'fc6'): pytest.approx(0.4)}
 
 
 @settings(max_examples=100, deadline=None)
@@ -60,7 +61,7 @@ def test_shares_are_the_whole_step(drawn):
         path.append(SimulatedTask(label, 0, start, start + length, kind))
         at = start + length
     step = max(1, max(task.end_s for task in path))
-    shares = path_shares(path, step)
+    shares = critical_path_shares(path, step)
     assert sum(shares.values()) == pytest.approx(1) and min(shares.values()) >= 0
     assert {group for group, _ in shares} <= set(TASK_GROUPS)
-    assert path_words(path, step)[1].startswith('%.0f %% of the step' % (100 * max(shares.values())))
+    assert bottleneck_summary(path, step)[1].startswith('%.0f %% of the step' % (100 * max(shares.values())))

@@ -9,7 +9,7 @@ from mxhybrid import InputError, parallel
 from mxhybrid.parallel.ops.dimension_names import Dimensions
 from mxhybrid.parallel.ops.graph import Graph
 from mxhybrid.parallel.runtime.rank_program import Parts
-from mxhybrid.planner.reports.plan_diagram import PictureEdge, PictureNode, as_dot, as_svg, picture_of, write_picture
+from mxhybrid.planner.reports.plan_diagram import DiagramEdge, DiagramNode, as_dot, as_svg, plan_diagram, write_diagram
 
 SVG = '{http://www.w3.org/2000/svg}'
 
@@ -31,29 +31,30 @@ def network():
 
 
 def test_what_moves_stands_at_its_edge(network):
-    nodes, edges = picture_of(*network(parallel.one_weird_trick()), {'conv': 0.002})
-    assert nodes == [PictureNode('conv', 'Convolution', 'samples 4', '0-3', 0.002),
-                     PictureNode('left', 'relu', 'samples 4', '0-3'),
-                     PictureNode('both', 'elemwise_add', 'samples 4', '0-3'),
-                     PictureNode('flat', 'Flatten', 'samples 4', '0-3'),
-                     PictureNode('fc', 'FullyConnected', 'channels 4', '0-3')]
+    nodes, edges = plan_diagram(*network(parallel.one_weird_trick()), {'conv': 0.002})
+    assert nodes == [DiagramNode('conv', 'Convolution', 'samples 4', '0-3', 0.002),
+                     DiagramNode('left', 'relu', 'samples 4', '0-3'),
+                     DiagramNode('both', 'elemwise_add', 'samples 4', '0-3'),
+                     DiagramNode('flat', 'Flatten', 'samples 4', '0-3'),
+                     DiagramNode('fc', 'FullyConnected', 'channels 4', '0-3')]
     # Each rank gets the samples of the three others.
     assert sorted(edges) == [(0, 1, 0), (0, 2, 0), (1, 2, 0), (2, 3, 0), (3, 4, 4 * 3 * 2 * 4 * 36 * 4)]
-    _, edges = picture_of(*network(parallel.data_parallel()))
+    _, edges = plan_diagram(*network(parallel.data_parallel()))
     assert not any(edge.moved for edge in edges)
 
 
 def test_changes_of_layout_move(network):
     """Of four samples of half the height each rank has two already."""
-    nodes, edges = picture_of(*network(parallel.layers({'left': {'height': 2, 'samples': 2}, 'conv': {'samples': 4}})))
+    plan = parallel.layers({'left': {'height': 2, 'samples': 2}, 'conv': {'samples': 4}})
+    nodes, edges = plan_diagram(*network(plan))
     assert (nodes[1].layout, nodes[1].ranks) == ('samples 2 x height 2', '0-3')
     assert [edge.moved for edge in edges if (edge.source, edge.target) == (0, 1)] == [4 * 2 * 4 * 3 * 6 * 4]
 
 
 def test_svg(network, tmp_path):
     path = tmp_path / 'plan.svg'
-    nodes, edges = picture_of(*network(parallel.one_weird_trick()), {'fc': 0.002})
-    write_picture(str(path), nodes, edges, 'a <plan> & more')
+    nodes, edges = plan_diagram(*network(parallel.one_weird_trick()), {'fc': 0.002})
+    write_diagram(str(path), nodes, edges, 'a <plan> & more')
     root = xml.etree.ElementTree.parse(str(path)).getroot()
     texts = [one.text for one in root.iter(SVG + 'text')]
     assert texts[0] == 'a <plan> & more' and '13.8 kB' in texts
@@ -69,28 +70,28 @@ def test_svg(network, tmp_path):
 
 
 def test_side_by_side_where_rows_are_the_same():
-    nodes = [PictureNode(str(at), 'op', 'whole', '0') for at in range(4)]
-    edges = [PictureEdge(0, 1, 0), PictureEdge(0, 2, 0), PictureEdge(1, 3, 0), PictureEdge(2, 3, 7)]
+    nodes = [DiagramNode(str(at), 'op', 'whole', '0') for at in range(4)]
+    edges = [DiagramEdge(0, 1, 0), DiagramEdge(0, 2, 0), DiagramEdge(1, 3, 0), DiagramEdge(2, 3, 7)]
     root = xml.etree.ElementTree.fromstring(as_svg(nodes, edges))
     places = [(box.get('x'), box.get('y')) for box in (group.find(SVG + 'rect') for group in root.iter(SVG + 'g'))]
     assert len(set(places)) == 4 and places[1][1] == places[2][1] and places[0][0] == places[1][0] == places[3][0]
 
 
 def test_dot():
-    text = as_dot([PictureNode('a "b"\\', 'op', 'whole', '0', 0.5), PictureNode('c', 'op', 'samples 2', '0-1')],
-                  [PictureEdge(0, 1, 2000)], 'name')
+    text = as_dot([DiagramNode('a "b"\\', 'op', 'whole', '0', 0.5), DiagramNode('c', 'op', 'samples 2', '0-1')],
+                  [DiagramEdge(0, 1, 2000)], 'name')
     assert text.splitlines()[0] == 'digraph plan {' and text.rstrip().endswith('}')
     assert 'n0 [label="a \\"b\\"\\\\ (op)\\nwhole on 0, 500 ms", fillcolor="#cfe2f3"];' in text
     assert 'n0 -> n1 [label="2.0 kB", color=red];' in text
 
 
 def test_files(tmp_path):
-    nodes = [PictureNode('a', 'op', 'whole', '0')]
+    nodes = [DiagramNode('a', 'op', 'whole', '0')]
     for name in ('plan.dot', 'plan.gv'):
-        write_picture(str(tmp_path / name), nodes, [])
+        write_diagram(str(tmp_path / name), nodes, [])
         assert (tmp_path / name).read_text() == as_dot(nodes, [])
     with pytest.raises(InputError, match='plan.png: give a name that ends in .svg'):
-        write_picture(str(tmp_path / 'plan.png'), nodes, [])
+        write_diagram(str(tmp_path / 'plan.png'), nodes, [])
     with pytest.raises(InputError, match='cannot be written'):
-        write_picture(str(tmp_path / 'none' / 'plan.svg'), nodes, [])
+        write_diagram(str(tmp_path / 'none' / 'plan.svg'), nodes, [])
     assert sorted(os.listdir(str(tmp_path))) == ['plan.dot', 'plan.gv']

@@ -8,7 +8,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, TransferCost, cluster_from_json
-from mxhybrid.planner.reports.prediction_table import store_lines
+from mxhybrid.planner.reports.prediction_table import store_notes
 from mxhybrid.planner.search.mcmc import SearchLimits, try_all, walk_randomly
 from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
 from mxhybrid.planner.search.search_space import Choices
@@ -103,8 +103,8 @@ def test_each_has_its_costs(planned):
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
     assert 'says of one way alone what sums take, which is taken for horovod' in ' '.join(
-        store_lines(only, of_data('horovod')))
-    assert store_lines(planned, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
+        store_notes(only, of_data('horovod')))
+    assert store_notes(planned, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),
