@@ -60,7 +60,7 @@ def _measure(given: argparse.Namespace) -> Any:
     from tqdm import tqdm
 
     from ..job.join import member
-    from ..planner.calibration.calibration import Calibration
+    from ..planner import Calibration
 
     if (launcher.read().workers or 2) < 2 or launcher.read().launcher == 'none':
         raise InputError('it measures what is between workers, and there is one: start it as a training is started, '
@@ -88,7 +88,7 @@ def _measure(given: argparse.Namespace) -> Any:
 
 def run(given: argparse.Namespace) -> int:
     """Measure and write; returns the exit status."""
-    from ..planner.cluster.cluster_spec import save
+    from ..planner import save_cluster
 
     try:
         cluster, rank = _measure(given)
@@ -96,7 +96,7 @@ def run(given: argparse.Namespace) -> int:
         sys.stderr.write('mxhybrid calibrate: %s\n' % error)
         return 1
     if rank == 0:
-        save(given.file, cluster)
+        save_cluster(given.file, cluster)
         console.write('\n'.join(lines_of(cluster) + ['', 'written to ' + given.file]))
     return 0
 

@@ -90,10 +90,7 @@ def _check_together(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     # As the command does without MXNet otherwise.
-    from ..planner.cluster.cluster_spec import load as load_cluster
-    from ..planner.planner import SEARCH_SECONDS
-    from ..planner.reports.plan_diagram import check_diagram_path
-    from ..planner.search.gc_control import no_last_collection
+    from ..planner import SEARCH_SECONDS, check_diagram_path, load_cluster, no_last_collection
     from .model_argument import load_model, parse_inputs
 
     if given.cluster is None and not given.formula:
@@ -133,10 +130,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any) -> int:
     from ..parallel.ops.tracing import traced
-    from ..planner.analytic.communication_cost import PAPER_NETWORK, alpha_beta_of
-    from ..planner.analytic.cost_table import cost_rows, cost_table, draw_costs, layer_cost_table
-    from ..planner.analytic.layer_sizes import sizes_of
-    from ..planner.planner import frozen_parameters
+    from ..planner import PAPER_NETWORK, alpha_beta_of, cost_report, cost_rows, draw_costs, frozen_parameters, sizes_of
 
     try:
         ranks = [int(word) for word in given.formula.split(',')]
@@ -148,8 +142,7 @@ def _formula(given: argparse.Namespace, net: Any, shapes: List[Any], types: List
     batch = shapes[0][given.batch_axis]
     layers = sizes_of(graph, batch, frozen_parameters(net))
     network = PAPER_NETWORK if cluster is None else alpha_beta_of(cluster)
-    console.write(cost_table(layers, batch, ranks, network) + '\n')
-    console.write(layer_cost_table(layers, batch, ranks[-1], network))
+    console.write(cost_report(layers, batch, ranks, network))
     if given.formula_png:
         draw_costs(cost_rows(layers, batch, ranks, network), given.formula_png)
     return 0
@@ -178,8 +171,7 @@ class _Planning:
     """A network, a cluster and what is asked of them."""
 
     def __init__(self, given: argparse.Namespace, net: Any, shapes: List[Any], types: List[str], cluster: Any):
-        from ..planner.planner import Planner
-        from ..planner.profiling.operator_profiler import OperatorProfiler
+        from ..planner import OperatorProfiler, Planner
 
         self._given = given
         self._profiles = OperatorProfiler(given.profiles, keep_busy=given.keep_busy_times)
@@ -220,11 +212,14 @@ class _Planning:
     def _tell(self, found: Any) -> None:
         """What a search has come to."""
         from ..parallel.plans.strategies import data_parallel
+        from ..planner import prediction_summary
 
+        planner = self._planner
         self._show(found.plan, found.prediction)
         before = found.others['data parallel']
         console.write('\ndata parallelism:')
-        self._words(self._planner.splits(data_parallel()), before)
+        console.write('\n'.join(prediction_summary(planner.graph, planner.cluster, planner.splits(data_parallel()),
+                                                   before)))
         ratio = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
         proposals = sum(walk.proposals for walk in found.discovery.walks)
         if found.plain is not before:
@@ -266,24 +261,15 @@ class _Planning:
         console.write(aligned(['plan', 'step', 'memory'], rows))
 
     def _show(self, plan: Any, prediction: Any) -> None:
-        from ..parallel.runtime.layout_table import note_lines
-        from ..planner.reports.prediction_table import prediction_table, store_notes
+        from ..planner import plan_report
 
         planner = self._planner
-        splits = planner.splits(plan)
-        notes = note_lines(planner.graph, planner.network.dimensions, splits, planner.cluster.ranks, {})
-        console.write('\n'.join([prediction_table(planner, splits, prediction)] + store_notes(planner, plan) + notes)
-                      + '\n')
-        self._words(splits, prediction)
-        if planner.cluster.measured is None:
-            console.write('the cluster file was written by hand, not measured')
+        console.write(plan_report(planner.network, planner.cluster, plan, planner.splits(plan), prediction))
 
     def _write(self, plan: Any, prediction: Any) -> None:
         """The files that were asked for."""
         from ..parallel.plans.plan_json import save
-        from ..parallel.runtime.rank_program import Parts
-        from ..planner.reports.plan_diagram import plan_diagram, write_diagram
-        from ..planner.reports.timeline_export import draw_gantt, write_timeline
+        from ..planner import draw_gantt, draw_plan, write_timeline
 
         given, planner = self._given, self._planner
         splits = planner.splits(plan)
@@ -296,14 +282,7 @@ class _Planning:
         if given.gantt:
             draw_gantt(tasks, given.gantt, title)
         if given.taskgraph:
-            seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
-            nodes, edges = plan_diagram(Parts(planner.graph, splits), planner.network.dimensions, seconds)
-            write_diagram(given.taskgraph, nodes, edges, title)
-
-    def _words(self, splits: Any, prediction: Any) -> None:
-        from ..planner.reports.prediction_table import prediction_summary
-
-        console.write('\n'.join(prediction_summary(self._planner, splits, prediction)))
+            draw_plan(given.taskgraph, planner.network, splits, prediction, title)
 
     def _front(self, found: Any) -> None:
         """What less memory costs."""

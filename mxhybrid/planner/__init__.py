@@ -1,6 +1,30 @@
-"""Plans found instead of guessed: a simulated training step, and a search for the plan with the shortest one."""
-from .cluster.cluster_spec import Cluster
-from .planner import FoundPlan, Planner, search
+r"""The planner: simulates training steps of a network on a cluster, and searches for the plan with the shortest step.
+
+Users and commands import from here; the folders below may change.
+
+- Plans: :func:`search` finds one; :class:`Planner` also predicts the steps of given ones.  Both return
+  :class:`Prediction`\ s, a search inside a :class:`FoundPlan`.
+- Operators: :class:`OperatorProfiler` times them on this machine.
+- Clusters: :class:`Calibration` measures a :class:`Cluster`; :func:`load_cluster`, :func:`save_cluster`.
+- Formulas: :func:`cost_report` and :func:`draw_costs` show the α-β model of Gholami et al., for the layers that
+  :func:`sizes_of` finds in a network.
+- Reports: :func:`plan_report`, :func:`prediction_summary`, :func:`draw_plan`, :func:`draw_gantt` and
+  :func:`write_timeline`.
+"""
+from .analytic.communication_cost import PAPER_NETWORK, alpha_beta_of
+from .analytic.cost_table import cost_report, cost_rows, draw_costs
+from .analytic.layer_sizes import sizes_of
+from .calibration.calibration import Calibration
+from .cluster.cluster_spec import Cluster, load as load_cluster, save as save_cluster
+from .planner import SEARCH_SECONDS, FoundPlan, Planner, frozen_parameters, search
+from .profiling.operator_profiler import OperatorProfiler
+from .reports.plan_diagram import check_diagram_path, draw_plan
+from .reports.prediction_table import plan_report, prediction_summary
+from .reports.timeline_export import draw_gantt, write_timeline
+from .search.gc_control import no_last_collection
 from .task_graph.prediction import Prediction
 
-__all__ = ['Cluster', 'FoundPlan', 'Planner', 'Prediction', 'search']
+__all__ = ['Calibration', 'Cluster', 'FoundPlan', 'OperatorProfiler', 'PAPER_NETWORK', 'Planner', 'Prediction',
+           'SEARCH_SECONDS', 'alpha_beta_of', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
+           'draw_gantt', 'draw_plan', 'frozen_parameters', 'load_cluster', 'no_last_collection', 'plan_report',
+           'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']

@@ -156,6 +156,12 @@ def test_nothing_heavy_at_import_time(folder):
                 modules.append(other)
 
 
+def test_commands_know_the_planner_by_its_face_only():
+    imported = {other for module in FILES if folder_of(module).startswith('commands') for other in imports_of(module)
+                if other.startswith('mxhybrid.planner')}
+    assert imported == {'mxhybrid.planner'}
+
+
 def test_importing_the_package_imports_no_wing():
     program = ('import sys, mxhybrid\n'
                'print(*sorted(name for name in sys.modules if name.startswith("mxhybrid.")))\n'

@@ -58,6 +58,14 @@ def cost_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], ne
         pure_batch, pure_model, pure_domain, best_grid, best_choices))) for count in ranks]
 
 
+def cost_report(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
+    """Return the costs by the number of ranks, then those layer by layer on the last of them; parameters and errors are
+    those of :func:`cost_rows`.
+    """
+    return '%s\n\n%s' % (cost_table(layers, batch, ranks, network),
+                         layer_cost_table(layers, batch, ranks[-1], network))
+
+
 def cost_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
     """The rows of :func:`cost_rows` as text; parameters and errors are those."""
     rows = cost_rows(layers, batch, ranks, network)

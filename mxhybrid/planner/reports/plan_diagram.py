@@ -9,9 +9,12 @@ from ...base.errors import InputError
 from ...base.files import write_atomically
 from ...base.text import seconds_text, size_text
 from ...parallel.ops.dimension_names import Dimensions
+from ...parallel.ops.tracing import TracedNetwork
 from ...parallel.runtime.layout_table import layout_words, rank_words
 from ...parallel.runtime.rank_program import Parts
 from ...parallel.sharding.layout import bytes_between, messages
+from ...parallel.sharding.split import Split
+from ..task_graph.prediction import Prediction
 
 #: A box in pixels, and the space between two.
 _WIDTH, _HEIGHT, _ASIDE, _BELOW = 250, 44, 20, 40
@@ -86,6 +89,16 @@ def write_diagram(path: str, nodes: Sequence[DiagramNode], edges: Sequence[Diagr
         write_atomically(path, text.encode())
     except OSError as error:
         raise InputError('%s cannot be written: %s' % (path, error)) from error
+
+
+def draw_plan(path: str, network: TracedNetwork, splits: Dict[int, Split], prediction: Prediction, title: str = ''
+              ) -> None:
+    """Write a picture of a plan, with the time that the slowest part of each operator computes; errors are those of
+    :func:`write_diagram`.
+    """
+    seconds = {label: computing for label, (computing, _) in prediction.seconds_of().items()}
+    nodes, edges = plan_diagram(Parts(network.graph, splits), network.dimensions, seconds)
+    write_diagram(path, nodes, edges, title)
 
 
 def as_dot(nodes: Sequence[DiagramNode], edges: Sequence[DiagramEdge], title: str = '') -> str:

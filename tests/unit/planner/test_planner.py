@@ -53,7 +53,7 @@ def test_the_next_search_measures_nothing():
         found = again.search(seconds=None, proposals=100, seed=seed)
         assert found.prediction.seconds > 0
         # Nor does who looks at what it has found.
-        table = prediction_table(again, again.splits(found.plan), found.prediction)
+        table = prediction_table(again.network, again.splits(found.plan), found.prediction)
         assert table.count('\n') > len(again.graph.computing) and found.prediction.critical_path()
         assert profiles.measured == timed
     # A plan that is asked for by itself is timed as it is.
@@ -98,7 +98,7 @@ def test_no_plan_needs_more_than_a_rank_has_of_its_host():
         searched(1)
     planned = planner(limited(1))
     found = planned.predict(data_parallel())
-    summary = prediction_summary(planned, planned.splits(data_parallel()), found)
+    summary = prediction_summary(planned.graph, planned.cluster, planned.splits(data_parallel()), found)
     assert summary[-1].startswith('that is more than the 1 B')
 
 
@@ -118,7 +118,7 @@ def test_the_layer_to_split_is_the_one_with_most_of_the_weights_that_are_summed_
     planned = Planner(net, (BATCH, 3, 8, 8), cluster(2, rate=1e6), Times())
     found = planned.predict(data_parallel())
     assert found.layers_to_split() == {}
-    words = prediction_summary(planned, planned.splits(data_parallel()), found)
+    words = prediction_summary(planned.graph, planned.cluster, planned.splits(data_parallel()), found)
     assert not any('split' in line for line in words if 'sums of' in line or 'updates' in line)
 
 

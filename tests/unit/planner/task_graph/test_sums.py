@@ -103,8 +103,8 @@ def test_each_has_its_costs(planned):
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
     assert 'says of one way alone what sums take, which is taken for horovod' in ' '.join(
-        store_notes(only, of_data('horovod')))
-    assert store_notes(planned, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
+        store_notes(only.graph, only.cluster, of_data('horovod')))
+    assert store_notes(planned.graph, planned.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),
