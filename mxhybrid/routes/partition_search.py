@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
+from ..base.least_squares import nonnegative_least_squares
 
 #: Share of the time of the first HORIZON_STEPS steps that a search may cost.
 BUDGET_SHARE = 0.05
@@ -26,8 +26,6 @@ MEASURED_STEPS = 6
 MIN_GAIN = 0.02
 #: In the model twice or half the partitions take at most twice the time; with some room for noise.
 WORST_RATIO = 2.5
-#: Relative size of residuals that are rounding errors, with no meaning for the choice between two fits.
-ROUNDING = 1e-12
 #: How much longer than estimated the first move may take.
 MOVE_MARGIN = 1.5
 
@@ -59,21 +57,10 @@ def fit(samples: Dict[int, float]) -> Optional[Fit]:
     """
     if len(samples) < 3:
         return None
-    counts = np.array(sorted(samples), float)
-    seconds = np.array([samples[int(count)] for count in counts])
-    terms = [1 / counts, counts]
-    best: Optional[Fit] = None
-    best_error = math.inf
-    # The least squares under bounds are those without them of some subset of the terms; the smallest that will do.
-    for used in ((), (0,), (1,), (0, 1)):
-        matrix = np.stack([np.ones_like(counts)] + [terms[term] for term in used], axis=1)
-        found = np.linalg.lstsq(matrix, seconds, rcond=None)[0]
-        error = float(np.sum((matrix @ found - seconds) ** 2))
-        if (found[1:] >= 0).all() and error < best_error - ROUNDING ** 2 * float(np.sum(seconds ** 2)):
-            theta = dict(zip(used, found[1:]))
-            best = Fit(float(found[0]), float(theta.get(0, 0.0)), float(theta.get(1, 0.0)))
-            best_error = error
-    return best
+    counts = sorted(samples)
+    theta = nonnegative_least_squares([(1.0, 1 / count, count) for count in counts],
+                                      [samples[count] for count in counts], unbounded=[0])
+    return Fit(*theta.tolist())
 
 
 def best_sample(samples: Dict[int, float], start: int) -> int:

@@ -3,6 +3,7 @@ from typing import Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from ...base.least_squares import nonnegative_least_squares
 from ..cluster.cluster_spec import TransferCost
 from ..simulator.token_bucket import Bucket
 
@@ -30,18 +31,12 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     A column that is the same in all rows but the first column, which is that of what is fixed, gets 0: nobody can tell
     it from that.
     """
-    matrix, wanted = np.asarray(rows, float), np.maximum(np.asarray(seconds, float), 0.0)
-    weights = 1 / _scale(wanted)
-    used = [at for at in range(matrix.shape[1]) if at == 0 or np.ptp(matrix[:, at]) > 0]
-    found = np.zeros(matrix.shape[1])
-    while used:
-        scale = np.maximum(np.abs(matrix[:, used]).max(axis=0), 1e-300)
-        values = np.linalg.lstsq(matrix[:, used] / scale * weights[:, None], wanted * weights, rcond=None)[0] / scale
-        if (values >= 0).all():
-            found[used] = values
-            break
-        used.pop(int(np.argmin(values * scale)))
-    return found
+    matrix, readings = np.asarray(rows, float), np.maximum(np.asarray(seconds, float), 0.0)
+    weights = 1 / _scale(readings)
+    used = [column for column in range(matrix.shape[1]) if column == 0 or np.ptp(matrix[:, column]) > 0]
+    coefficients = np.zeros(matrix.shape[1])
+    coefficients[used] = nonnegative_least_squares(matrix[:, used] * weights[:, None], readings * weights)
+    return coefficients
 
 
 def relative_errors(rows: Any, seconds: Any, found: Any) -> np.ndarray:
