@@ -1,7 +1,7 @@
-"""How fast a core computes: seconds of three fixed pieces of work, by which machines are compared.
+"""Benchmark of a core: the seconds of three fixed kernels, by which machines are compared.
 
-They stand for what networks do: a dense product, which is bound by arithmetic, a convolution, and a pass over memory
-that no cache holds.
+The kernels stand for the work of networks: a dense product, which is bound by arithmetic, a convolution, and a pass
+over memory that no cache holds.
 """
 import math
 import statistics
@@ -13,66 +13,68 @@ import mxnet as mx
 from .other_programs import BUSY_SHARE, OtherPrograms
 from .timer import clock
 
-#: Seconds of a repeat, of whose runs the median counts, and repeats of which the least one counts.
-REPEAT_S, REPEATS = 0.25, 8
-#: Runs of a repeat at least.
-_FEWEST = 3
-#: A machine is not steady where half of the repeats are by more than this share slower than the fastest.
+#: Seconds that a repeat takes; the median of its runs counts.
+REPEAT_S = 0.25
+#: Number of repeats; the fastest one counts.
+REPEATS = 8
+#: Minimal number of runs in a repeat.
+_MIN_RUNS = 3
+#: A machine is unsteady if half of the repeats are slower than the fastest one by more than this share.
 _UNSTEADY = 0.15
 
 
 class KernelTimes(NamedTuple):
-    """Seconds of a core for each piece of work."""
+    """Seconds of a core for each kernel."""
 
     dense: float
     convolution: float
     memory: float
 
     def speed_relative_to(self, other: 'KernelTimes') -> float:
-        """How many times as fast this is as another one: the geometric mean over all pieces."""
+        """Return how many times as fast this core is as the other one: the geometric mean over all kernels."""
         return math.exp(statistics.mean(math.log(theirs / mine) for mine, theirs in zip(self, other)))
 
     @classmethod
     def fastest(cls, repeats: Iterable['KernelTimes']) -> 'KernelTimes':
-        """Return the least seconds of each piece: other programs make them longer, nothing makes them shorter."""
+        """Return the minimum for each kernel: other programs can only make a repeat slower."""
         return cls(*map(min, zip(*repeats)))
 
 
 class CoreBenchmark:
-    """The pieces of work, with their arrays, warmed up."""
+    """The kernels with their arrays, warmed up."""
 
     def __init__(self) -> None:
-        self._pieces = _pieces()
+        self._kernels = _make_kernels()
         self.run()
 
     def run(self) -> KernelTimes:
-        """Time the pieces in turn for :data:`REPEAT_S` seconds, by the clock that operators are timed with.
+        """Run the kernels in turn for :data:`REPEAT_S` seconds and return the median of each.
 
-        Of the runs of each piece the median counts.
+        They are timed by the same clock as operators.
         """
         now = clock()
-        times: Tuple[List[float], ...] = tuple([] for _ in self._pieces)
+        times: Tuple[List[float], ...] = tuple([] for _ in self._kernels)
         end = time.perf_counter() + REPEAT_S
-        while len(times[0]) < _FEWEST or time.perf_counter() < end:
-            for work, found in zip(self._pieces, times):
+        while len(times[0]) < _MIN_RUNS or time.perf_counter() < end:
+            for kernel, kernel_times in zip(self._kernels, times):
                 before = now()
-                work()
+                kernel()
                 mx.nd.waitall()
-                found.append(now() - before)
+                kernel_times.append(now() - before)
         return KernelTimes(*map(statistics.median, times))
 
 
 class BenchmarkResult(NamedTuple):
-    """A timing of the pieces of work.
+    """The result of a benchmark of several repeats.
 
     Attributes
     ----------
     times : KernelTimes
-        The least of the repeats.
+        The fastest of the repeats.
     others : float
-        Share of the processors that other programs had meanwhile.
+        Share of the processors that other programs used meanwhile.
     spread : float
-        By which share half of the repeats were slower than the fastest, at least.
+        Half of the repeats were slower than the fastest one by at least this share.
     """
 
     times: KernelTimes
@@ -81,38 +83,38 @@ class BenchmarkResult(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Words for what disturbs the reading; empty on a quiet machine."""
+        """A description of what disturbed the benchmark; empty on a quiet machine."""
         if self.others > BUSY_SHARE:
-            return 'other programs have %.0f %% of the processors' % (100 * self.others)
+            return 'other programs use %.0f %% of the processors' % (100 * self.others)
         if self.spread > _UNSTEADY:
-            return 'the same work takes from one moment to the next %.0f %% longer' % (100 * self.spread)
+            return 'repeats of the same work differ by %.0f %%' % (100 * self.spread)
         return ''
 
 
 def run_core_benchmark(repeats: int = REPEATS) -> BenchmarkResult:
-    """Time the pieces of work on this machine, as busy as it is now.
+    """Run the benchmark on this machine, however busy it is now.
 
     Parameters
     ----------
     repeats : int, optional
-        Each takes :data:`REPEAT_S` seconds, and so does one more that warms up; the least of them counts.
+        Each takes :data:`REPEAT_S` seconds; one more warms up.
     """
-    work, others = CoreBenchmark(), OtherPrograms()
-    return benchmark_result([work.run() for _ in range(repeats)], others.share())
+    benchmark, others = CoreBenchmark(), OtherPrograms()
+    return benchmark_result([benchmark.run() for _ in range(repeats)], others.share())
 
 
 def benchmark_result(repeats: List[KernelTimes], others: float) -> BenchmarkResult:
-    """Return what repeats show, and the share of other programs meanwhile."""
-    least = KernelTimes.fastest(repeats)
-    slower = [1 / one.speed_relative_to(least) for one in repeats]
-    return BenchmarkResult(least, others, statistics.median(slower) - 1)
+    """Summarize the repeats, during which other programs had the share `others` of the processors."""
+    fastest = KernelTimes.fastest(repeats)
+    slowdowns = [1 / repeat.speed_relative_to(fastest) for repeat in repeats]
+    return BenchmarkResult(fastest, others, statistics.median(slowdowns) - 1)
 
 
 def _ones(*shape: int) -> Any:
     return mx.nd.ones(shape, ctx=mx.cpu())
 
 
-def _pieces() -> Tuple[Callable[[], Any], ...]:
+def _make_kernels() -> Tuple[Callable[[], Any], ...]:
     rows, weights = _ones(256, 1024), _ones(1024, 1024)
     images, filters = _ones(8, 64, 28, 28), _ones(64, 64, 3, 3)
     values, target = _ones(4 << 20), _ones(4 << 20)

@@ -1,5 +1,6 @@
-"""A rank's program whose exchanges move nothing, so that one process can run it: what it would give is an output, what
-it would get is an input.
+"""A rank's program without communication, so that one process can run it.
+
+What the rank would send to others becomes an output of the program, what it would receive becomes an input.
 """
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
@@ -14,39 +15,38 @@ from ...parallel.sharding.layout import Layout
 
 
 class ProgramInput(NamedTuple):
-    """An array that a program is given.
+    """An input array of a program.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : numpy.dtype
     has_gradient : bool
-        Whether it has a gradient.
     is_weight : bool
-    below : int
-        Values are indices below that, if it is not 0.
+    index_limit : int
+        If it is not 0, values are indices below this limit.
     is_blocked : bool
-        Whether it comes in a layout of oneDNN's.
+        The array arrives in a blocked memory layout of oneDNN.
     is_table : bool
-        Whether its gradient is row_sparse.
+        Its gradient is row_sparse.
     """
 
     shape: Tuple[int, ...]
     dtype: Any
     has_gradient: bool
     is_weight: bool = False
-    below: int = 0
+    index_limit: int = 0
     is_blocked: bool = False
     is_table: bool = False
 
 
 class LocalProgram(NamedTuple):
-    """What a rank computes.
+    """The computation of a rank.
 
     Attributes
     ----------
     symbol : mxnet.symbol.Symbol
-        Outputs of the program, then what the rank would give to others.
+        Outputs of the program, then the arrays that the rank would send to others.
     inputs : dict of str to ProgramInput
         By name.
     """
@@ -62,27 +62,28 @@ class _LocalNode:
         self.exchange, self.differentiable, self.name = exchange, differentiable, name
 
     def symbol(self, token: Any, given: Any, plain: bool = False) -> Tuple[Any, Any]:
-        """As :meth:`mxhybrid.parallel.runtime.rank_program.AnyNode.symbol`."""
+        """See :meth:`mxhybrid.parallel.runtime.rank_program.AnyNode.symbol`."""
         if given is not None:  # it becomes an output, since the last token is one
             token = mx.sym.Group([token, given if self.differentiable else mx.sym.BlockGrad(given)])
         shape = self.exchange.shapes[1]
         return token, None if shape is None else mx.sym.var(self.name, shape=shape, dtype=self.exchange.dtype)
 
     def ending(self, made: Any) -> Any:
-        """As it is."""
+        """Return `made` unchanged."""
         return made
 
     def forget(self) -> None:
-        """Nothing is kept anywhere."""
+        """Do nothing: there is nothing to release."""
 
 
 class _OneRank(Program):
-    """A program whose exchanges are those of its own rank: what others get of each other, where they are many, takes
-    seconds to find out, and nothing of it is computed here.
+    """A program that has only the exchanges of its own rank.
+
+    To find out what the other ranks exchange among each other takes seconds for many ranks, and nothing here needs it.
     """
 
     def exchange(self, given: Any, have: Layout, wanted: Dict[int, Box], *more: Any, **others: Any) -> Any:
-        """As :meth:`mxhybrid.parallel.runtime.rank_program.Program.exchange`."""
+        """See :meth:`mxhybrid.parallel.runtime.rank_program.Program.exchange`."""
         return super().exchange(given, have, {rank: box for rank, box in wanted.items() if rank == self.rank}, *more,
                                 **others)
 
@@ -90,7 +91,7 @@ class _OneRank(Program):
 def local_program(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                   outputs: Dict[Entry, List[Dict[int, Box]]], composed: Dict[str, Any], flows: Any = (),
                   frozen: Any = ()) -> LocalProgram:
-    """A rank's program without its exchanges; the parameters are those of
+    """Return a rank's program without its exchanges; the parameters are those of
     :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     """
     graph = parts.graph
@@ -101,84 +102,85 @@ def local_program(parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
         nodes[node.name] = node
         return node
     program = _OneRank(parts, rank, inputs, outputs, composed, make_node, 0, flows, frozen)
-    made = list(program.symbol)
-    # The token, and what an exchange brings for the network's outputs, are just inputs.
-    kept = [at for at, one in enumerate(made) if one.list_outputs() != one.list_inputs()]
-    symbol = mx.sym.Group([made[at] for at in kept])
-    below = index_limits(graph)
-    numbers = {one.name: one.number for one in graph.operators if one.op == 'null'}
-    found: Dict[str, ProgramInput] = {}
+    # The token is an input that is passed through, and so is what an exchange brings for the network's outputs.
+    symbol = mx.sym.Group([output for output in program.symbol if output.list_outputs() != output.list_inputs()])
+    limits = index_limits(graph)
+    numbers = {operator.name: operator.number for operator in graph.operators if operator.op == 'null'}
+    program_inputs: Dict[str, ProgramInput] = {}
     for name in symbol.list_inputs():
         if name in nodes:
             node = nodes[name]
             shape = node.exchange.shapes[1]
             assert shape is not None
-            found[name] = ProgramInput(shape, node.exchange.dtype, node.differentiable,
-                                       below=below.get(node.exchange.operator, 0))
+            program_inputs[name] = ProgramInput(shape, node.exchange.dtype, node.differentiable,
+                                                index_limit=limits.get(node.exchange.operator, 0))
         elif name in graph.data:
             entry = numbers[name], 0
-            found[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
-                                       below=below.get(entry[0], 0))
+            program_inputs[name] = ProgramInput(shape_of(inputs[entry][rank]), graph.dtypes[entry], name in flows,
+                                                index_limit=limits.get(entry[0], 0))
         elif name in program.averages:
             average = program.averages[name]
-            found[name] = ProgramInput(shape_of(parts.weights.boxes(average)[rank]),
-                                       graph.dtypes[numbers[average], 0], True, True)
+            program_inputs[name] = ProgramInput(shape_of(parts.weights.boxes(average)[rank]),
+                                                graph.dtypes[numbers[average], 0], True, True)
         elif name in numbers:
-            learns = name not in graph.auxiliary and name not in frozen
-            found[name] = ProgramInput(shape_of(parts.weights.boxes(name)[rank]), graph.dtypes[numbers[name], 0],
-                                       learns, True, is_table=numbers[name] in graph.tables)
+            has_gradient = name not in graph.auxiliary and name not in frozen
+            program_inputs[name] = ProgramInput(shape_of(parts.weights.boxes(name)[rank]),
+                                                graph.dtypes[numbers[name], 0], has_gradient, True,
+                                                is_table=numbers[name] in graph.tables)
         else:
             values = program.constants[name]
-            found[name] = ProgramInput(values.shape, values.dtype, False, True)
-    return LocalProgram(symbol, found)
+            program_inputs[name] = ProgramInput(values.shape, values.dtype, False, True)
+    return LocalProgram(symbol, program_inputs)
 
 
 def index_limits(graph: Graph) -> Dict[int, int]:
-    """Operators and data whose values are indices, and what all of these are below."""
-    found: Dict[int, int] = {}
+    """Return the operators and data whose values are indices, with the limit that all of the indices are below."""
+    limits: Dict[int, int] = {}
 
-    def note(number: int, count: int) -> None:
-        if found.get(number, count + 1) > count:
-            found[number] = count
+    def note(number: int, limit: int) -> None:
+        if limits.get(number, limit + 1) > limit:
+            limits[number] = limit
             for source, _ in graph.operators[number].inputs:
-                note(source, count)
-    for one in graph.computing:
-        at = indices(one)
-        if at is not None and one.op not in _ANY_LABELS:
-            note(one.inputs[at][0], _index_limit(graph, one))
-    return found
+                note(source, limit)
+    for operator in graph.computing:
+        position = indices(operator)
+        if position is not None and operator.op not in _ANY_LABELS:
+            note(operator.inputs[position][0], _index_limit(graph, operator))
+    return limits
 
 
-#: Operators whose labels are any numbers.
+#: Operators whose labels may be any numbers.
 _ANY_LABELS = {'LinearRegressionOutput', 'LogisticRegressionOutput', 'MAERegressionOutput'}
 
 
-#: Where indices, or lengths, count along if no axis is given.
+#: The axis along which indices or lengths count if no axis is given.
 _DEFAULT_AXES = {'take': 0, 'batch_take': 1, 'SequenceMask': 0, 'SequenceReverse': 0, 'SequenceLast': 0}
 
 
-def _index_limit(graph: Graph, one: Operator) -> int:
-    """The count below which an operator's indices, or lengths, are."""
-    if one.op == 'one_hot':
-        return int(one.get('depth'))
-    if one.op == 'Embedding':
-        return graph.inputs(one)[1][0]
-    shape = graph.inputs(one)[0]
-    if one.op in ('SoftmaxOutput', 'SVMOutput'):
-        return shape[1 if len(shape) > 1 and not one.get('preserve_shape', False) else -1]
-    count = shape[int(one.get('axis', _DEFAULT_AXES.get(one.op, -1)))]
-    return count + (one.op not in ('pick', 'take', 'batch_take'))  # or lengths
+def _index_limit(graph: Graph, operator: Operator) -> int:
+    """Return the limit that the indices, or lengths, of an operator are below."""
+    if operator.op == 'one_hot':
+        return int(operator.get('depth'))
+    if operator.op == 'Embedding':
+        return graph.inputs(operator)[1][0]
+    shape = graph.inputs(operator)[0]
+    if operator.op in ('SoftmaxOutput', 'SVMOutput'):
+        return shape[1 if len(shape) > 1 and not operator.get('preserve_shape', False) else -1]
+    count = shape[int(operator.get('axis', _DEFAULT_AXES.get(operator.op, -1)))]
+    return count + (operator.op not in ('pick', 'take', 'batch_take'))  # or lengths
 
 
 def operators_with_gradients(graph: Graph, flows: Any = (), frozen: Any = ()) -> Set[int]:
-    """Operators, data and weights to which gradients go back."""
-    found: Set[int] = set()
-    for one in graph.operators:
-        used = indices(one)
-        if one.op == 'null':
-            if one.name in flows or graph.is_parameter(one.number) and one.name not in graph.auxiliary and \
-                    one.name not in frozen:
-                found.add(one.number)
-        elif any(source in found for at, (source, _) in enumerate(one.inputs) if at != used):
-            found.add(one.number)
-    return found
+    """Return the numbers of operators, data and weights that receive gradients."""
+    with_gradients: Set[int] = set()
+    for operator in graph.operators:
+        index_position = indices(operator)
+        if operator.op == 'null':
+            is_trained = graph.is_parameter(operator.number) and operator.name not in graph.auxiliary and \
+                operator.name not in frozen
+            if operator.name in flows or is_trained:
+                with_gradients.add(operator.number)
+        elif any(source in with_gradients for position, (source, _) in enumerate(operator.inputs)
+                 if position != index_position):
+            with_gradients.add(operator.number)
+    return with_gradients

@@ -1,4 +1,4 @@
-"""Times of operators' parts and of whole programs on this machine, measured once and kept in a file."""
+"""Times of shards of operators and of whole programs on this machine, measured once and kept in a file."""
 import contextlib
 import hashlib
 import json
@@ -31,37 +31,37 @@ from .timing_batch import TimingBatch
 
 logger = get_logger(__name__)
 
-#: Bytes that what is timed may read and write: with gradients and what MXNet computes them in, it takes some six times
-#: as much memory, of which some stays.  Of larger ones a piece is timed, if they are those of data parallelism.
-MOST_BYTES = 1 << 28
+#: Maximal bytes that a timed shard may read and write: with gradients and temporary space MXNet needs about six times
+#: as much memory, and keeps some of it.  Of larger shards of data parallelism a scaled shard is timed.
+MAX_BYTES = 1 << 28
 
-#: Seconds after which new times are written, so that little is lost with a process, and which a batch of them takes.
+#: Seconds after which new times are written, so that little is lost with a process; this is also the length of a batch.
 _SAVE_S = 20.0
 
 
 class OperatorProfiler:
-    """Times of this machine.
+    """Measures times of operators on this machine, and keeps them in a file.
 
-    Parts are timed as they run in a program: several of them in one call, in CPU time where MXNet computes with one
-    thread.  Each is measured when it is asked for first, which takes 0.2 s, or as many as :meth:`measure` is told.
+    Shards are timed as they run in a program: several of them in one call, in CPU time where MXNet computes with one
+    thread.  A shard is measured when its time is first asked for, which takes 0.2 s, or with others by :meth:`measure`.
 
     Parameters
     ----------
     path : str or os.PathLike, optional
-        The file that keeps them, by default one in ``~/.cache/mxhybrid`` for this MXNet, CPU and number of threads.
-        Processes may share it.
+        The file that keeps the times, by default one in ``~/.cache/mxhybrid`` for this MXNet, CPU and number of
+        threads.  Processes may share it.
     measure : bool, optional
-        Whether what the file lacks is measured; else it is estimated.
+        False: times that the file lacks are estimated, not measured.
     composed : dict, optional
-        What operators are several where they are split, see :mod:`mxhybrid.parallel.ops.collective_ops`.
+        Operators that communicate inside where they are split, see :mod:`mxhybrid.parallel.ops.collective_ops`.
     keep_busy : bool, optional
-        Whether times are kept that were measured while other programs computed, which makes them too long; by default
-        they count for this object only, and a warning says so.
+        True: keep times also if other programs computed meanwhile, which makes them too long.  By default such times
+        are used by this object and not written, and a warning says so.
 
     Raises
     ------
     InputError
-        A file that is none, or was measured elsewhere, or no name of one.
+        `path` is not a name, or the file has another format or was measured on another machine.
     """
 
     def __init__(self, path: Any = None, measure: bool = True, composed: Optional[Mapping[str, Any]] = None,
@@ -71,41 +71,40 @@ class OperatorProfiler:
         self.path: str = default_path() if path is None else os.fspath(path)
         self._measures, self._keeps_busy = measure, keep_busy
         self._composed = dict(COMPOSED[True] if composed is None else composed)
-        self._kept = read_profiles(self.path)
-        self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._kept}
-        #: Those of the file, for estimates.
-        self._timed = RooflineEstimator()
-        self._written = time.monotonic()
-        self._told = self._told_busy = False
-        #: What is timed now, if anything is.
+        self._known = read_profiles(self.path)
+        self._new: Dict[str, Dict[str, List[float]]] = {section: {} for section in self._known}
+        self._estimator = RooflineEstimator()
+        self._written_at = time.monotonic()
+        self._warned_unwritable = self._warned_busy = False
+        #: The batch that is being timed, if any.
         self._batch: Optional[TimingBatch] = None
-        #: Keys of parts that could not be timed: they are estimated.
+        #: Keys of shards that cannot be timed: they are estimated.
         self._untimed: Set[str] = set()
-        #: Operators of which that was said.
-        self._said: Set[str] = set()
+        #: Operators that a warning has named as not timed.
+        self._warned_untimed: Set[str] = set()
         self._keys: 'weakref.WeakKeyDictionary[Graph, Dict[Any, ProfileKeys]]' = weakref.WeakKeyDictionary()
-        #: Programs and parts that were measured for this object, not found in the file.
+        #: The number of programs and shards that this object has measured.
         self.measured = 0
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_seconds(self, graph: Graph, one: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
+    def shard_seconds(self, graph: Graph, operator: Operator, place: PartPlace, flows: Any = (), frozen: Any = (),
                       measure: bool = True, needed: bool = False, part: Optional[OperatorPart] = None) -> PassSeconds:
-        """What a part of an operator takes.
+        """Return the time of a shard of an operator.
 
         Parameters
         ----------
         graph : Graph
-        one : Operator
-            Of the graph, one of ``graph.computing``.
+        operator : Operator
+            One of ``graph.computing``.
         place : PartPlace
-            The box of its first output that the part makes.
+            The box of its first output that the shard computes.
         flows, frozen : set of str, optional
-            Inputs of the graph through which gradients go back, and parameters that have none.
+            Inputs of the graph that receive gradients, and parameters that receive none.
         measure : bool, optional
-            Whether it is measured if it is not known, unless this object only estimates, or it is too large.
+            Measure the shard if its time is not known, unless it is too large or this object only estimates.
         needed : bool, optional
-            Whether a piece of it is measured where it is too large.
+            Measure a scaled shard if it is too large.
         part : OperatorPart, optional
             What the operator's rule says of the place, if that is known.
 
@@ -114,178 +113,186 @@ class OperatorProfiler:
         PassSeconds
             Forward and backward, in seconds of a core.
         """
-        keys, part = self.keys(graph, flows, frozen), part or rule_of(one).part(graph, one, place)
-        estimates, work = not (self._measures and measure), work_of(graph, one, part)
-        if estimates and not self._estimator_of_times().has(one.op, work):
-            return self._estimate(one.op, work, keys.has_backward(one))  # it has no time, whatever its key
-        key = keys.key(one, place, part)
-        kept = self._kept['parts'].get(key)
-        if kept is not None:
-            return PassSeconds(kept[0], kept[1])
-        piece = None if estimates or key in self._untimed else _shard_to_time(graph, one, place, needed)
-        if piece is None:
-            return self._estimate(one.op, work, keys.has_backward(one))
+        keys, part = self.keys(graph, flows, frozen), part or rule_of(operator).part(graph, operator, place)
+        only_estimate, work = not (self._measures and measure), work_of(graph, operator, part)
+        if only_estimate and not self._current_estimator().has(operator.op, work):
+            # Its time is not known, whatever its key is.
+            return self._estimate(operator.op, work, keys.has_backward(operator))
+        key = keys.key(operator, place, part)
+        known = self._known['parts'].get(key)
+        if known is not None:
+            return PassSeconds(known[0], known[1])
+        can_time = not only_estimate and key not in self._untimed
+        shard = _shard_to_time(graph, operator, place, needed) if can_time else None
+        if shard is None:
+            return self._estimate(operator.op, work, keys.has_backward(operator))
         speed = self._speed_now()
         try:
-            forward, backward = time_shard(keys.program(one, piece.place, place))
-            backward += sum(time_shard(each).forward for each in keys.gradient_sums(one, piece.place))
-        except Exception as error:  # of any kind: a search goes on without the time
+            forward, backward = time_shard(keys.program(operator, shard.place, place))
+            backward += sum(time_shard(program).forward for program in keys.gradient_sums(operator, shard.place))
+        except Exception as error:  # of any kind: a search goes on without this time
             self._untimed.add(key)
-            self._say_untimed(graph, one, error)
-            return self._estimate(one.op, work, keys.has_backward(one))
-        times = roofline_seconds(work) / roofline_seconds(piece.work) if piece.place != place else 1.0
-        found = PassSeconds(forward * speed * times, backward * speed * times)
-        self._keep('parts', key, [*found, *work])
-        return found
+            self._warn_untimed(graph, operator, error)
+            return self._estimate(operator.op, work, keys.has_backward(operator))
+        scale = roofline_seconds(work) / roofline_seconds(shard.work) if shard.place != place else 1.0
+        seconds = PassSeconds(forward * speed * scale, backward * speed * scale)
+        self._add('parts', key, [*seconds, *work])
+        return seconds
 
-    def _say_untimed(self, graph: Graph, one: Operator, error: Exception) -> None:
-        """Warn once of each operator that cannot be timed, and drop what MXNet has still to say of it."""
+    def _warn_untimed(self, graph: Graph, operator: Operator, error: Exception) -> None:
+        """Warn once about each operator that cannot be timed, and discard the error that MXNet still holds."""
         with contextlib.suppress(Exception):
-            mx.nd.waitall()  # an operator that failed raises its error here, too
-        text = '%s (%s of shape %s, %s)' % (graph.label(one), one.op, graph.shape(one), graph.dtypes[one.number, 0])
-        if text not in self._said:
-            self._said.add(text)
-            logger.warning('profiles: %s cannot be timed on this machine, and is estimated by other operators: %s: %s',
-                           text, type(error).__name__, _last_line(error))
+            mx.nd.waitall()  # an operator that failed raises its error here again
+        text = '%s (%s of shape %s, %s)' % (graph.label(operator), operator.op, graph.shape(operator),
+                                            graph.dtypes[operator.number, 0])
+        if text not in self._warned_untimed:
+            self._warned_untimed.add(text)
+            logger.warning('profiles: %s cannot be timed on this machine, its time is estimated from other operators: '
+                           '%s: %s', text, type(error).__name__, _last_line(error))
 
-    def measure(self, graph: Graph, wanted: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = (),
+    def measure(self, graph: Graph, shards: Iterable[Tuple[Operator, PartPlace]], flows: Any = (), frozen: Any = (),
                 needed: Container[Tuple[int, PartPlace]] = ()) -> int:
-        """Measure what is not known yet of some parts, with a progress bar on a terminal, and write it; how many.
+        """Measure the shards whose times are not known yet, write them, and return the number of new ones.
 
-        Parts that are too large are left to estimates, but for those `needed`, by their operators' numbers.
+        A terminal shows a progress bar.  Shards that are too large are estimated, except for those in `needed`, which
+        has pairs of an operator's number and a place.
         """
         keys = self.keys(graph, flows, frozen)
-        missing = {key: (one, place, (one.number, place) in needed) for one, place in wanted
-                   for key in [keys.key(one, place)] if key not in self._kept['parts'] and key not in self._untimed}
-        large = [key for key, pair in missing.items() if self._measures and _shard_to_time(graph, *pair) is None]
-        for key in large:
+        missing = {key: (operator, place, (operator.number, place) in needed)
+                   for operator, place in shards for key in [keys.key(operator, place)]
+                   if key not in self._known['parts'] and key not in self._untimed}
+        too_large = [key for key, shard in missing.items() if self._measures and _shard_to_time(graph, *shard) is None]
+        for key in too_large:
             del missing[key]
-        if large:
-            logger.warning('profiles: %d parts of operators read and write more than %s: they are not timed, but '
-                           'estimated by smaller ones', len(large), size_text(MOST_BYTES))
-        for one, place, is_needed in tqdm(missing.values(), desc='operators', unit=' parts',
-                                          disable=None if missing else True):
-            self.shard_seconds(graph, one, place, flows, frozen, needed=is_needed)
+        if too_large:
+            logger.warning('profiles: %d shards of operators read and write more than %s: they are not timed, their '
+                           'times are estimated from smaller ones', len(too_large), size_text(MAX_BYTES))
+        for operator, place, is_needed in tqdm(missing.values(), desc='operators', unit=' shards',
+                                               disable=None if missing else True):
+            self.shard_seconds(graph, operator, place, flows, frozen, needed=is_needed)
         self.save()
         return len(missing)
 
     def keys(self, graph: Graph, flows: Any = (), frozen: Any = ()) -> ProfileKeys:
-        """Of the parts of a graph."""
+        """Return the keys of the shards of a graph."""
         known = self._keys.setdefault(graph, {})
-        which: Tuple[Any, Any] = frozenset(flows), frozenset(frozen)
-        if which not in known:
-            known[which] = ProfileKeys(graph, self._composed, *which)
-        return known[which]
+        names: Tuple[Any, Any] = frozenset(flows), frozenset(frozen)
+        if names not in known:
+            known[names] = ProfileKeys(graph, self._composed, *names)
+        return known[names]
 
     def _estimate(self, op: str, work: Work, has_backward: bool) -> PassSeconds:
-        forward, backward = self._estimator_of_times().estimate(op, work)
+        forward, backward = self._current_estimator().estimate(op, work)
         return PassSeconds(forward, backward if has_backward else 0.0)
 
-    def _estimator_of_times(self) -> RooflineEstimator:
-        if len(self._timed) != len(self._kept['parts']):
-            self._timed = RooflineEstimator(OperatorTime(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
-                                            for key, entry in self._kept['parts'].items())
-        return self._timed
+    def _current_estimator(self) -> RooflineEstimator:
+        if len(self._estimator) != len(self._known['parts']):
+            self._estimator = RooflineEstimator(
+                OperatorTime(key.split()[0], Work(entry[2], entry[3]), entry[0], entry[1])
+                for key, entry in self._known['parts'].items())
+        return self._estimator
 
     # -- programs --------------------------------------------------------------------------------------------------
 
     def program_seconds(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
                         outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> PassSeconds:
-        """What a rank's whole program takes but for its exchanges; the parameters are those of
+        """Return the time of a rank's whole program without its exchanges; the parameters are those of
         :class:`mxhybrid.parallel.runtime.rank_program.Program`.
         """
-        made = local_program(parts, rank, inputs, outputs, self._composed, flows, frozen)
-        key = _digest(made)
-        kept = self._kept['programs'].get(key)
-        if kept is None:
+        program = local_program(parts, rank, inputs, outputs, self._composed, flows, frozen)
+        key = _digest(program)
+        seconds = self._known['programs'].get(key)
+        if seconds is None:
             speed = self._speed_now()
-            kept = [seconds * speed for seconds in ProgramTimer(made).measure()]
-            self._keep('programs', key, kept)
-        return PassSeconds(*kept)
+            seconds = [pass_s * speed for pass_s in ProgramTimer(program).measure()]
+            self._add('programs', key, seconds)
+        return PassSeconds(*seconds)
 
     def scale(self, parts: Parts, rank: int, inputs: Dict[Entry, Dict[int, Box]],
               outputs: Dict[Entry, List[Dict[int, Box]]], flows: Any = (), frozen: Any = ()) -> float:
-        """What a rank's program takes, beside the sum of its parts."""
+        """Return the ratio of the time of a rank's program to the sum of its shards' times."""
         whole = self.program_seconds(parts, rank, inputs, outputs, flows, frozen).total
-        return whole / sum(self.shard_seconds(parts.graph, one, parts.places[one.number][rank], flows, frozen).total
-                           for one in parts.graph.computing if rank in parts.places[one.number])
+        places = parts.places
+        return whole / sum(
+            self.shard_seconds(parts.graph, operator, places[operator.number][rank], flows, frozen).total
+            for operator in parts.graph.computing if rank in places[operator.number])
 
     def kernel_times(self) -> KernelTimes:
-        """Return the seconds of the reference pieces on the core that all times are those of.
+        """Return the times of the benchmark's kernels on the core that all times in the file refer to.
 
-        They are those of the first batch that was timed: later ones are made up for how fast the machine is then.
+        They are those of the first batch that was timed; later batches are scaled by the speed of the machine then.
         """
-        if 'seconds' not in self._kept['reference']:
+        if 'seconds' not in self._known['reference']:
             self._begin_batch()
-        return KernelTimes(*self._kept['reference']['seconds'])
+        return KernelTimes(*self._known['reference']['seconds'])
 
     def _begin_batch(self) -> TimingBatch:
         if self._batch is None:
-            self._batch, self._written = TimingBatch(), time.monotonic()
-            self._kept['reference'].setdefault('seconds', list(self._batch.kernel_times))
+            self._batch, self._written_at = TimingBatch(), time.monotonic()
+            self._known['reference'].setdefault('seconds', list(self._batch.kernel_times))
         return self._batch
 
     def _speed_now(self) -> float:
-        """Return how fast this machine is in this batch, beside the core that all times are those of."""
+        """Return the speed of this machine in this batch, relative to the core that all times refer to."""
         return self._begin_batch().kernel_times.speed_relative_to(self.kernel_times())
 
     # -- the file --------------------------------------------------------------------------------------------------
 
-    def _keep(self, section: str, key: str, entry: List[float]) -> None:
-        self._kept[section][key] = self._new[section][key] = entry
+    def _add(self, section: str, key: str, entry: List[float]) -> None:
+        self._known[section][key] = self._new[section][key] = entry
         self.measured += 1
-        if time.monotonic() - self._written > _SAVE_S:
+        if time.monotonic() - self._written_at > _SAVE_S:
             self.save()
 
     def save(self) -> None:
-        """Write what is new, beside what other processes have written meanwhile.
+        """Write new times, and read those that other processes have written meanwhile.
 
-        A warning says so where it cannot be written, since the times themselves are there, and where other programs
-        computed while operators were timed: then nothing is written.
+        If the file cannot be written, a warning says so, and this object uses the times all the same.  If other
+        programs computed while operators were timed, a warning says so, and nothing is written.
         """
         if self._batch is None:
             return
         problem, self._batch = self._batch.end(), None
         if problem and not self._keeps_busy:
-            self._new = {section: {} for section in self._kept}
-            if not self._told_busy:
-                logger.warning('profiles: this machine is busy: %s: times of operators are too long, and not kept in '
-                               '%s: end other programs; where there are always some, mxhybrid plan keeps the times '
-                               'with --keep-busy-times', problem, self.path)
-            self._told_busy = True
+            self._new = {section: {} for section in self._known}
+            if not self._warned_busy:
+                logger.warning('profiles: this machine is busy: %s: times of operators are too long and are not kept '
+                               'in %s: end the other programs, or start mxhybrid plan with --keep-busy-times to keep '
+                               'such times', problem, self.path)
+            self._warned_busy = True
             return
-        self._new['reference']['seconds'] = self._kept['reference']['seconds']
+        self._new['reference']['seconds'] = self._known['reference']['seconds']
         try:
             merged = merge_profiles(self.path, self._new)
         except OSError as error:
-            if not self._told:
-                logger.warning('profiles: times of operators cannot be kept in %s, and will be measured again: %s; '
-                               'give another file, or XDG_CACHE_HOME', self.path, error)
-            self._told = True
+            if not self._warned_unwritable:
+                logger.warning('profiles: times of operators cannot be kept in %s and will be measured again: %s: '
+                               'give another file, or set XDG_CACHE_HOME', self.path, error)
+            self._warned_unwritable = True
             return
-        # Beside what was measured on a busy machine.
-        self._kept = {section: {**self._kept[section], **merged[section]} for section in merged}
-        self._new = {section: {} for section in self._kept}
+        # Times that were measured on a busy machine are not in the file, but stay known.
+        self._known = {section: {**self._known[section], **merged[section]} for section in merged}
+        self._new = {section: {} for section in self._known}
 
 
 def _last_line(error: Exception) -> str:
-    """Return what an error says: the last line of MXNet's, which also begins with its name."""
+    """Return the message of an error: the last line of MXNet's, without the name of the error before it."""
     line, name = str(error).strip().split('\n')[-1], type(error).__name__ + ': '
     return line[len(name):] if line.startswith(name) else line
 
 
-def _shard_to_time(graph: Graph, one: Operator, place: PartPlace, needed: bool) -> Optional[ScaledShard]:
-    """What of a part is timed: all of it, a piece where that is too large and needed, or nothing."""
-    found = scaled_shard(graph, one, place, MOST_BYTES)
-    return found if found is None or needed or found.place == place else None
+def _shard_to_time(graph: Graph, operator: Operator, place: PartPlace, needed: bool) -> Optional[ScaledShard]:
+    """Return what to time for a shard: itself; a scaled shard if it is too large and needed; or None."""
+    shard = scaled_shard(graph, operator, place, MAX_BYTES)
+    return shard if shard is None or needed or shard.place == place else None
 
 
 def _digest(program: LocalProgram) -> str:
-    """Tells programs apart, but not by names."""
-    text = json.loads(program.symbol.tojson(remove_amp_cast=False))
-    # Compiled operators have addresses as attributes: what they are follows from what they read.
+    """Return a digest of a program that does not depend on names."""
+    content = json.loads(program.symbol.tojson(remove_amp_cast=False))
+    # Compiled operators have addresses as attributes: what they compute follows from their inputs.
     nodes = [(node['op'], sorted(item for item in (node.get('attrs') or {}).items() if item[0] != 'info'),
-              node['inputs']) for node in text['nodes']]
-    told = [nodes, text['heads'], [(one.shape, str(one.dtype), one.has_gradient) for one in
-                                   (program.inputs[name] for name in program.symbol.list_inputs())]]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]
+              node['inputs']) for node in content['nodes']]
+    inputs = [program.inputs[name] for name in program.symbol.list_inputs()]
+    identity = [nodes, content['heads'], [(value.shape, str(value.dtype), value.has_gradient) for value in inputs]]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:20]

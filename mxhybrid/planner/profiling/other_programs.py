@@ -1,23 +1,22 @@
-"""Notices other programs that compute on this machine while something is timed here.
+"""Detects other programs that compute on this machine while something is timed here.
 
-They slow down what is timed by the processors, the caches and the memory that they share with it, so that even its CPU
-time is too long.
+They slow down what is timed, because they share processors, caches and memory with it; even its CPU time is too long.
 """
 import os
 import time
 from typing import Callable, Iterable, Optional
 
-#: Where other programs have a larger share of the processors, the machine is busy.  Daemons and threads that poll, as
+#: The machine is busy if other programs have a larger share of the processors.  Daemons and threads that poll, as
 #: Horovod's do, have less.
 BUSY_SHARE = 0.1
 
 #: Columns of /proc/stat, behind the name, in which a processor works for a program: user, nice, system, and steal,
-#: which is time of other virtual machines.  What the kernel does for the network by itself is nobody's.
+#: which is the time of other virtual machines.  Interrupts, as for the network, belong to no program.
 _WORKING = (0, 1, 2, 7)
 
 
 def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[float]:
-    """Return the seconds that some processors have worked since the machine started, for anybody.
+    """Return the seconds that some processors have worked, for any program, since the machine started.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[fl
     Returns
     -------
     float or None
-        None where the kernel does not say it.
+        None if the kernel does not tell.
     """
     names = {'cpu%d' % number for number in processors}
     ticks = 0
@@ -39,19 +38,19 @@ def processor_seconds(processors: Iterable[int], root: str = '/') -> Optional[fl
                 name, *columns = line.split() or ['']
                 if name in names:
                     names.discard(name)
-                    ticks += sum(int(columns[at]) for at in _WORKING)
+                    ticks += sum(int(columns[column]) for column in _WORKING)
     except (OSError, ValueError, IndexError):
         return None
     return None if names else ticks / os.sysconf('SC_CLK_TCK')
 
 
 class OtherPrograms:
-    """The share of this process's processors that other programs have, since this object was made.
+    """The share of this process's processors that other programs have used since this object was created.
 
     Parameters
     ----------
     own : callable, optional
-        CPU seconds of what is timed; by default those of this process.
+        Returns the CPU seconds of what is timed; by default those of this process.
     root : str, optional
         The folder that has /proc.
     """
@@ -59,15 +58,15 @@ class OtherPrograms:
     def __init__(self, own: Callable[[], float] = time.process_time, root: str = '/'):
         self._own, self._root = own, root
         self._processors = sorted(os.sched_getaffinity(0))
-        self._began, self._mine, self._all = time.perf_counter(), own(), self._worked()
+        self._began, self._own_before, self._all_before = time.perf_counter(), own(), self._worked()
 
     def _worked(self) -> Optional[float]:
         return processor_seconds(self._processors, self._root)
 
     def share(self) -> float:
-        """Return a number from 0 to 1; 0 where the kernel does not say what processors do."""
+        """Return a number from 0 to 1; 0 if the kernel does not tell how long processors have worked."""
         worked = self._worked()
-        elapsed = (time.perf_counter() - self._began) * len(self._processors)
-        if worked is None or self._all is None or elapsed <= 0:
+        available_s = (time.perf_counter() - self._began) * len(self._processors)
+        if worked is None or self._all_before is None or available_s <= 0:
             return 0.0
-        return min(1.0, max(0.0, (worked - self._all) - (self._own() - self._mine)) / elapsed)
+        return min(1.0, max(0.0, (worked - self._all_before) - (self._own() - self._own_before)) / available_s)

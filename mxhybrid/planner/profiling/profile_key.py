@@ -1,4 +1,4 @@
-"""What parts of operators have in common that take the same time: parts that differ in their position are one."""
+"""Keys of profiles: shards of operators that take the same time have the same key, whatever their position is."""
 import collections
 import functools
 import hashlib
@@ -25,12 +25,12 @@ from .single_operator import (
 
 @functools.lru_cache(maxsize=None)
 def _name_of(dtype: np.dtype) -> str:
-    """NumPy puts it together each time."""
+    """Return the name of a type, which NumPy composes anew at each access."""
     return dtype.name
 
 
 class ProfileKeys:
-    """Of the parts of one graph.
+    """Keys and programs of the shards of one graph.
 
     Parameters
     ----------
@@ -38,81 +38,85 @@ class ProfileKeys:
     composed : dict
         As for :class:`mxhybrid.parallel.runtime.rank_program.Program`.
     flows, frozen : set of str
-        Inputs through which gradients go back, and parameters that have none.
+        Inputs that receive gradients, and parameters that receive none.
     """
 
     def __init__(self, graph: Graph, composed: Mapping[str, Any], flows: Any = (), frozen: Any = ()):
         self._graph, self._composed = graph, dict(composed)
-        self._learning = operators_with_gradients(graph, flows, frozen)
+        self._with_gradients = operators_with_gradients(graph, flows, frozen)
         self._blocked = blocked_operators(graph)
         self._fixed: Dict[int, Any] = {}
-        #: Gradients that come back to each output, which are summed.
+        #: The number of gradients that come back to each output; several of them are summed.
         self._gradients = collections.Counter(graph.heads)
-        for one in graph.computing:
-            if one.number in self._learning:
-                self._gradients.update(entry for at, entry in enumerate(one.inputs) if at != indices(one))
+        for operator in graph.computing:
+            if operator.number in self._with_gradients:
+                self._gradients.update(entry for position, entry in enumerate(operator.inputs)
+                                       if position != indices(operator))
 
-    def operator_key(self, one: Operator) -> Any:
-        """What operators have in common of which parts at the same place have the same key."""
+    def operator_key(self, operator: Operator) -> Any:
+        """Return a key of an operator: where it is equal, shards at the same place have the same :meth:`key`."""
         graph = self._graph
         inputs = [self._source(source) if source in graph.fixed and not graph.is_parameter(source)
-                  else [source in self._learning and at != indices(one), source in self._blocked]
-                  for at, (source, _) in enumerate(one.inputs)]
-        return geometry_of(graph, one), json.dumps([inputs, self._summed(one), self.has_backward(one)])
+                  else [source in self._with_gradients and position != indices(operator), source in self._blocked]
+                  for position, (source, _) in enumerate(operator.inputs)]
+        return geometry_of(graph, operator), json.dumps([inputs, self._summed(operator), self.has_backward(operator)])
 
-    def key(self, one: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
-        """The key of a part, of which the rule says `part`, if that is known."""
-        graph, part = self._graph, part or rule_of(one).part(self._graph, one, place)
-        attrs = {key: value for key, value in one.attrs.items() if not key.startswith('__')}
+    def key(self, operator: Operator, place: PartPlace, part: Optional[OperatorPart] = None) -> str:
+        """Return the key of a shard; `part` is what the operator's rule says of it, if that is known."""
+        graph, part = self._graph, part or rule_of(operator).part(self._graph, operator, place)
+        attrs = {key: value for key, value in operator.attrs.items() if not key.startswith('__')}
         attrs.update({key: str(value) for key, value in part.attrs.items()})
         inputs: List[Any] = []
-        for place_of_input, (entry, box) in enumerate(zip(one.inputs, part.inputs)):
+        for position, (entry, box) in enumerate(zip(operator.inputs, part.inputs)):
             if box is None:
                 inputs.append(None)
             elif entry[0] in graph.fixed and not graph.is_parameter(entry[0]):
                 inputs.append(self._source(entry[0]))
             else:
                 shape, dtype = shape_of(box), graph.dtypes[entry]
-                inputs.append([shape, _name_of(dtype), entry[0] in self._learning and place_of_input != indices(one),
+                inputs.append([shape, _name_of(dtype),
+                               entry[0] in self._with_gradients and position != indices(operator),
                                entry[0] in self._blocked and can_be_blocked(shape, dtype)])
-        told = [one.op, sorted(attrs.items()), inputs, one.outputs, self._summed(one)]
-        composed = self._composed.get(one.op)
+        content = [operator.op, sorted(attrs.items()), inputs, operator.outputs, self._summed(operator)]
+        composed = self._composed.get(operator.op)
         if part.build is not None:
-            told.append([graph.inputs(one), shape_of(place.box), place.addends])
-        elif composed is not None and composed.applies(graph, one, placeholder_split(graph.shape(one), place)):
-            told.append(degrees_around(graph.shape(one), place))
-        return '%s %s' % (one.op, hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20])
+            content.append([graph.inputs(operator), shape_of(place.box), place.addends])
+        elif composed is not None and composed.applies(graph, operator,
+                                                       placeholder_split(graph.shape(operator), place)):
+            content.append(degrees_around(graph.shape(operator), place))
+        return '%s %s' % (operator.op, hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20])
 
-    def program(self, one: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> LocalProgram:
-        """The program of a part, or of a piece of the `whole` one."""
-        return single_operator_program(self._graph, one, place, self._learning, self._blocked, self._composed, whole)
+    def program(self, operator: Operator, place: PartPlace, whole: Optional[PartPlace] = None) -> LocalProgram:
+        """Return the program of a shard, or of a scaled shard of the `whole` one."""
+        return single_operator_program(self._graph, operator, place, self._with_gradients, self._blocked,
+                                       self._composed, whole)
 
-    def gradient_sums(self, one: Operator, place: PartPlace) -> List[LocalProgram]:
-        """What sums the gradients of a part's outputs, where several operators read one."""
-        boxes, found = rule_of(one).part(self._graph, one, place).outputs, []
-        for output, count in self._summed(one):
-            shape, dtype = shape_of(boxes[output]), self._graph.dtypes[one.number, output]
-            is_blocked = one.number in self._blocked and can_be_blocked(shape, dtype)
-            given = ProgramInput(shape, dtype, False, is_blocked=is_blocked)
-            names = ['gradient%d' % at for at in range(count)]
+    def gradient_sums(self, operator: Operator, place: PartPlace) -> List[LocalProgram]:
+        """Return the programs that sum the gradients of a shard's outputs, where several operators read one."""
+        boxes, programs = rule_of(operator).part(self._graph, operator, place).outputs, []
+        for output, count in self._summed(operator):
+            shape, dtype = shape_of(boxes[output]), self._graph.dtypes[operator.number, output]
+            is_blocked = operator.number in self._blocked and can_be_blocked(shape, dtype)
+            gradient = ProgramInput(shape, dtype, False, is_blocked=is_blocked)
+            names = ['gradient%d' % number for number in range(count)]
             symbol = mx.sym.add_n(*[mx.sym.var(name, shape=shape, dtype=dtype) for name in names], name='sum')
-            found.append(LocalProgram(symbol, dict.fromkeys(names, given)))
-        return found
+            programs.append(LocalProgram(symbol, dict.fromkeys(names, gradient)))
+        return programs
 
-    def _summed(self, one: Operator) -> List[Tuple[int, int]]:
-        """Outputs to which several gradients come back, and how many."""
-        counts = [(output, self._gradients[one.number, output]) for output in range(one.outputs)]
-        return [pair for pair in counts if pair[1] > 1 and one.number in self._learning]
+    def _summed(self, operator: Operator) -> List[Tuple[int, int]]:
+        """Return the outputs that receive several gradients, with the number of these."""
+        counts = [(output, self._gradients[operator.number, output]) for output in range(operator.outputs)]
+        return [pair for pair in counts if pair[1] > 1 and operator.number in self._with_gradients]
 
-    def has_backward(self, one: Operator) -> bool:
-        """Whether an operator has a backward pass."""
-        return one.number in self._learning
+    def has_backward(self, operator: Operator) -> bool:
+        """Tell whether an operator has a backward pass."""
+        return operator.number in self._with_gradients
 
     def _source(self, number: int) -> Any:
-        """What is computed from weights alone, or a weight."""
+        """Return a description of a weight, or of an operator that reads only weights."""
         if number not in self._fixed:
-            one = self._graph.operators[number]
-            attrs = sorted(item for item in one.attrs.items() if not item[0].startswith('__'))
-            self._fixed[number] = [one.op, attrs, self._graph.shape(one), number in self._learning,
-                                   [self._source(source) for source, _ in one.inputs]]
+            operator = self._graph.operators[number]
+            attrs = sorted(item for item in operator.attrs.items() if not item[0].startswith('__'))
+            self._fixed[number] = [operator.op, attrs, self._graph.shape(operator), number in self._with_gradients,
+                                   [self._source(source) for source, _ in operator.inputs]]
         return self._fixed[number]

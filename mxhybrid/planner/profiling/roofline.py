@@ -1,7 +1,7 @@
-"""What a part computes and moves, and times of parts that were not measured, by those of others that were.
+"""The work of a shard, and estimates of the times of shards that were not measured from those of others.
 
-The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), with a sum in the place of a maximum: an
-operator of MXNet's does not compute while it waits for memory.
+The model is that of Williams, Waterman and Patterson, "Roofline" (CACM 2009), with a sum in place of the maximum: an
+operator of MXNet does not compute while it waits for memory.
 """
 import math
 from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
@@ -12,22 +12,22 @@ from ...parallel.ops.graph import Graph, Operator
 from ...parallel.ops.rule import OperatorPart
 from ...parallel.sharding.box import shape_of, size_of
 
-#: A core that is nobody's: only how two parts compare counts.
+#: The rates of a nominal core: only ratios between shards count.
 _FLOP_PER_S, _BYTES_PER_S = 1e11, 1e10
 
-#: Parts of which an estimate is made.
+#: Number of measured shards that an estimate is made from.
 _NEIGHBOURS = 3
 
 
 class Work(NamedTuple):
-    """Of one direction, forward."""
+    """Floating-point operations and bytes moved in the forward pass."""
 
     flop: float
     bytes: float
 
 
 class OperatorTime(NamedTuple):
-    """A part that was measured."""
+    """A measured shard of an operator."""
 
     op: str
     work: Work
@@ -36,76 +36,78 @@ class OperatorTime(NamedTuple):
 
 
 class RooflineEstimator:
-    """Parts that were measured, by which others are estimated."""
+    """Estimates times from those of measured shards."""
 
-    def __init__(self, parts: Iterable[OperatorTime] = ()):
-        self._all = list(parts)
-        self._works = {(one.op, one.work) for one in self._all}
-        self._by_op: Dict[str, _Measured] = {}
+    def __init__(self, measured: Iterable[OperatorTime] = ()):
+        self._all = list(measured)
+        self._works = {(shard.op, shard.work) for shard in self._all}
+        self._by_op: Dict[str, _RooflineRatios] = {}
         self._estimates: Dict[Tuple[str, Work], Tuple[float, float]] = {}
 
     def has(self, op: str, work: Work) -> bool:
-        """Whether any part of an operator that does so much was measured."""
+        """Tell whether any shard of the operator with this work was measured."""
         return (op, work) in self._works
 
     def __len__(self) -> int:
         return len(self._all)
 
     def estimate(self, op: str, work: Work) -> Tuple[float, float]:
-        """Seconds forward and backward: as far from the model as those parts of the same operator, or of any, that are
-        next to it.
+        """Return seconds forward and backward.
+
+        The ratio to the roofline model is that of the measured shards nearest in work: of the same operator, or of any
+        if none of the same was measured.
         """
         if (op, work) not in self._estimates:
             self._estimates[op, work] = self._estimate(op, work)
         return self._estimates[op, work]
 
     def _estimate(self, op: str, work: Work) -> Tuple[float, float]:
-        roof = roofline_seconds(work)
+        roofline = roofline_seconds(work)
         if not self._all:
-            return roof, 2 * roof
+            return roofline, 2 * roofline
         if op not in self._by_op:
-            self._by_op[op] = _Measured([one for one in self._all if one.op == op] or self._all)
-        forward, backward = self._by_op[op].logs_next_to(work)
-        return roof * math.exp(forward), roof * math.exp(backward)
+            self._by_op[op] = _RooflineRatios([shard for shard in self._all if shard.op == op] or self._all)
+        forward, backward = self._by_op[op].log_ratios_near(work)
+        return roofline * math.exp(forward), roofline * math.exp(backward)
 
 
-class _Measured:
-    """Some parts, and the logarithms of how far each is from the model."""
+class _RooflineRatios:
+    """Measured shards with the logarithm of each one's ratio to the roofline model."""
 
-    def __init__(self, parts: Sequence[OperatorTime]):
-        self._works = _logs([one.work for one in parts])
-        roofs = np.array([roofline_seconds(one.work) for one in parts])
-        seconds = np.array([(one.forward, one.backward) for one in parts])
-        self._above = np.log(np.maximum(seconds, 1e-9) / roofs[:, None])
+    def __init__(self, measured: Sequence[OperatorTime]):
+        self._log_works = _logs([shard.work for shard in measured])
+        rooflines = np.array([roofline_seconds(shard.work) for shard in measured])
+        seconds = np.array([(shard.forward, shard.backward) for shard in measured])
+        self._log_ratios = np.log(np.maximum(seconds, 1e-9) / rooflines[:, None])
 
-    def logs_next_to(self, work: Work) -> List[float]:
-        """Forward and backward, of the parts next to one that does so much: the nearer, the more it counts."""
-        far = np.abs(self._works - _logs(work)).sum(axis=1)
-        nearest = far.argsort(kind='stable')[:_NEIGHBOURS]
-        weights = 1 / (0.1 + far[nearest])
-        return (weights @ self._above[nearest] / weights.sum()).tolist()
+    def log_ratios_near(self, work: Work) -> List[float]:
+        """Return the weighted mean of the nearest shards, forward and backward: the nearer, the larger the weight."""
+        distances = np.abs(self._log_works - _logs(work)).sum(axis=1)
+        nearest = distances.argsort(kind='stable')[:_NEIGHBOURS]
+        weights = 1 / (0.1 + distances[nearest])
+        return (weights @ self._log_ratios[nearest] / weights.sum()).tolist()
 
 
 def _logs(works: Any) -> np.ndarray:
     return np.log(np.maximum(works, 1.0))
 
 
-def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
-    """What a part of an operator computes, and what it reads and writes."""
+def work_of(graph: Graph, operator: Operator, part: OperatorPart) -> Work:
+    """Return the arithmetic of a shard of an operator, and the bytes that it reads and writes."""
     boxes = [box for box in part.inputs if box is not None]
-    outputs = sum(map(size_of, part.outputs[:one.outputs]))
+    outputs = sum(map(size_of, part.outputs[:operator.outputs]))
     moved = outputs + sum(map(size_of, boxes))
     shapes = [shape_of(box) for box in boxes]
-    itemsize = graph.dtypes[one.number, 0].itemsize
-    if one.op == 'Convolution':
+    itemsize = graph.dtypes[operator.number, 0].itemsize
+    if operator.op == 'Convolution':
         flop = 2.0 * outputs * _product(shapes[1][1:])
-    elif one.op == 'Deconvolution':
+    elif operator.op == 'Deconvolution':
         flop = 2.0 * size_of(boxes[0]) * _product(shapes[1][1:])
-    elif one.op == 'FullyConnected':
+    elif operator.op == 'FullyConnected':
         flop = 2.0 * outputs * shapes[1][-1]
-    elif one.op == 'RNN':
+    elif operator.op == 'RNN':
         flop = 2.0 * shapes[0][0] * shapes[0][1] * _product(shapes[1])
-    elif one.op == 'Embedding':  # it reads rows, not the table
+    elif operator.op == 'Embedding':  # it reads rows, not the whole table
         flop, moved = float(outputs), 2 * outputs
     else:
         flop = float(moved)
@@ -113,7 +115,7 @@ def work_of(graph: Graph, one: Operator, part: OperatorPart) -> Work:
 
 
 def roofline_seconds(work: Work) -> float:
-    """Of the core that is nobody's."""
+    """Return the seconds that the nominal core takes."""
     return work.flop / _FLOP_PER_S + work.bytes / _BYTES_PER_S
 
 

@@ -1,4 +1,4 @@
-"""Pieces of parts that are too large to be timed here: a part takes as many times as long as it has more to do."""
+"""Scaled shards: a shard that is too large to be timed here is shrunk, and its time scaled up by the work."""
 from typing import NamedTuple, Optional
 
 from ...parallel.ops.graph import Graph, Operator
@@ -7,40 +7,43 @@ from ...parallel.ops.rule import with_range
 from ...parallel.sharding.split import PartPlace
 from .roofline import Work, work_of
 
-#: What half of a piece reads and writes at most, of what all of it does: half of the channels are made of all that is
-#: read.
+#: The largest share of its bytes that half of a shard may move: half of the channels, for example, is computed from all
+#: of the input.
 _HALVED = 0.75
 
 
 class ScaledShard(NamedTuple):
-    """What stands for a part: which box, and what it computes and moves."""
+    """The box that is timed in place of a shard, and its work."""
 
     place: PartPlace
     work: Work
 
 
-def scaled_shard(graph: Graph, one: Operator, place: PartPlace, most_bytes: float) -> Optional[ScaledShard]:
-    """The part itself, or what is left of it when it is halved, by its samples or the first other dimension that makes
-    it smaller, until it reads and writes no more than so many bytes; None where that cannot be.
+def scaled_shard(graph: Graph, operator: Operator, place: PartPlace, most_bytes: float) -> Optional[ScaledShard]:
+    """Halve a shard until it reads and writes no more than `most_bytes`.
+
+    It is halved along its samples, or the first other dimension that makes it smaller.  Returns None if it cannot be
+    made small enough.
     """
-    found: Optional[ScaledShard] = _piece(graph, one, place)
-    while found is not None and found.work.bytes > most_bytes:
-        found = _half(graph, one, found)
-    return found
+    shard: Optional[ScaledShard] = _shard(graph, operator, place)
+    while shard is not None and shard.work.bytes > most_bytes:
+        shard = _half(graph, operator, shard)
+    return shard
 
 
-def _half(graph: Graph, one: Operator, whole: ScaledShard) -> Optional[ScaledShard]:
-    rule = rule_of(one)
-    for dimension, (can, grain) in enumerate(zip(rule.splittable(graph, one), rule.grains(graph, one))):
+def _half(graph: Graph, operator: Operator, whole: ScaledShard) -> Optional[ScaledShard]:
+    rule = rule_of(operator)
+    for dimension, (can_split, grain) in enumerate(zip(rule.splittable(graph, operator),
+                                                       rule.grains(graph, operator))):
         low, high = whole.place.box[dimension]
         middle = low + (high - low) // 2 // grain * grain
-        if can and middle > low:
-            found = _piece(graph, one, whole.place._replace(
+        if can_split and middle > low:
+            half = _shard(graph, operator, whole.place._replace(
                 box=with_range(whole.place.box, dimension, (low, middle))))
-            if found.work.bytes <= _HALVED * whole.work.bytes:
-                return found
+            if half.work.bytes <= _HALVED * whole.work.bytes:
+                return half
     return None
 
 
-def _piece(graph: Graph, one: Operator, place: PartPlace) -> ScaledShard:
-    return ScaledShard(place, work_of(graph, one, rule_of(one).part(graph, one, place)))
+def _shard(graph: Graph, operator: Operator, place: PartPlace) -> ScaledShard:
+    return ScaledShard(place, work_of(graph, operator, rule_of(operator).part(graph, operator, place)))

@@ -1,4 +1,4 @@
-"""Times of a program in one process: forward and backward, warm, without what the call itself takes."""
+"""Times a program in one process: forward and backward passes, warm, without the overhead of the call."""
 import copy
 import functools
 import os
@@ -12,42 +12,41 @@ from mxnet import autograd
 from ...parallel.runtime.rank_program import COMPILED
 from .local_program import LocalProgram, ProgramInput
 
-#: Seconds that a call is to take at least: a part that takes less is timed as several in one program, since a call of
-#: its own finds other things in caches, and engine and Python asleep.
+#: Minimal seconds of a call.  A shard that takes less is timed as several copies in one program: in a call of its own
+#: it finds different data in caches, and MXNet's engine and Python asleep.
 CALL_S = 0.004
 
-#: Bytes that the parts in a call are to take together, or what caches keep from one call to the next would make them
-#: faster than in a program, where everything else passes between two runs of a part.
+#: Minimal bytes of all copies in a call; otherwise data that caches keep from one call to the next would make a shard
+#: faster than it is in a program, where everything else passes through the caches between two runs.
 CALL_BYTES = 64 << 20
 
-#: Parts in a call at most, and seconds that more than one of them may take.
+#: Maximal number of copies in a call, and maximal seconds of a call that has several.
 MOST_COPIES, MOST_CALL_S = 16, 0.1
 
-#: Seconds after which no more calls are made, and how many of them are made at least and at most.
+#: Seconds after which no more calls are made, minimal and maximal number of calls.
 LIMIT_S, LEAST_CALLS, MOST_CALLS = 0.15, 3, 20
 
-#: Share of a call's operators that a part takes at the least: whatever else happened while the call without them was
-#: timed, they took something.
+#: Minimal share of a call that the operators in it take: a disturbance may make the empty call as slow as the full one.
 LEAST_SHARE = 0.1
 
-#: Of the times of several calls, the one with so many below it counts: other processes make some longer.
+#: The quantile of the times of several calls that counts: other processes make some of them longer.
 QUANTILE = 0.25
 
 
 class PassSeconds(NamedTuple):
-    """What something takes in each direction, in seconds of a core."""
+    """Times of the forward and the backward pass, in seconds of a core."""
 
     forward: float
     backward: float
 
     @property
     def total(self) -> float:
-        """Of both directions."""
+        """The sum of both passes."""
         return self.forward + self.backward
 
 
 def omp_threads() -> int:
-    """Threads that an operator computes with."""
+    """Return the number of threads that an operator computes with."""
     try:
         return max(1, int(os.environ.get('OMP_NUM_THREADS', '').split(',')[0]))
     except ValueError:
@@ -55,15 +54,19 @@ def omp_threads() -> int:
 
 
 def clock() -> Callable[[], float]:
-    """Of CPU time where one thread computes, so that other processes count less; threads of OpenMP spin meanwhile."""
+    """Return the clock of measurements.
+
+    It is that of CPU time if one thread computes, so that other processes count less.  Several threads of OpenMP spin
+    while they wait, so that their CPU time means nothing.
+    """
     return time.process_time if omp_threads() == 1 else time.perf_counter
 
 
 class ProgramTimer:
-    """A program that is compiled, several times over, and has its arrays.
+    """Times a compiled program with its arrays, which may contain several copies of a shard.
 
-    All outputs are written to memory that is there: new arrays for each call cost page faults, which a whole program
-    has for its own outputs alone.
+    Outputs are written to memory that exists already: new arrays for each call cost page faults, which a whole program
+    has only for its own outputs.
     """
 
     def __init__(self, program: LocalProgram, copies: int = 1):
@@ -71,99 +74,103 @@ class ProgramTimer:
         outputs: List[Any] = []
         for number in range(copies):
             names = {name: '%s_%d' % (name, number) for name in program.inputs}
-            outputs += list(copy.copy(program.symbol)(**{
-                own: mx.sym.var(names[own], shape=one.shape, dtype=one.dtype) for own, one in program.inputs.items()}))
-            for name, one in program.inputs.items():
-                array = arrays[names[name]] = arrays['%s_0' % name].copy() if one.is_weight and number else _values(one)
-                if one.has_gradient:
-                    array.attach_grad(stype='row_sparse' if one.is_table else None)
+            variables = {name: mx.sym.var(names[name], shape=value.shape, dtype=value.dtype)
+                         for name, value in program.inputs.items()}
+            outputs += list(copy.copy(program.symbol)(**variables))
+            for name, value in program.inputs.items():
+                array = arrays['%s_0' % name].copy() if value.is_weight and number else _random_values(value)
+                arrays[names[name]] = array
+                if value.has_gradient:
+                    array.attach_grad(stype='row_sparse' if value.is_table else None)
         if not arrays:  # MXNet compiles no graph without inputs
             arrays['unused'] = mx.nd.zeros(1, ctx=mx.cpu())
             outputs.append(mx.sym.identity(mx.sym.var('unused', shape=(1,))))
         symbol = mx.sym.Group(outputs)
         self._call = mx.nd.CachedOp(symbol, COMPILED)
         self._arrays = [arrays[name] for name in symbol.list_inputs()]
-        self._has_backward = any(one.has_gradient for one in program.inputs.values())
-        self._outputs = self._made()
+        self._has_backward = any(value.has_gradient for value in program.inputs.values())
+        self._outputs = self._new_outputs()
         # Gradients are in the layouts that outputs have.
-        self._gradients = self._made()
+        self._gradients = self._new_outputs()
 
-    def _made(self) -> List[Any]:
-        """New outputs."""
+    def _new_outputs(self) -> List[Any]:
         with autograd.record():
-            found = self._call(*self._arrays)
-        return [one.detach() for one in (found if isinstance(found, list) else [found])]
+            outputs = self._call(*self._arrays)
+        return [output.detach() for output in (outputs if isinstance(outputs, list) else [outputs])]
 
     def time_once(self) -> PassSeconds:
-        """Make a call; what it takes in all."""
+        """Call the program once and return the time, overhead included."""
         now = clock()
-        found = [one.detach() for one in self._outputs]
+        outputs = [output.detach() for output in self._outputs]
         mx.nd.waitall()
         begin = now()
         with autograd.record():
-            self._call(*self._arrays, out=found)
+            self._call(*self._arrays, out=outputs)
         mx.nd.waitall()
         middle = now()
         if self._has_backward:
-            autograd.backward(found, self._gradients)
+            autograd.backward(outputs, self._gradients)
         mx.nd.waitall()
         return PassSeconds(middle - begin, now() - middle if self._has_backward else 0.0)
 
     def measure(self, warm: bool = False) -> PassSeconds:
-        """What a call takes in all, once it is warm."""
+        """Return the time of a warm call, overhead included; `warm` says that a call has been made already."""
         if not warm:
             self.time_once()
-        found: List[PassSeconds] = []
+        calls: List[PassSeconds] = []
         deadline = time.perf_counter() + LIMIT_S
-        while len(found) < LEAST_CALLS or len(found) < MOST_CALLS and time.perf_counter() < deadline:
-            found.append(self.time_once())
-        return PassSeconds(*(float(np.quantile(times, QUANTILE)) for times in zip(*found)))
+        while len(calls) < LEAST_CALLS or len(calls) < MOST_CALLS and time.perf_counter() < deadline:
+            calls.append(self.time_once())
+        return PassSeconds(*(float(np.quantile(seconds, QUANTILE)) for seconds in zip(*calls)))
 
 
 def time_shard(program: LocalProgram) -> PassSeconds:
-    """What a part takes within a program, without the call."""
+    """Return the time of a shard as part of a larger program, without the overhead of a call."""
     program_timer = ProgramTimer(program)
-    # What happens once is little, but for what else happened meanwhile, and of a long call it does not count.
-    alone = program_timer.time_once().total
-    if alone > CALL_S:
-        alone = min(alone, program_timer.time_once().total)
-    copies = _copies(program, alone)
+    # The first call also pays for what happens only once: that is little, except for other programs' disturbances, and
+    # does not matter in a long call.
+    call_s = program_timer.time_once().total
+    if call_s > CALL_S:
+        call_s = min(call_s, program_timer.time_once().total)
+    copies = _copies(program, call_s)
     if copies > 1:
         program_timer = ProgramTimer(program, copies)
-    found, empty = program_timer.measure(warm=copies == 1), call_overhead()
-    return PassSeconds(*(max(one - other, LEAST_SHARE * one) / copies for one, other in zip(found, empty)))
+    calls, overheads = program_timer.measure(warm=copies == 1), call_overhead()
+    return PassSeconds(*(max(call - overhead, LEAST_SHARE * call) / copies
+                         for call, overhead in zip(calls, overheads)))
 
 
-def _copies(program: LocalProgram, alone: float) -> int:
-    """How many parts there are to be in a call, of which one takes so many seconds."""
-    moved = sum(int(np.prod(one.shape)) * np.dtype(one.dtype).itemsize * (1 + one.has_gradient)
-                for one in program.inputs.values())
-    wanted = max(CALL_S / alone, CALL_BYTES / max(moved, 1) if moved > CALL_BYTES // 256 else 0)
-    return max(1, min(MOST_COPIES, int(wanted) + 1, int(MOST_CALL_S / alone)))
+def _copies(program: LocalProgram, call_s: float) -> int:
+    """Return the number of copies of a shard for a call, if one takes `call_s`."""
+    size_bytes = sum(int(np.prod(value.shape)) * np.dtype(value.dtype).itemsize * (1 + value.has_gradient)
+                     for value in program.inputs.values())
+    copies = max(CALL_S / call_s, CALL_BYTES / max(size_bytes, 1) if size_bytes > CALL_BYTES // 256 else 0)
+    return max(1, min(MOST_COPIES, int(copies) + 1, int(MOST_CALL_S / call_s)))
 
 
 @functools.lru_cache(None)
 def call_overhead() -> PassSeconds:
-    """What a call takes beside the operators in it, at the least."""
-    made, program_timers = mx.sym.var('data'), []
-    for at in range(2):
-        made = mx.sym.Activation(made, act_type='relu', name='relu%d' % at)
-        program_timers.append(ProgramTimer(LocalProgram(made, {'data': ProgramInput((1,), np.dtype('float32'), True)})))
-    # In turn, so that whatever else happens meanwhile happens to both.
-    calls = [[program_timer.time_once() for program_timer in program_timers] for _ in range(60)]
-    least = [PassSeconds(*(min(times) for times in zip(*of))) for of in zip(*calls)]
-    # No more than with one operator, which two cannot be faster than.
-    return PassSeconds(*(max(0.0, min(one, 2 * one - two)) for one, two in zip(*least)))
+    """Return the time that a call takes beside its operators, as a lower bound."""
+    symbol, program_timers = mx.sym.var('data'), []
+    for number in range(2):
+        symbol = mx.sym.Activation(symbol, act_type='relu', name='relu%d' % number)
+        program = LocalProgram(symbol, {'data': ProgramInput((1,), np.dtype('float32'), True)})
+        program_timers.append(ProgramTimer(program))
+    # In turn, so that a disturbance concerns both.
+    rounds = [[program_timer.time_once() for program_timer in program_timers] for _ in range(60)]
+    fastest = [PassSeconds(*(min(seconds) for seconds in zip(*calls))) for calls in zip(*rounds)]
+    # The line through one and two operators at none; at most the time with one, in case two seem to be faster.
+    return PassSeconds(*(max(0.0, min(one, 2 * one - two)) for one, two in zip(*fastest)))
 
 
-def _values(one: ProgramInput) -> Any:
-    """Values that mean nothing: neither 0 nor large, and no logarithm or root of them fails."""
-    if one.below:
-        return mx.nd.random.randint(0, one.below, shape=one.shape).astype(one.dtype)
-    if one.is_blocked:
-        kernel = (1,) * (len(one.shape) - 2)
-        data = mx.nd.random.uniform(0.1, 1.0, shape=(one.shape[0], 16) + one.shape[2:])
-        weight = mx.nd.random.uniform(0.01, 0.05, shape=(one.shape[1], 16) + kernel)
-        return mx.nd.Convolution(data, weight, kernel=kernel, num_filter=one.shape[1], no_bias=True)
-    low, high = (-0.05, 0.05) if one.is_weight and len(one.shape) > 1 else (0.1, 1.0)
-    return mx.nd.random.uniform(low, high, shape=one.shape).astype(one.dtype)
+def _random_values(value: ProgramInput) -> Any:
+    """Return values that are neither 0 nor large, so that no logarithm or root of them fails."""
+    if value.index_limit:
+        return mx.nd.random.randint(0, value.index_limit, shape=value.shape).astype(value.dtype)
+    if value.is_blocked:
+        kernel = (1,) * (len(value.shape) - 2)
+        data = mx.nd.random.uniform(0.1, 1.0, shape=(value.shape[0], 16) + value.shape[2:])
+        weight = mx.nd.random.uniform(0.01, 0.05, shape=(value.shape[1], 16) + kernel)
+        return mx.nd.Convolution(data, weight, kernel=kernel, num_filter=value.shape[1], no_bias=True)
+    low, high = (-0.05, 0.05) if value.is_weight and len(value.shape) > 1 else (0.1, 1.0)
+    return mx.nd.random.uniform(low, high, shape=value.shape).astype(value.dtype)

@@ -311,7 +311,8 @@ def test_an_operator_that_cannot_be_timed_ends_no_search(place, monkeypatch, cap
                  '--profiles', 'profiles.json', '--budget', '1000', '--proposals', '20']) == 0
     assert 'predicted to be' in capsys.readouterr().out
     assert caplog.text.count('dense0_fwd (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, '
-                             'and is estimated by other operators: MXNetError: float16 fully connected layer') == 1
+                             'its time is estimated from other operators: MXNetError: float16 fully connected '
+                             'layer') == 1
 
 
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])

@@ -47,10 +47,10 @@ def test_the_least_of_each_piece_counts_and_the_spread_is_that_of_most_repeats()
     assert found.times == quiet and found.spread == pytest.approx(0) and found.problem == ''
     found = benchmark_result([slow, slow, quiet, slow], 0.02)
     assert found.times == quiet and found.spread == pytest.approx(1)
-    assert found.problem == 'the same work takes from one moment to the next 100 % longer'
+    assert found.problem == 'repeats of the same work differ by 100 %'
     assert benchmark_result([KernelTimes(0.01, 0.04, 0.03), KernelTimes(0.02, 0.02, 0.03)], 0.0).times == quiet
 
 
 def test_other_programs_are_a_problem():
-    assert benchmark_result([KernelTimes(1, 1, 1)], 0.45).problem == 'other programs have 45 % of the processors'
+    assert benchmark_result([KernelTimes(1, 1, 1)], 0.45).problem == 'other programs use 45 % of the processors'
     assert benchmark_result([KernelTimes(1, 1, 1)], 0.05).problem == ''

@@ -206,7 +206,8 @@ def test_what_cannot_be_timed_is_estimated_and_said_once(tmp_path, caplog):
         assert found.forward > 0 and (found.backward > 0) == (one.op != 'Cast')
     (record,) = caplog.records
     text = record.getMessage()
-    assert 'halves (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, and is estimated' in text
+    assert ('halves (FullyConnected of shape (8, 4), float16) cannot be timed on this machine, its time is estimated '
+            'from other operators: ') in text
     assert 'MXNetError: ' in text
     assert profiles.measure(graph, pairs) == 0  # it is not tried again
     assert not any(key.startswith('FullyConnected') for key in read_profiles(path)['parts'])
@@ -339,9 +340,9 @@ def test_what_is_too_large_is_estimated(images, tmp_path, monkeypatch, caplog):
              for one, of in pairs}
     bound = sorted(sizes.values())[len(sizes) // 2] - 1
     small = {key for key, size in sizes.items() if size <= bound}
-    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MOST_BYTES', bound)
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', bound)
     assert 0 < profiles.measure(graph, pairs) == len(small) == profiles.measured < len(sizes)
-    assert '%d parts of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
+    assert '%d shards of operators read and write more than' % (len(sizes) - len(small)) in caplog.text
     for one, of in pairs:
         assert min(profiles.shard_seconds(graph, one, of)) > 0
     assert profiles.measured == len(small) and profiles.measure(graph, pairs) == 0
@@ -375,7 +376,7 @@ def test_what_is_too_large_but_needed_is_timed_by_a_piece(images, tmp_path, monk
     one = operators(images, 'Convolution')[1]
     whole = place(graph, one)
     work = work_of(graph, one, rule_of(one).part(graph, one, whole))
-    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MOST_BYTES', work.bytes / 2)
+    monkeypatch.setattr('mxhybrid.planner.profiling.operator_profiler.MAX_BYTES', work.bytes / 2)
     assert profiles.measure(graph, [(one, whole)]) == profiles.measured == 0
     assert profiles.measure(graph, [(one, whole)], needed={(one.number, whole)}) == profiles.measured == 1
     assert min(profiles.shard_seconds(graph, one, whole, measure=False)) > 0
@@ -563,14 +564,14 @@ def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkey
     graph, path, machine = images.graph, str(tmp_path / 'profiles.json'), Machine(monkeypatch)
     first, second, third = ((one, place(graph, one)) for one in operators(images, 'Convolution')[:2] + operators(
         images, 'BatchNorm'))
-    machine.slower, machine.problem = 1.3, 'other programs have 50 % of the processors'
+    machine.slower, machine.problem = 1.3, 'other programs use 50 % of the processors'
     profiles = OperatorProfiler(path)
     for pair in (first, second):
         profiles.shard_seconds(graph, *pair)
         profiles.save()
     assert not os.path.exists(path) and profiles.measured == 2
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and 'busy: other programs have 50 % of the processors' in told[0] and path in told[0]
+    assert len(told) == 1 and 'busy: other programs use 50 % of the processors' in told[0] and path in told[0]
     # It goes by them all the same, and what is timed on the quiet machine is kept.
     machine.slower, machine.problem = 1.0, ''
     profiles.shard_seconds(graph, *third)
@@ -578,7 +579,7 @@ def test_what_a_busy_machine_takes_is_said_and_not_kept(images, tmp_path, monkey
     assert len(read_profiles(path)['parts']) == 1 and profiles.measured == 3
     profiles.shard_seconds(graph, *first)
     assert profiles.measured == 3
-    machine.problem = 'other programs have 50 % of the processors'
+    machine.problem = 'other programs use 50 % of the processors'
     keeping = OperatorProfiler(path, keep_busy=True)
     keeping.shard_seconds(graph, *first)
     keeping.save()
@@ -606,9 +607,9 @@ def test_a_batch_that_something_disturbs_says_so(monkeypatch):
     share = [0.0]
     monkeypatch.setattr(timing_batch.OtherPrograms, 'share', lambda self: share[0])
     for first, last, others, words in [
-            (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'it became 0.83 times as fast meanwhile'),
-            (slow, quiet, 0.0, 'it became 1.20 times as fast meanwhile'),
-            (quiet, quiet, 0.3, 'other programs had 30 % of the processors')]:
+            (quiet, quiet, 0.0, ''), (quiet, slow, 0.0, 'its speed changed by a factor of 0.83 meanwhile'),
+            (slow, quiet, 0.0, 'its speed changed by a factor of 1.20 meanwhile'),
+            (quiet, quiet, 0.3, 'other programs used 30 % of the processors')]:
         readings[:] = [benchmark_result([first], 0.0), benchmark_result([last], 0.0)]
         batch, share[0] = timing_batch.TimingBatch(), others
         assert batch.kernel_times == first and batch.end() == words
