@@ -1,1 +1,1 @@
-"""The measurement of a cluster by the job that will train on it: ``mxhybrid calibrate``."""
+"""Measurement of a cluster by a job that runs on it: ``mxhybrid calibrate``."""

@@ -1,8 +1,8 @@
 """Measures the cluster that a job runs on: ``mxhybrid calibrate``.
 
-Everything is done as training does it: exchanges of a network that is split, steps of a Trainer, pushes and pulls of a
-table, sums of all its rows.  Of each, several sizes are timed on all workers at once; a cost is what makes up the
-seconds of cores, and what is left of the clock's seconds is latency.
+Everything is done as in training: exchanges of a split network, steps of a Trainer, pushes and pulls of a table, sums
+of all its rows.  Several sizes of each are timed on all workers at once.  A fitted cost explains the seconds of cores;
+the rest of the elapsed time is latency.
 """
 import dataclasses
 import functools
@@ -30,25 +30,25 @@ from .trainer_benchmark import DenseWeights, ScriptSteps, TrainerSteps
 
 logger = get_logger(__name__)
 
-#: Bytes of transfers after idleness; no larger ones when one has taken so many seconds.
-WAY_BYTES = tuple(1 << at for at in range(12, 24))
+#: Bytes of transfers after a pause; there are no larger ones once one has taken :data:`LONG_ENOUGH_S`.
+LINK_BYTES = tuple(1 << power for power in range(12, 24))
 LONG_ENOUGH_S = 0.15
-#: Bytes that a rank gives in an exchange, or has in a sum over a group.
+#: Bytes that a rank sends in an exchange, or has in a sum over a group.
 EXCHANGE_BYTES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
 #: Passes over memory that a network makes before a step.
 PASSES = 6
-#: Most bytes of weights, and rows of a worker; less where a link would take longer than so many seconds.
+#: Maximal bytes of weights, and rows of a worker; fewer if a link would take longer than these seconds.
 MOST_BYTES, MOST_ROWS, SUM_S, EXCHANGE_S = 16 << 20, 8192, 0.15, 0.05
-#: Weights of which each rank has its own.  The large ones are as large as those that are summed: updates of 2 MB take
-#: half as long again for each byte, and what they take too long, sums would take too little.
+#: Weights that each rank has for itself.  The largest ones have the size of those that are summed: updates of 2 MB take
+#: half as long again for each byte, and an error in the updates would be an error in the sums.
 OWN_WEIGHTS = (DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(2, 1 << 20), DenseWeights(2, 1 << 21))
-#: Of tables whose rows are summed by allreduce.
+#: Sizes of the tables whose rows are summed by allreduce.
 TABLE_BYTES = (1 << 16, 1 << 19, 1 << 21, 1 << 23)
-#: Repeats of the reference pieces, first and last.
+#: Repeats of the core benchmark, at the beginning and at the end.
 SPEED_REPEATS, LAST_REPEATS = 4, 2
-#: Sizes of exchanges, and kinds of weights, that are measured also where time is up.
+#: Numbers of exchange sizes, and of kinds of weights, that are measured even if time is up.
 LEAST_SIZES, LEAST_WEIGHTS = 3, 5
-#: Seconds that it may take, and which part of them each kind has.
+#: Seconds of a calibration, and how they are shared out over its parts.
 SECONDS = 41.0
 SHARES = {'cores': 4.0, 'links': 5.0, 'memory': 2.0, 'exchanges': 7.0, 'sums of groups': 2.5, 'steps': 11.0,
           'rows': 3.5, 'sums of rows': 2.0, 'sums by Horovod': 6.0, 'transfers at the same time': 0.5}
@@ -60,260 +60,268 @@ class Calibration:
     Parameters
     ----------
     job : Job
-        Of at least two workers.
+        A job of at least two workers.
     progress : callable, optional
-        Is told what is measured next.
+        Called with the name of each part before it is measured.
     seconds : float, optional
-        That it may take: where time is short transfers are made less often, twice at least, and a few sizes not at all,
-        and in the end no sums by Horovod.
+        The time budget.  If it is short, transfers are repeated less often, at least twice; then some sizes are left
+        out, and at last the sums by Horovod.
     """
 
-    def __init__(self, job: Job, progress: Callable[[str], None] = lambda what: None, seconds: float = SECONDS):
+    def __init__(self, job: Job, progress: Callable[[str], None] = lambda part: None, seconds: float = SECONDS):
         if job.num_workers < 2:
-            raise InputError('calibrate: there is one worker: start it on all hosts of the cluster as a training is '
-                             'started, for example horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
-        hooks.install()  # which the command mxhybrid, other than a script, has not done
-        self._job, self._tell = job, progress
+            raise InputError('calibrate: the job has 1 worker, at least 2 are needed to measure what is between them: '
+                             'start it on all hosts of the cluster as a training is started, for example horovodrun '
+                             '-np 4 -H hostA:2,hostB:2 mxhybrid calibrate cluster.json')
+        hooks.install()  # scripts have done that, the command mxhybrid has not
+        self._job, self._report_part = job, progress
         self._team = team_of(job)
         self._budget = TimeBudget(seconds, SHARES)
         self._meter = CpuMeter(job, self._budget)
         if not self._meter.includes_servers:
-            logger.warning('what servers compute is not seen, and not part of the costs: rows do not travel by the '
-                           'lane')
+            logger.warning('calibrate: rows do not travel by the lane: the CPU time of servers cannot be measured and '
+                           'is missing in the costs')
         places = job.topology.memory_domains
         self._exchanges = ExchangeBenchmark(job, self._team, self._meter)
         #: Ranks by host.
         self._local = [[rank for rank, other in enumerate(places) if other == place]
                        for place in dict.fromkeys(places)]
         self._everyone = list(range(job.num_workers))
-        #: Words for other programs that were noticed; empty where there were none.
+        #: A description of the other programs that were noticed; empty if there were none.
         self.problem = ''
-        #: Bytes a second that limit sizes.
+        #: Bytes a second by which sizes are limited.
         self._limit = 1e15
-        #: The largest exchange in which every rank gives every other one something, and its bytes.
-        self._together: Optional[Tuple[int, Measurement]] = None
+        #: The bytes and the measurement of the largest exchange in which every rank sends something to every other one.
+        self._all_to_all: Optional[Tuple[int, Measurement]] = None
 
-    def _progress(self, part: str, measurements: int = 1) -> None:
-        self._tell(part)
+    def _begin(self, part: str, measurements: int = 1) -> None:
+        self._report_part(part)
         self._budget.begin(part, measurements)
 
     def measure(self) -> Cluster:
-        """The cluster; speeds are beside worker 0's core while nobody else computes.
+        """Measure and return the cluster; speeds are relative to worker 0's core while no other core is busy.
 
         Raises
         ------
         InputError
-            Workers that are not numbered host by host; on all workers.
+            Workers are not numbered host by host; on all workers.
         """
-        self._progress('cores')
-        hosts, found = self._hosts()
-        speeds = CoreSpeeds(self._job, self._meter, hosts, found)
+        self._begin('cores')
+        hosts, resources = self._hosts()
+        speeds = CoreSpeeds(self._job, self._meter, hosts, resources)
         speeds.repeat(SPEED_REPEATS)
-        # The reference pass reads two arrays of 16 MB and writes one.
+        # The memory kernel reads two arrays of 16 MB and writes one.
         memory_rate = 3 * (16 << 20) / speeds.speeds()[2]
-        #: Of a core that a rank has.
+        #: The share of a core that a rank has.
         self._core = min(min(1.0, host.cores / host.ranks) for host in hosts)
-        self._progress('links', 2)
-        link, link_latency = self._way([[local[0] for local in self._local]], 'link')
+        self._begin('links', 2)
+        link, link_latency = self._measure_link([[local[0] for local in self._local]], 'link')
         if link is not None:
             self._limit = link.rate / max(map(len, self._local))
-        self._progress('memory', 2 * len(EXCHANGE_BYTES))
-        pairs = [local for local in self._local if len(local) > 1]
-        memory, memory_latency = self._memory(pairs, memory_rate)
+        self._begin('memory', 2 * len(EXCHANGE_BYTES))
+        local_groups = [local for local in self._local if len(local) > 1]
+        memory, memory_latency = self._measure_memory(local_groups, memory_rate)
         if link is None:
             link, link_latency = memory, memory_latency
-        self._hop = link_latency if len(self._local) > 1 else memory_latency
+        self._message_latency = link_latency if len(self._local) > 1 else memory_latency
         costs: Dict[str, TransferCost] = {}
-        costs['exchange'] = self._exchange()
-        costs['group_sum'] = self._group_sum()
-        costs.update(self._steps())
-        costs.update(self._rows())
-        costs['row_sum'] = self._row_sum()
+        costs['exchange'] = self._measure_exchange()
+        costs['group_sum'] = self._measure_group_sum()
+        costs.update(self._measure_steps())
+        costs.update(self._measure_rows())
+        costs['row_sum'] = self._measure_row_sum()
         if HorovodBenchmark.is_possible(self._job):
-            costs.update(self._horovod_sums(costs['step'], costs['update']))
-        self._progress('transfers at the same time', 2)
-        # Some seconds later, since other programs may have disturbed the first repeats.
+            costs.update(self._measure_horovod_sums(costs['step'], costs['update']))
+        self._begin('transfers at the same time', 2)
+        # Once more after some seconds: other programs may have disturbed the first repeats.
         speeds.repeat(LAST_REPEATS)
-        reference, by_host, _ = speeds.speeds()
-        hosts = [dataclasses.replace(host, speed=several[-1], speeds=several if len(several) > 1 else ())
-                 for host, several in zip(hosts, by_host)]
-        self._tell_of_speeds(hosts)
+        reference, speeds_by_host, _ = speeds.speeds()
+        hosts = [dataclasses.replace(host, speed=by_count[-1], speeds=by_count if len(by_count) > 1 else ())
+                 for host, by_count in zip(hosts, speeds_by_host)]
+        self._log_speeds(hosts)
         self.problem = speeds.problem()
         if self.problem and self._job.rank == 0:
-            logger.warning('calibrate: the cluster is busy: %s: figures are too large: calibrate again when nothing '
-                           'else runs', self.problem)
+            logger.warning('calibrate: the cluster is busy: %s: the measured times are too long: calibrate again when '
+                           'nothing else runs', self.problem)
         cluster = Cluster(tuple(hosts), link, link_latency, memory, memory_latency, costs,
                           reference=(reference.dense, reference.convolution, reference.memory))
-        self._overlap(cluster)
+        self._compare_concurrent_transfers(cluster)
         self._log('calibrated in %.0f s', self._budget.elapsed)
         return cluster
 
     # -- hosts -----------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> Tuple[List[Host], List[Dict[str, Any]]]:
-        """Hosts with their cores and memory, and what each rank has found."""
+        """Return the hosts with their cores and memory, and what each rank has found."""
         topology = self._job.topology
-        found = self._meter.allgather(local_resources())
-        hidden = any(one['hidden'] for one in found)
+        resources = self._meter.allgather(local_resources())
+        has_hidden_quota = any(local['hidden'] for local in resources)
         self._meter.barrier()
-        shares = self._meter.allgather(core_share()) if hidden else [1.0] * len(found)
-        return hosts_of(topology.memory_domains, topology.hosts, found, [1.0] * len(found), shares), found
+        shares = self._meter.allgather(core_share()) if has_hidden_quota else [1.0] * len(resources)
+        return hosts_of(topology.memory_domains, topology.hosts, resources, [1.0] * len(resources), shares), resources
 
-    def _tell_of_speeds(self, hosts: Sequence[Host]) -> None:
+    def _log_speeds(self, hosts: Sequence[Host]) -> None:
         for host in hosts:
-            self._log('%s: %d ranks on %.3g cores, %s times as fast as the core of worker 0 alone', host.name,
-                      host.ranks, host.cores, ', '.join(
-                          '%.2f' % speed + (' with %d busy' % count) * (len(host.speeds) > 1)
-                          for count, speed in enumerate(host.speeds or (host.speed,), 1)))
+            speeds = ', '.join('%.2f with %d busy' % (speed, count) for count, speed in enumerate(host.speeds, 1))
+            self._log('%s: %d ranks on %.3g cores, each %s times as fast as the reference core', host.name, host.ranks,
+                      host.cores, speeds or '%.2f' % host.speed)
 
-    # -- ways ------------------------------------------------------------------------------------------------------
+    # -- links -----------------------------------------------------------------------------------------------------
 
-    def _way(self, groups: List[List[int]], name: str) -> Tuple[Optional[Bucket], float]:
-        """Bucket and latency of the way between the ranks of a group, each of which gives to the next one."""
+    def _measure_link(self, groups: List[List[int]], name: str) -> Tuple[Optional[Bucket], float]:
+        """Return the bucket and the latency of the link between ranks of a group, each of which sends to the next."""
         if len(groups[0]) < 2:
             return None, 0.0
         sizes: List[int] = []
         seconds: List[float] = []
-        for size in WAY_BYTES:
+        for size in LINK_BYTES:
             sizes.append(size)
             seconds.append(self._exchanges.after_idle(lambda columns: shifted(groups, 1, columns), size))
             if seconds[-1] > LONG_ENOUGH_S:
                 break
-        bucket, _, left = fit_bucket(sizes, seconds)
+        bucket, _, errors = fit_bucket(sizes, seconds)
         latency = self._latency(groups)
         self._log('%s: %.1f MB/s%s, latency %.0f us; %s', name, bucket.rate / 1e6,
-                  ', after idleness %.0f kB at %.0f MB/s' % (bucket.burst / 1e3, bucket.peak / 1e6) * (
-                      bucket.burst > 0), 1e6 * latency, _left(left))
+                  ', after a pause %.0f kB at %.0f MB/s' % (bucket.burst / 1e3, bucket.peak / 1e6) * (
+                      bucket.burst > 0), 1e6 * latency, _error_text(errors))
         return bucket, latency
 
     def _latency(self, groups: List[List[int]]) -> float:
-        """Seconds of a small exchange, in a graph, in which nobody computes."""
-        taken = self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
-        # Who has no part in it computes nothing.
-        part = self._job.num_workers / sum(map(len, groups))
-        return max(0.0, (taken.elapsed_s - taken.core_s) * part)
+        """Return the seconds of a small exchange, inside a graph, in which no core computes."""
+        measurement = self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), EXCHANGE_BYTES[0])
+        # Measurements are averages over all workers; those outside of the groups do nothing.
+        return max(0.0, (measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups))
 
-    def _memory(self, pairs: List[List[int]], copied: float) -> Tuple[Bucket, float]:
-        """Between ranks of a host; a core's own copies, where no host has two of them."""
-        if not pairs:
-            return Bucket(copied), 0.0
+    def _workers_per_member(self, groups: List[List[int]]) -> float:
+        return self._job.num_workers / sum(map(len, groups))
+
+    def _measure_memory(self, groups: List[List[int]], copy_rate: float) -> Tuple[Bucket, float]:
+        """Return the bucket and the latency between ranks of a host; a core's own copies if no host has two ranks."""
+        if not groups:
+            return Bucket(copy_rate), 0.0
         sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
-        part = self._job.num_workers / sum(map(len, pairs))
-        taken = [self._exchanges.per_exchange(lambda columns: shifted(pairs, 1, columns), size) for size in sizes]
-        left = [max(0.0, one.elapsed_s - one.core_s) * part for one in taken]
-        _, slope = least_squares([(1.0, float(size)) for size in sizes], left)
-        # No faster than a core copies: what is left beside the seconds of cores may be next to nothing.
-        rate = min(1 / max(float(slope), 1e-15), copied)
-        latency = self._latency(pairs)
+        measurements = [self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), size)
+                        for size in sizes]
+        idle_s = [max(0.0, measurement.elapsed_s - measurement.core_s) * self._workers_per_member(groups)
+                  for measurement in measurements]
+        _, seconds_per_byte = least_squares([(1.0, float(size)) for size in sizes], idle_s)
+        # At most the rate at which a core copies: the time beside that of cores may be next to nothing.
+        rate = min(1 / max(float(seconds_per_byte), 1e-15), copy_rate)
+        latency = self._latency(groups)
         self._log('memory: %.1f GB/s, latency %.0f us', rate / 1e9, 1e6 * latency)
         return Bucket(rate), latency
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    def _groups(self) -> List[List[List[int]]]:
-        """Ways to put ranks into groups: neighbours in pairs, and all together."""
-        found = [[self._everyone[at:at + 2] for at in range(0, len(self._everyone) - 1, 2)]]
+    def _groupings(self) -> List[List[List[int]]]:
+        """Return the ways to put ranks into groups: neighbours in pairs, and all together."""
+        groupings = [[self._everyone[rank:rank + 2] for rank in range(0, len(self._everyone) - 1, 2)]]
         if len(self._everyone) > 2:
-            found.append([self._everyone])
-        return found
+            groupings.append([self._everyone])
+        return groupings
 
     def _sizes(self, most: float) -> List[int]:
-        """Bytes of exchanges that a link takes in time."""
+        """Return the bytes of exchanges up to `most`, and at least the two smallest ones."""
         return [size for size in EXCHANGE_BYTES if size <= max(most, EXCHANGE_BYTES[1])]
 
-    def _in_time(self, all_of_them: Sequence[Any], least: int) -> Iterator[Any]:
-        """One after the other, as long as there is time (collective)."""
-        for number, one in enumerate(all_of_them):
+    def _in_time(self, items: Sequence[Any], least: int) -> Iterator[Any]:
+        """Yield the first `least` items, and more of them as long as there is time (collective)."""
+        for number, item in enumerate(items):
             if number >= least and self._meter.is_out_of_time():
                 break
-            yield one
+            yield item
 
-    def _exchange(self) -> TransferCost:
+    def _measure_exchange(self) -> TransferCost:
         samples, count = [], len(self._everyone)
         shift = max(map(len, self._local)) if len(self._local) > 1 else 1
         sizes = self._sizes(self._limit * EXCHANGE_S)
-        self._progress('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
+        self._begin('exchanges', 2 * len(sizes) * (1 + (count > 2)) + 2)
         for size in self._in_time(sizes, LEAST_SIZES):
-            taken = self._exchanges.per_exchange(lambda columns: shifted([self._everyone], shift, columns), size)
-            samples.append(Sample(2, 2 * size, taken.core_s))
+            measurement = self._exchanges.per_exchange(
+                lambda columns: shifted([self._everyone], shift, columns), size)
+            samples.append(Sample(2, 2 * size, measurement.core_s))
             if count > 2:
-                taken = self._exchanges.per_exchange(lambda columns: all_to_all([self._everyone], columns), size)
-                samples.append(_among(count, size, taken.core_s))
-                self._together = size, taken
+                measurement = self._exchanges.per_exchange(
+                    lambda columns: all_to_all([self._everyone], columns), size)
+                samples.append(_all_to_all_sample(count, size, measurement.core_s))
+                self._all_to_all = size, measurement
         cost = self._fitted('exchange', samples)
-        # One right behind the other they take less than in a network.
-        apart = self._exchanges.per_exchange(lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
-        more = max(0.0, apart.core_s - samples[0].seconds)
-        latency = self._beyond(apart.elapsed_s - apart.core_s / self._core, 1)
-        self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more, 1e3 * latency)
-        return dataclasses.replace(cost, fixed_s=cost.fixed_s + more, latency_s=latency)
+        # Exchanges that follow each other immediately take less time than in a network.
+        in_network = self._exchanges.per_exchange(
+            lambda columns: shifted([self._everyone], shift, columns), sizes[0], True)
+        more_s = max(0.0, in_network.core_s - samples[0].seconds)
+        latency = self._extra_latency(in_network.elapsed_s - in_network.core_s / self._core, 1)
+        self._log('exchange in a network: %.3g ms more, latency %.3g ms', 1e3 * more_s, 1e3 * latency)
+        return dataclasses.replace(cost, fixed_s=cost.fixed_s + more_s, latency_s=latency)
 
-    def _group_sum(self) -> TransferCost:
+    def _measure_group_sum(self) -> TransferCost:
         samples, latencies = [], []
-        sizes, all_groups = self._sizes(self._limit * EXCHANGE_S), self._groups()
-        self._progress('sums of groups', len(sizes) * len(all_groups))
+        sizes, groupings = self._sizes(self._limit * EXCHANGE_S), self._groupings()
+        self._begin('sums of groups', len(sizes) * len(groupings))
         for size in self._in_time(sizes, LEAST_SIZES):
-            for groups in all_groups:
-                taken = self._meter.measure(GroupSums(self._team, groups, size // 4).make)
-                # It is two exchanges: ranks give each other ranges to sum, then their sums.
-                part = self._job.num_workers / sum(map(len, groups)) / 2
-                samples.append(_among(len(groups[0]), size, taken.core_s * part))
-                latencies.append((taken.elapsed_s - taken.core_s) * part)
-        return self._fitted('group_sum', samples, self._beyond(latencies[0], 1))
+            for groups in groupings:
+                measurement = self._meter.measure(GroupSums(self._team, groups, size // 4).make)
+                # A sum is two exchanges: ranks send each other ranges to sum, then their sums.
+                part = self._workers_per_member(groups) / 2
+                samples.append(_all_to_all_sample(len(groups[0]), size, measurement.core_s * part))
+                latencies.append((measurement.elapsed_s - measurement.core_s) * part)
+        return self._fitted('group_sum', samples, self._extra_latency(latencies[0], 1))
 
-    def _beyond(self, seconds: float, hops: int) -> float:
-        """Latency beside that of messages, of which `hops` follow one another."""
-        return max(0.0, seconds - hops * self._hop)
+    def _extra_latency(self, seconds: float, messages: int) -> float:
+        """Return the latency beyond that of the messages, `messages` of which follow one another."""
+        return max(0.0, seconds - messages * self._message_latency)
 
     # -- the store -------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> Dict[str, TransferCost]:
-        most, hops = self._most_bytes(), 2 if len(self._local) > 1 else 1
-        several = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
-        several += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
-        self._progress('steps', 2 * len(OWN_WEIGHTS) + len(several) + 2)
-        # Without sums, of weights that each rank has for itself: what a step and updates take.
-        rows, taken = [], []
+    def _measure_steps(self) -> Dict[str, TransferCost]:
+        most, messages = self._most_bytes(), 2 if len(self._local) > 1 else 1
+        summed = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, min(most, 15 << 17) // 8 // 4)]
+        summed += [DenseWeights(count, most // count // 4) for count in (2, 32, 8)]
+        self._begin('steps', 2 * len(OWN_WEIGHTS) + len(summed) + 2)
+        # Without sums, by weights that each rank has for itself: the cost of a step and of updates.
+        rows, measurements = [], []
         for weights in OWN_WEIGHTS:
             steps = TrainerSteps(weights, team=self._team)
             for updates in (0, 1):
-                taken.append(self._meter.measure(functools.partial(steps.step, bool(updates)), steps.compute, 0.4))
+                measurements.append(self._meter.measure(functools.partial(steps.step, bool(updates)), steps.compute,
+                                                        0.4))
                 rows.append((1.0, weights.number, updates * weights.number, updates * weights.size))
-        seconds = [one.core_s for one in taken]
-        made = [float(one) for one in least_squares(rows, seconds)]
-        self._log('step and update: %s', _left(relative_errors(rows, seconds, made)))
-        waits = [one.elapsed_s - one.core_s for one in taken[:2]]
-        step = TransferCost(made[0], made[1], 0.0, max(0.0, waits[1] - waits[0]))
-        update = TransferCost(0.0, made[2], made[3])
-        # With sums; what is more than that is theirs.
+        seconds = [measurement.core_s for measurement in measurements]
+        fitted = least_squares(rows, seconds).tolist()
+        self._log('step and update: %s', _error_text(relative_errors(rows, seconds, fitted)))
+        waits = [measurement.elapsed_s - measurement.core_s for measurement in measurements[:2]]
+        step = TransferCost(fitted[0], fitted[1], 0.0, max(0.0, waits[1] - waits[0]))
+        update = TransferCost(0.0, fitted[2], fitted[3])
+        # With sums; the additional time is theirs.
         sums: List[Tuple[float, float]] = []
         seconds = []
-        for weights in self._in_time(several, LEAST_WEIGHTS):
+        for weights in self._in_time(summed, LEAST_WEIGHTS):
             steps = TrainerSteps(weights)
-            taken.append(self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5))
+            measurement = self._meter.measure(functools.partial(steps.step, True), steps.compute, 0.5)
             if not sums:
-                waits.append(taken[-1].elapsed_s - taken[-1].core_s)
+                waits.append(measurement.elapsed_s - measurement.core_s)
                 scripts = [self._meter.measure(ScriptSteps(self._team, weights, passes).step, None, 0.4)
                            for passes in (0, PASSES)]
-                script = scripts[0].core_s - taken[-1].core_s
+                script_s = scripts[0].core_s - measurement.core_s
             sums.append((float(weights.sums), float(weights.size)))
-            seconds.append(taken[-1].core_s - step.seconds(weights.number, 0)
+            seconds.append(measurement.core_s - step.seconds(weights.number, 0)
                            - update.seconds(weights.number, weights.size))
-        made = [float(one) for one in least_squares(sums, seconds)]
-        self._log('sum: %s', _left(relative_errors(sums, seconds, made)))
-        # Calls of a network, forward and backward, come before each step; and its values take the script's out of
-        # caches.
-        more = max(0.0, scripts[1].script_s - scripts[0].script_s)
-        self._log('step behind a network: %.3g ms more', 1e3 * more)
-        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script) + more), 'update': update,
-                'sum': TransferCost(made[0], 0.0, made[1], self._beyond(waits[2] - max(0.0, waits[1]), hops))}
+        fitted = least_squares(sums, seconds).tolist()
+        self._log('sum: %s', _error_text(relative_errors(sums, seconds, fitted)))
+        # The calls of a network, forward and backward, come before each step, and its values evict the script's data
+        # from the caches.
+        more_s = max(0.0, scripts[1].script_s - scripts[0].script_s)
+        self._log('step behind a network: %.3g ms more', 1e3 * more_s)
+        latency = self._extra_latency(waits[2] - max(0.0, waits[1]), messages)
+        return {'step': dataclasses.replace(step, fixed_s=step.fixed_s + max(0.0, script_s) + more_s),
+                'update': update, 'sum': TransferCost(fitted[0], 0.0, fitted[1], latency)}
 
-    def _rows(self) -> Dict[str, TransferCost]:
+    def _measure_rows(self) -> Dict[str, TransferCost]:
         ranks = self._job.num_workers
         most = min(MOST_ROWS, TABLE_ROWS // ranks, max(256, int(self._limit * EXCHANGE_S / ROW_BYTES)))
         counts, all_partitions = (8, most // 8, most), partitions_to_try(self._job.num_servers)
-        self._progress('rows', len(all_partitions) * (1 + 2 * len(counts)))
-        pushes, both = [], []
+        self._begin('rows', len(all_partitions) * (1 + 2 * len(counts)))
+        pushes, pushes_and_pulls = [], []
         waits: List[float] = []
         for partitions in all_partitions:
             table, gradients = TableRows(self._job, partitions), TableSums(self._job, TABLE_ROWS, partitions=partitions)
@@ -324,79 +332,83 @@ class Calibration:
                 pushed, summed = self._meter.measure(table.push), self._meter.measure(gradients.sum)
                 touched = min(partitions, count)
                 pushes.append(Sample(touched, count * ROW_BYTES, max(0.0, pushed.core_s - pulled.core_s)))
-                both.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
-                waits += [one.elapsed_s - one.core_s for one in (pushed, pulled, summed)]
-        push = self._fitted('push', pushes, self._beyond(waits[0] - max(0.0, waits[1]), 1))
-        # Rows that anyone has touched come back, after workers have told each other which ones these are.
-        pulls = [one._replace(seconds=max(0.0, one.seconds - push.seconds(int(one.items), one.size / ranks)))
-                 for one in both]
-        return {'push': push, 'pull': self._fitted('pull', pulls, self._beyond(waits[2] - push.latency_s, 3))}
+                pushes_and_pulls.append(Sample(touched, ranks * count * ROW_BYTES, summed.core_s))
+                waits += [measurement.elapsed_s - measurement.core_s for measurement in (pushed, pulled, summed)]
+        push = self._fitted('push', pushes, self._extra_latency(waits[0] - max(0.0, waits[1]), 1))
+        # Rows that any worker has touched come back, after workers have agreed which ones these are.
+        pulls = [sample._replace(seconds=max(0.0, sample.seconds - push.seconds(int(sample.items),
+                                                                                sample.size / ranks)))
+                 for sample in pushes_and_pulls]
+        pull = self._fitted('pull', pulls, self._extra_latency(waits[2] - push.latency_s, 3))
+        return {'push': push, 'pull': pull}
 
     def _most_bytes(self) -> int:
-        """Of weights whose sums a link makes in time."""
+        """Return the bytes of weights that a link sums in time."""
         return min(MOST_BYTES, max(1 << 20, int(self._limit * SUM_S)))
 
     def _table_sizes(self) -> List[int]:
         most = min(MOST_BYTES // 2, max(TABLE_BYTES[1], int(self._limit * SUM_S)))
         return [size for size in TABLE_BYTES if size <= most]
 
-    def _row_sum(self) -> TransferCost:
-        samples, taken = [], []
+    def _measure_row_sum(self) -> TransferCost:
+        samples, measurements = [], []
         sizes = self._table_sizes()
-        self._progress('sums of rows', len(sizes))
+        self._begin('sums of rows', len(sizes))
         for size in sizes:
             table = TableSums(self._job, size // ROW_BYTES)
-            taken.append(self._meter.measure(table.sum))
-            samples.append(Sample(self._job.num_workers, table.size, taken[-1].core_s))
-        return self._fitted('row_sum', samples, self._beyond(taken[0].elapsed_s - taken[0].core_s,
-                                                             2 if len(self._local) > 1 else 1))
+            measurements.append(self._meter.measure(table.sum))
+            samples.append(Sample(self._job.num_workers, table.size, measurements[-1].core_s))
+        messages = 2 if len(self._local) > 1 else 1
+        latency = self._extra_latency(measurements[0].elapsed_s - measurements[0].core_s, messages)
+        return self._fitted('row_sum', samples, latency)
 
-    def _horovod_sums(self, step: TransferCost, update: TransferCost) -> Dict[str, TransferCost]:
+    def _measure_horovod_sums(self, step: TransferCost, update: TransferCost) -> Dict[str, TransferCost]:
         most = self._most_bytes()
         weights = [DenseWeights(2, 256), DenseWeights(64, 256), DenseWeights(8, most // 8 // 4)]
-        sums = HorovodBenchmark(self._job, self._meter, weights,
-                                [size // ROW_BYTES for size in self._table_sizes()[::2]])
-        self._progress('sums by Horovod', sums.measurements)
+        benchmark = HorovodBenchmark(self._job, self._meter, weights,
+                                     [size // ROW_BYTES for size in self._table_sizes()[::2]])
+        self._begin('sums by Horovod', benchmark.measurements)
         if self._meter.is_out_of_time():
-            self._log('sums by Horovod are not measured, since time is up: what sums is not chosen by plans then')
+            self._log('sums by Horovod: not measured, because the time budget is spent: plans cannot choose between '
+                      'the lane and Horovod')
             return {}
-        return sums.costs(step, update, lambda seconds: self._beyond(seconds, 2 if len(self._local) > 1 else 1),
-                          lambda kind, left: self._log('%s: %s', kind, _left(left)))
+        messages = 2 if len(self._local) > 1 else 1
+        return benchmark.costs(step, update, lambda seconds: self._extra_latency(seconds, messages),
+                               lambda kind, errors: self._log('%s: %s', kind, _error_text(errors)))
 
     def _fitted(self, kind: str, samples: List[Sample], latency: float = 0.0) -> TransferCost:
-        cost, left = fit_cost(samples, latency)
-        self._log('%s: %.3g ms, %.3g ms an item, %.3g ms/MB, latency %.3g ms; %s', kind, 1e3 * cost.fixed_s,
-                  1e3 * cost.per_item_s, 1e9 * cost.per_byte_s, 1e3 * cost.latency_s, _left(left))
+        cost, errors = fit_cost(samples, latency)
+        self._log('%s: %.3g ms + %.3g ms/item + %.3g ms/MB, latency %.3g ms; %s', kind, 1e3 * cost.fixed_s,
+                  1e3 * cost.per_item_s, 1e9 * cost.per_byte_s, 1e3 * cost.latency_s, _error_text(errors))
         return cost
 
-    # -- a look back -----------------------------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------------------------
 
-    def _overlap(self, cluster: Cluster) -> None:
-        """Compare what transfers of all ranks at the same time take with what the links make of them."""
+    def _compare_concurrent_transfers(self, cluster: Cluster) -> None:
+        """Log how long transfers of all ranks at the same time take, beside what the link alone predicts."""
         if len(self._local) < 2:
             return
         count = len(self._everyone)
-        if self._together is None:
+        if self._all_to_all is None:
             size = self._sizes(self._limit * EXCHANGE_S)[-1]
-            self._together = size, self._exchanges.per_exchange(
+            self._all_to_all = size, self._exchanges.per_exchange(
                 lambda columns: all_to_all([self._everyone], columns), size)
-        size, taken = self._together
-        most = max(len(local) * (count - len(local)) for local in self._local)
-        leaving = most * size / count
+        size, measurement = self._all_to_all
+        leaving_bytes = max(len(local) * (count - len(local)) for local in self._local) * size / count
         steady = Bucket(cluster.link.rate)
-        expected = float(transfer_seconds(steady, cluster.link_latency_s, np.array(leaving)))
-        self._log('transfers of all ranks at the same time: %.1f kB leave a host in %.1f ms, the link alone makes it '
-                  '%.1f ms', leaving / 1e3, 1e3 * taken.elapsed_s, 1e3 * expected)
+        predicted_s = float(transfer_seconds(steady, cluster.link_latency_s, np.array(leaving_bytes)))
+        self._log('transfers of all ranks at the same time: %.1f kB leave a host in %.1f ms; %.1f ms are predicted '
+                  'from the link alone', leaving_bytes / 1e3, 1e3 * measurement.elapsed_s, 1e3 * predicted_s)
 
     def _log(self, text: str, *args: Any) -> None:
         if self._job.rank == 0:
             logger.info(text, *args)
 
 
-def _among(ranks: int, size: int, seconds: float) -> Sample:
-    """Of an exchange in which each rank gives every other one a share of so many bytes."""
+def _all_to_all_sample(ranks: int, size: int, seconds: float) -> Sample:
+    """Return the sample of an exchange in which each rank sends every other one an equal share of `size` bytes."""
     return Sample(2 * (ranks - 1), 2 * size * (ranks - 1) / ranks, seconds)
 
 
-def _left(left: np.ndarray) -> str:
-    return 'off by %.0f %% on average, %.0f %% at most' % (100 * float(np.mean(left)), 100 * float(np.max(left)))
+def _error_text(errors: np.ndarray) -> str:
+    return 'mean error %.0f %%, largest %.0f %%' % (100 * float(np.mean(errors)), 100 * float(np.max(errors)))

@@ -1,4 +1,4 @@
-"""How fast cores of a job's hosts compute, by the number of them that are busy (collective)."""
+"""Speeds of the cores of a job's hosts, by the number of them that are busy (collective)."""
 import statistics
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -9,7 +9,7 @@ from ..profiling.core_benchmark import CoreBenchmark, KernelTimes
 from ..profiling.other_programs import BUSY_SHARE, processor_seconds
 from .cpu_meter import CpuMeter
 
-#: Counts of busy cores that are measured at most; speeds between them are interpolated.
+#: Maximal number of counts of busy cores that are measured; speeds between them are interpolated.
 _MOST_COUNTS = 4
 
 #: The phase in which worker 0 computes alone.
@@ -17,61 +17,63 @@ _ALONE = 0
 
 
 def busy_counts(most: int) -> List[int]:
-    """Return the counts of busy cores that are measured: one, all, and some between."""
-    found = {1, most}
+    """Return the counts of busy cores that are measured: one, all, and some in between."""
+    counts = {1, most}
     count = 2
-    while count < most and len(found) < _MOST_COUNTS:
-        found.add(count)
+    while count < most and len(counts) < _MOST_COUNTS:
+        counts.add(count)
         count *= 4
-    return sorted(found)
+    return sorted(counts)
 
 
 def speeds_by_count(measured: Dict[int, float], cores: int) -> Tuple[float, ...]:
     """Return the speeds of a core while 1, 2, and so on up to `cores` of them are busy.
 
-    The time that work takes is linear between counts that were measured.  A core is no faster because more are busy:
-    then the measurement was disturbed, and the speed of fewer counts.
+    The time that work takes is interpolated linearly between the measured counts.  A core does not become faster when
+    more of them are busy: a measurement that says so was disturbed, and the speed with fewer busy cores is returned.
     """
-    found: List[float] = []
+    speeds: List[float] = []
     counts = sorted(measured)
     for busy in range(1, cores + 1):
         low = max([count for count in counts if count <= busy], default=counts[0])
         high = min([count for count in counts if count >= busy], default=counts[-1])
-        part = (busy - low) / (high - low) if high > low else 0.0
-        speed = 1 / ((1 - part) / measured[low] + part / measured[high])
-        found.append(min([speed] + found[-1:]))
-    return tuple(found)
+        fraction = (busy - low) / (high - low) if high > low else 0.0
+        speed = 1 / ((1 - fraction) / measured[low] + fraction / measured[high])
+        speeds.append(min([speed] + speeds[-1:]))
+    return tuple(speeds)
 
 
 class CpuSeconds(NamedTuple):
-    """What the processors of a rank have worked: for anybody, and for its worker and servers."""
+    """The time on the clock, and the seconds that a rank's processors have worked: for all programs, and for the rank's
+    worker and servers.
+    """
 
     clock: float
-    everybody: float
+    all_programs: float
     own: float
 
 
 def others_share(processors: Sequence[Any], before: Sequence[CpuSeconds], after: Sequence[CpuSeconds]
                  ) -> List[float]:
-    """Return the share of its processors that programs outside of the job had, by rank.
+    """Return, by rank, the share of its processors that programs outside of the job used.
 
     Parameters
     ----------
     processors : sequence of tuple
-        By rank: equal for ranks that share some, and the last item is how many these are.
+        By rank: equal for ranks that share processors; the last item is their number.
     before, after : sequence of CpuSeconds
         By rank.
     """
-    found = []
+    shares = []
     for mine, begun, ended in zip(processors, before, after):
-        own = sum(end.own - begin.own for theirs, begin, end in zip(processors, before, after) if theirs == mine)
-        everybody = ended.everybody - begun.everybody
-        found.append(max(0.0, everybody - own) / max(1e-9, (ended.clock - begun.clock) * mine[-1]))
-    return found
+        own_s = sum(end.own - begin.own for theirs, begin, end in zip(processors, before, after) if theirs == mine)
+        all_s = ended.all_programs - begun.all_programs
+        shares.append(max(0.0, all_s - own_s) / max(1e-9, (ended.clock - begun.clock) * mine[-1]))
+    return shares
 
 
 class CoreSpeeds:
-    """Repeats of the reference pieces on all hosts at once: on one core of each, on all of them, and between.
+    """Repeats of the core benchmark on all hosts at once: on one core of each, on all of them, and in between.
 
     Parameters
     ----------
@@ -79,73 +81,73 @@ class CoreSpeeds:
     meter : CpuMeter
     hosts : sequence of Host
         With their ranks and cores.
-    found : sequence of dict
-        What :func:`.host_resources.local_resources` returns, by rank.
+    resources : sequence of dict
+        By rank, what :func:`.host_resources.local_resources` returns.
     """
 
-    def __init__(self, job: Job, meter: CpuMeter, hosts: Sequence[Host], found: Sequence[Dict[str, Any]]):
+    def __init__(self, job: Job, meter: CpuMeter, hosts: Sequence[Host], resources: Sequence[Dict[str, Any]]):
         self._meter, self._hosts, self._rank = meter, hosts, job.rank
-        #: The host of each rank, and which of its ranks it is.
-        self._places = [(host, local) for host, one in enumerate(hosts) for local in range(one.ranks)]
+        #: By rank: the number of its host, and its number among the ranks there.
+        self._places = [(number, local_rank) for number, host in enumerate(hosts) for local_rank in range(host.ranks)]
         self._cores = [max(1, min(host.ranks, int(host.cores))) for host in hosts]
         self._phases = busy_counts(max(self._cores)) + [_ALONE] * (len(hosts) > 1)
-        self._cpus = found[job.rank]['cpus']
-        self._processors = [(one['boot'], tuple(one['cpus']), len(one['cpus'])) for one in found]
-        self._work = CoreBenchmark()
+        self._cpus = resources[job.rank]['cpus']
+        self._processors = [(local['boot'], tuple(local['cpus']), len(local['cpus'])) for local in resources]
+        self._benchmark = CoreBenchmark()
         self._repeats: Dict[int, List[KernelTimes]] = {phase: [] for phase in self._phases}
-        #: By rank, the largest share of its processors that other programs had.
+        #: By rank, the largest share of its processors that other programs used.
         self.others = [0.0] * len(self._places)
 
     def _takes_part(self, rank: int, phase: int) -> bool:
-        host, local = self._places[rank]
+        host, local_rank = self._places[rank]
         if phase == _ALONE:
             return rank == 0
         # Where ranks share cores, all of them compute when all cores are busy.
-        return local < phase or phase >= self._cores[host]
+        return local_rank < phase or phase >= self._cores[host]
 
     def repeat(self, times: int) -> None:
-        """Time the pieces of work in each phase."""
-        before = self._look()
+        """Run the benchmark in each phase, `times` times."""
+        before = self._cpu_seconds()
         for _ in range(times):
             for phase in self._phases:
                 self._meter.barrier()
                 if self._takes_part(self._rank, phase):
-                    self._repeats[phase].append(self._work.run())
+                    self._repeats[phase].append(self._benchmark.run())
         self._meter.barrier()
-        shares = others_share(self._processors, before, self._look())
+        shares = others_share(self._processors, before, self._cpu_seconds())
         self.others = [max(pair) for pair in zip(self.others, shares)]
 
-    def _look(self) -> List[CpuSeconds]:
-        everybody, own = processor_seconds(self._cpus), self._meter.cpu_seconds()
-        # Where the kernel does not say what processors do, nobody else does anything.
-        load = CpuSeconds(time.perf_counter(), own if everybody is None else everybody, own)
-        return [CpuSeconds(*one) for one in self._meter.allgather(load)]
+    def _cpu_seconds(self) -> List[CpuSeconds]:
+        all_programs, own = processor_seconds(self._cpus), self._meter.cpu_seconds()
+        # If the kernel does not tell how long processors have worked, no other program is assumed to compute.
+        mine = CpuSeconds(time.perf_counter(), own if all_programs is None else all_programs, own)
+        return [CpuSeconds(*seconds) for seconds in self._meter.allgather(mine)]
 
     def speeds(self) -> Tuple[KernelTimes, List[Tuple[float, ...]], float]:
-        """Return the reference of worker 0's core alone, the speeds of each host beside it, and the seconds of the pass
-        over memory while all cores are busy.
+        """Return the kernel times of worker 0's core alone, the speeds of each host relative to it, and the seconds of
+        the memory kernel while all cores are busy.
         """
         mine = {phase: KernelTimes.fastest(repeats) for phase, repeats in self._repeats.items() if repeats}
         # JSON has no numbers as keys.
-        everyone = [{phase: KernelTimes(*pieces) for phase, pieces in one}
-                    for one in self._meter.allgather([[phase, list(pieces)] for phase, pieces in mine.items()])]
-        alone = everyone[0][_ALONE if _ALONE in everyone[0] else 1]
+        by_rank = [{phase: KernelTimes(*seconds) for phase, seconds in pairs}
+                   for pairs in self._meter.allgather([[phase, list(times)] for phase, times in mine.items()])]
+        alone = by_rank[0][_ALONE if _ALONE in by_rank[0] else 1]
         speeds = []
         for number, cores in enumerate(self._cores):
             ranks = [rank for rank, (host, _) in enumerate(self._places) if host == number]
-            # In a phase for more cores than it has, all of its own are busy.
-            measured = {min(phase, cores): statistics.mean(everyone[rank][phase].speed_relative_to(alone)
-                                                           for rank in ranks if phase in everyone[rank])
+            # In a phase for more cores than the host has, all of its cores are busy.
+            measured = {min(phase, cores): statistics.mean(by_rank[rank][phase].speed_relative_to(alone)
+                                                           for rank in ranks if phase in by_rank[rank])
                         for phase in self._phases if phase != _ALONE}
             speeds.append(speeds_by_count(measured, cores))
         last = max(self._phases)
-        return alone, speeds, statistics.median(one[last].memory for one in everyone)
+        return alone, speeds, statistics.median(times[last].memory for times in by_rank)
 
     def problem(self) -> str:
-        """Return words for hosts on which other programs compute; empty where there are none."""
+        """Return a description of the hosts on which other programs compute; empty if there are none."""
         busy: Dict[str, float] = {}
         for (host, _), share in zip(self._places, self.others):
             if share > BUSY_SHARE:
                 busy[self._hosts[host].name] = max(share, busy.get(self._hosts[host].name, 0.0))
-        return ', '.join('other programs have %.0f %% of the processors of %s' % (100 * share, name)
+        return ', '.join('other programs use %.0f %% of the processors of %s' % (100 * share, name)
                          for name, share in busy.items())

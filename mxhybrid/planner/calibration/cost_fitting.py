@@ -1,4 +1,4 @@
-"""Costs by least squares: what seconds of several sizes say about fixed parts, parts by count, and parts by byte."""
+"""Fits costs to measured seconds by least squares: a fixed part, a part per item, and a part per byte."""
 from typing import Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -7,17 +7,17 @@ from ...base.least_squares import nonnegative_least_squares
 from ..cluster.cluster_spec import TransferCost
 from ..simulator.token_bucket import Bucket
 
-#: A faster beginning of transfers is a burst if they lose less than half of their error without it, and if it is so
-#: many times as fast as the rest.
+#: A faster beginning of transfers counts as a burst if it reduces the error by this factor at least, and if it is
+#: faster than the rest by this factor at least.
 _GAIN, _FASTER = 0.5, 1.3
-#: No peak is more than a thousand times the rate.
+#: A peak is at most a thousand times the rate.
 _STEEPEST = 1e-3
-#: Of the longest reading, below which errors count as of this.
+#: Errors of readings below this share of the longest reading are relative to this share.
 _LITTLE = 0.02
 
 
 class Sample(NamedTuple):
-    """Seconds that a transfer took, of so many items and bytes."""
+    """A reading: the seconds of a transfer of some items and bytes."""
 
     items: float
     size: float
@@ -25,11 +25,16 @@ class Sample(NamedTuple):
 
 
 def least_squares(rows: Any, seconds: Any) -> np.ndarray:
-    """Coefficients, none negative, that make up `seconds`, (n,), from `rows`, (n, coefficients), with the least error
-    relative to each.
+    """Return the coefficients, none negative, with the least squared relative error.
 
-    A column that is the same in all rows but the first column, which is that of what is fixed, gets 0: nobody can tell
-    it from that.
+    A column that is constant gets 0, unless it is the first one: it cannot be told from the fixed part, which the first
+    column stands for.
+
+    Parameters
+    ----------
+    rows : array of float, (n, coefficients)
+    seconds : array of float, (n,)
+        Readings; negative ones count as 0.
     """
     matrix, readings = np.asarray(rows, float), np.maximum(np.asarray(seconds, float), 0.0)
     weights = 1 / _scale(readings)
@@ -39,31 +44,31 @@ def least_squares(rows: Any, seconds: Any) -> np.ndarray:
     return coefficients
 
 
-def relative_errors(rows: Any, seconds: Any, found: Any) -> np.ndarray:
-    """Relative ones of what coefficients make up."""
-    wanted = np.asarray(seconds, float)
-    return np.abs(np.asarray(rows, float) @ np.asarray(found) - wanted) / _scale(wanted)
+def relative_errors(rows: Any, seconds: Any, coefficients: Any) -> np.ndarray:
+    """Return the relative error of each reading."""
+    readings = np.asarray(seconds, float)
+    return np.abs(np.asarray(rows, float) @ np.asarray(coefficients) - readings) / _scale(readings)
 
 
-def _scale(wanted: np.ndarray) -> np.ndarray:
-    """What errors are relative to: readings that are next to nothing are as good as those that are a little larger."""
-    return np.maximum(wanted, max(1e-9, _LITTLE * float(wanted.max())))
+def _scale(readings: np.ndarray) -> np.ndarray:
+    """Return what errors are relative to: the readings, with a lower bound for those that are next to nothing."""
+    return np.maximum(readings, max(1e-9, _LITTLE * float(readings.max())))
 
 
 def fit_cost(samples: Sequence[Sample], latency_s: float = 0.0) -> Tuple[TransferCost, np.ndarray]:
-    """A cost, and the relative errors that it leaves; items that do not vary are part of what is fixed."""
-    rows = [(1.0, one.items, one.size) for one in samples]
-    seconds = [one.seconds for one in samples]
-    found = least_squares(rows, seconds)
-    fixed, per_item, per_byte = (float(one) for one in found)
-    return TransferCost(fixed, per_item, per_byte, latency_s), relative_errors(rows, seconds, found)
+    """Return a cost and its relative errors; items that do not vary are counted in the fixed part."""
+    rows = [(1.0, sample.items, sample.size) for sample in samples]
+    seconds = [sample.seconds for sample in samples]
+    coefficients = least_squares(rows, seconds)
+    fixed, per_item, per_byte = coefficients.tolist()
+    return TransferCost(fixed, per_item, per_byte, latency_s), relative_errors(rows, seconds, coefficients)
 
 
 def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket, float, np.ndarray]:
-    """What a way gives to transfers after idleness: its bucket, its latency, and the relative errors.
+    """Return the token bucket of a link, its latency, and the relative errors, from transfers after a pause.
 
     With a burst of B bytes at a peak p above the rate r, a transfer of S bytes takes ``latency + max(S / p,
-    (S - B) / r)``: B is in the intercept of the large ones.
+    (S - B) / r)``: B follows from the intercept of the line through the large transfers.
 
     Parameters
     ----------
@@ -71,40 +76,41 @@ def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket
         Bytes, ascending, at least five.
     seconds : sequence of float
     """
-    size, taken = np.asarray(sizes, float), np.asarray(seconds, float)
-    latency, slope = least_squares(np.stack([np.ones_like(size), size], axis=1), taken)
-    best, line = Bucket(1 / max(slope, 1e-15)), float(latency)
-    left = _GAIN ** 2 * _mean_square(best, line, size, taken)
-    for at in range(2, len(size) - 2):
-        begin, peak_slope = least_squares(np.stack([np.ones(at), size[:at]], axis=1), taken[:at])
-        rest, rate_slope = _line(size[at:], taken[at:])
+    size, readings = np.asarray(sizes, float), np.asarray(seconds, float)
+    latency, slope = least_squares(np.stack([np.ones_like(size), size], axis=1), readings)
+    best, best_latency = Bucket(1 / max(slope, 1e-15)), float(latency)
+    best_error = _GAIN ** 2 * _mean_square(best, best_latency, size, readings)
+    for split in range(2, len(size) - 2):
+        begin, peak_slope = least_squares(np.stack([np.ones(split), size[:split]], axis=1), readings[:split])
+        rest, rate_slope = _line(size[split:], readings[split:])
         if rate_slope <= _FASTER * peak_slope or rate_slope <= 0 or rest >= begin:
             continue
         bucket = Bucket(1 / rate_slope, 1 / max(peak_slope, _STEEPEST * rate_slope), (begin - rest) / rate_slope)
-        error = _mean_square(bucket, float(begin), size, taken)
-        if error < left:
-            best, line, left = bucket, float(begin), error
-    return best, line, transfer_errors(best, line, size, taken)
+        error = _mean_square(bucket, float(begin), size, readings)
+        if error < best_error:
+            best, best_latency, best_error = bucket, float(begin), error
+    return best, best_latency, transfer_errors(best, best_latency, size, readings)
 
 
-def _mean_square(bucket: Bucket, latency: float, size: np.ndarray, taken: np.ndarray) -> float:
-    return float(np.mean(transfer_errors(bucket, latency, size, taken) ** 2))
+def _mean_square(bucket: Bucket, latency: float, size: np.ndarray, readings: np.ndarray) -> float:
+    return float(np.mean(transfer_errors(bucket, latency, size, readings) ** 2))
 
 
-def _line(size: np.ndarray, taken: np.ndarray) -> Tuple[float, float]:
-    """Intercept, which may be negative, and slope, with the least relative error."""
-    weights = 1 / taken
-    found = np.linalg.lstsq(np.stack([weights, size * weights], axis=1), np.ones_like(taken), rcond=None)[0]
-    return float(found[0]), float(found[1])
+def _line(size: np.ndarray, readings: np.ndarray) -> Tuple[float, float]:
+    """Return the intercept, which may be negative, and the slope with the least squared relative error."""
+    weights = 1 / readings
+    intercept, slope = np.linalg.lstsq(np.stack([weights, size * weights], axis=1), np.ones_like(readings),
+                                       rcond=None)[0]
+    return float(intercept), float(slope)
 
 
 def transfer_seconds(bucket: Bucket, latency: float, size: np.ndarray) -> np.ndarray:
-    """What transfers after idleness take on a way."""
+    """Return the seconds of transfers of `size` bytes on a link after a pause."""
     if not bucket.burst:
         return latency + size / bucket.rate
     return latency + np.maximum(size / bucket.peak, (size - bucket.burst) / bucket.rate)
 
 
-def transfer_errors(bucket: Bucket, latency: float, size: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Relative ones of :func:`transfer_seconds`."""
-    return np.abs(transfer_seconds(bucket, latency, size) - taken) / taken
+def transfer_errors(bucket: Bucket, latency: float, size: np.ndarray, readings: np.ndarray) -> np.ndarray:
+    """Return the relative errors of :func:`transfer_seconds`."""
+    return np.abs(transfer_seconds(bucket, latency, size) - readings) / readings

@@ -1,4 +1,4 @@
-"""What exchanges and sums of groups take, as networks that are split make them."""
+"""The exchanges and group sums that are timed: the same operators as in a split network."""
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -13,70 +13,73 @@ from ...parallel.runtime.sharded_parameters import WeightBox
 from ...parallel.sharding.box import Box, shape_of
 from ...parallel.sharding.layout import Layout
 
-#: Numbers that a chain, or a sum, may have.
+#: Exchange numbers that are reserved for a chain, or for a sum.
 _NUMBERS = 64
 
-#: Weights of a dense layer between exchanges, of one sample: 4 MB, more than caches of a core hold.
+#: Shape of the weights of a dense layer between exchanges: 4 MB, more than a core's caches hold.
 _LAYER = 4096, 256
 
-#: What each rank holds before and after an exchange.
+#: The box that each rank holds before and after an exchange.
 Step = Tuple[Dict[int, Box], Dict[int, Box]]
 
 
 def shifted(groups: List[List[int]], shift: int, columns: int) -> Callable[[int], Step]:
-    """Each rank gives all it has to one other of its group, and gets as much."""
-    def step(at: int) -> Step:
-        return rows(at), rows(at + 1)
+    """Describe exchanges in which each rank sends all its data to one other rank of its group, and receives as much."""
+    def step(number: int) -> Step:
+        return rows(number), rows(number + 1)
 
-    def rows(moved: int) -> Dict[int, Box]:
-        places = {rank: group[(number + shift * moved) % len(group)] for group in groups
-                  for number, rank in enumerate(group)}
-        return {rank: ((place, place + 1), (0, columns)) for rank, place in places.items()}
+    def rows(moves: int) -> Dict[int, Box]:
+        row_of = {rank: group[(position + shift * moves) % len(group)] for group in groups
+                  for position, rank in enumerate(group)}
+        return {rank: ((row, row + 1), (0, columns)) for rank, row in row_of.items()}
     return step
 
 
 def all_to_all(groups: List[List[int]], columns: int) -> Callable[[int], Step]:
-    """Each rank gives every other one of its group as much, rows to columns, then columns to rows."""
+    """Describe exchanges in which each rank sends an equal share to every other rank of its group: rows become columns,
+    then columns become rows.
+    """
     rows: Dict[int, Box] = {}
-    parts: Dict[int, Box] = {}
+    column_ranges: Dict[int, Box] = {}
     for group in groups:
-        for place, rank in enumerate(group):
+        for position, rank in enumerate(group):
             rows[rank] = (rank, rank + 1), (0, columns)
-            parts[rank] = ((group[0], group[-1] + 1),
-                           (place * columns // len(group), (place + 1) * columns // len(group)))
-    return lambda at: (rows, parts) if at % 2 == 0 else (parts, rows)
+            column_ranges[rank] = ((group[0], group[-1] + 1),
+                                   (position * columns // len(group), (position + 1) * columns // len(group)))
+    return lambda number: (rows, column_ranges) if number % 2 == 0 else (column_ranges, rows)
 
 
 class ExchangeChain:
-    """A graph of some exchanges, one after the other (collective).  With `layers` there are so many dense ones, too,
-    each behind an exchange as long as there are some, as in a network: what exchanges need is in no cache then, and
-    threads sleep.
+    """A graph of exchanges, one behind the other (collective).
+
+    With `layers`, the graph also has this number of dense layers, each behind an exchange as long as there are any, as
+    in a network: then the data of exchanges are in no cache, and threads sleep.
     """
 
     def __init__(self, team: Team, ranks: int, columns: int, step: Callable[[int], Step], length: int, layers: int = 0):
         first = team.reserve(_NUMBERS)
-        token, given = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
+        token, data = mx.sym.var('token', dtype='float32'), mx.sym.var('given', dtype='float32')
         self._nodes: List[ExchangeNode] = []
         self._call: Any = None
-        transport = team.transport  # which all have to make
+        transport = team.transport  # all ranks have to open it
         assert transport is not None and length <= _NUMBERS
         weight = mx.sym.var('weight', shape=_LAYER, dtype='float32')
         shape = None
-        for at in range(max(length, layers)):
-            if at >= length:
-                given = _behind_a_layer(given, weight)
+        for number in range(max(length, layers)):
+            if number >= length:
+                data = _behind_a_layer(data, weight)
                 continue
-            have, wanted = step(at)
-            exchange = Exchange(first + at, team.rank, Layout((ranks, columns), have), wanted, np.dtype('float32'),
-                                label='calibration')
+            before, after = step(number)
+            exchange = Exchange(first + number, team.rank, Layout((ranks, columns), before), after,
+                                np.dtype('float32'), label='calibration')
             if exchange.source is None:
-                return  # this rank has no part in it
+                return  # this rank is in none of the groups
             shape = shape or shape_of(exchange.source)
             self._nodes.append(team.node(exchange, True))
-            token, given = self._nodes[-1].symbol(token, given, plain=True)
-            if at < layers:
-                given = _behind_a_layer(given, weight)
-        symbol = mx.sym.Group([self._nodes[-1].ending(one) for one in (given, token)])
+            token, data = self._nodes[-1].symbol(token, data, plain=True)
+            if number < layers:
+                data = _behind_a_layer(data, weight)
+        symbol = mx.sym.Group([self._nodes[-1].ending(output) for output in (data, token)])
         self._order = symbol.list_inputs()
         self._call = mx.nd.CachedOp(symbol, COMPILED + [('data_indices', list(range(len(self._order)))),
                                                         ('param_indices', [])])
@@ -86,44 +89,44 @@ class ExchangeChain:
         if layers:
             self._arrays['weight'] = mx.nd.zeros(_LAYER, ctx=mx.cpu())
 
-    def there(self) -> None:
-        """Make them, and wait."""
+    def forward(self) -> None:
+        """Run the chain forward, and wait for it."""
         if self._call is not None:
             self._call(*[self._arrays[name] for name in self._order])[0].wait_to_read()
 
-    def there_and_back(self) -> None:
-        """Make them forwards and backwards, and wait."""
+    def forward_and_backward(self) -> None:
+        """Run the chain forward and backward, and wait for it."""
         if self._call is not None:
             with autograd.record():
-                taken = self._call(*[self._arrays[name] for name in self._order])[0]
-            taken.backward()
+                output = self._call(*[self._arrays[name] for name in self._order])[0]
+            output.backward()
             self._arrays['given'].grad.wait_to_read()
 
     def forget(self) -> None:
-        """It is not made any more, on any rank."""
+        """Release the exchanges; the chain must not run on any rank afterwards."""
         for node in self._nodes:
             node.forget()
 
 
-def _behind_a_layer(given: Any, weight: Any) -> Any:
-    """The same values, which wait for a dense layer that reads some of them."""
-    made = mx.sym.FullyConnected(mx.sym.slice_axis(given, axis=1, begin=0, end=_LAYER[1]), weight, no_bias=True,
-                                 num_hidden=_LAYER[0])
-    return mx.sym.broadcast_add(given, mx.sym.slice_axis(made, axis=1, begin=0, end=1))
+def _behind_a_layer(data: Any, weight: Any) -> Any:
+    """Return the same values, which wait for a dense layer that reads some of them."""
+    layer = mx.sym.FullyConnected(mx.sym.slice_axis(data, axis=1, begin=0, end=_LAYER[1]), weight, no_bias=True,
+                                  num_hidden=_LAYER[0])
+    return mx.sym.broadcast_add(data, mx.sym.slice_axis(layer, axis=1, begin=0, end=1))
 
 
 class GroupSums:
-    """A sum over the workers of each group, of a gradient of so many values (collective)."""
+    """A sum over the workers of each group, of a gradient of `count` values (collective)."""
 
     def __init__(self, team: Team, groups: List[List[int]], count: int):
-        boxes: Dict[int, Box] = {rank: ((place * count, (place + 1) * count),)
-                                 for place, group in enumerate(groups) for rank in group}
-        part = WeightBox(team, (count * len(groups),), 'write', boxes, team.reserve(_NUMBERS))
-        self._part: Optional[WeightBox] = part if part.holds else None
+        boxes: Dict[int, Box] = {rank: ((number * count, (number + 1) * count),)
+                                 for number, group in enumerate(groups) for rank in group}
+        weight_box = WeightBox(team, (count * len(groups),), 'write', boxes, team.reserve(_NUMBERS))
+        self._weight_box: Optional[WeightBox] = weight_box if weight_box.holds else None
         self._gradient = mx.nd.zeros(count, ctx=mx.cpu())
 
     def make(self) -> None:
-        """Sum, and wait."""
-        if self._part is not None:
-            self._part.allreduce_(self._gradient, 0)
+        """Sum, and wait for the result."""
+        if self._weight_box is not None:
+            self._weight_box.allreduce_(self._gradient, 0)
             self._gradient.wait_to_read()

@@ -1,4 +1,4 @@
-"""What sums of dense weights take where Horovod makes them, in a job whose own sums go by the lane."""
+"""The cost of sums of dense weights by Horovod, in a job whose own sums go by the lane."""
 import functools
 from typing import Callable, Dict, List, Tuple
 
@@ -14,19 +14,19 @@ _EACH_S = 0.4
 
 
 class HorovodBenchmark:
-    """Times them (collective).
+    """Times sums by Horovod (collective).
 
-    Horovod begins anew for it: where it has little to do, a job has it look for work less often, which would be part of
-    what is measured.
+    Horovod is restarted for it: where it has little to do, a job tells it to look for work less often, and that would
+    be part of the measurement.
 
     Parameters
     ----------
     job : Job
     meter : CpuMeter
     weights : list of DenseWeights
-        Those of which steps are timed.
+        The weights whose steps are timed.
     rows : list of int
-        Of tables, whose rows are summed.
+        The numbers of rows of the tables that are summed.
     """
 
     def __init__(self, job: Job, meter: CpuMeter, weights: List[DenseWeights], rows: List[int]):
@@ -36,53 +36,54 @@ class HorovodBenchmark:
 
     @staticmethod
     def is_possible(job: Job) -> bool:
-        """Whether a job can have both."""
+        """Tell whether a job has both ways to sum."""
         return job.collective is not None and job.collective.can_begin_anew
 
     @property
     def measurements(self) -> int:
-        """How many there will be."""
+        """The number of measurements."""
         return len(self._weights) + len(self._rows)
 
-    def costs(self, step: TransferCost, update: TransferCost, beyond: Callable[[float], float],
-              told: Callable[..., None]) -> Dict[str, TransferCost]:
-        """Costs of the kinds that :data:`.cluster_spec.BY_HOROVOD` has.
+    def costs(self, step: TransferCost, update: TransferCost, extra_latency: Callable[[float], float],
+              report: Callable[..., None]) -> Dict[str, TransferCost]:
+        """Return the costs of the kinds in :data:`.cluster_spec.BY_HOROVOD`.
 
         Parameters
         ----------
         step, update : TransferCost
-            What a step takes beside its sums.
-        beyond : callable
-            What of seconds without computing is latency beside that of messages.
-        told : callable
-            Is told of each fit: kind, and relative errors.
+            The cost of a step without its sums.
+        extra_latency : callable
+            Returns, for the seconds in which no core computes, the latency beyond that of messages.
+        report : callable
+            Called with the kind and the relative errors of each fit.
         """
         self._meter.barrier()
         self._job.restart_horovod()
         rows: List[Tuple[float, ...]] = []
-        taken: List[Measurement] = []
+        measurements: List[Measurement] = []
         for weights in self._weights:
             steps = TrainerSteps(weights, self._around)
-            taken.append(self._meter.measure(functools.partial(steps.step, True), steps.compute, _EACH_S))
-            # Horovod puts together by itself what it finds at one look: there is no fixed part of each sum.
+            measurements.append(self._meter.measure(functools.partial(steps.step, True), steps.compute, _EACH_S))
+            # Horovod fuses whatever it finds at one time: no sum has a fixed part of its own.
             rows.append((1.0, weights.number, weights.size))
-        seconds = [max(0.0, one.core_s - step.per_item_s * own.number - update.seconds(own.number, own.size))
-                   for one, own in zip(taken, self._weights)]
-        found = [float(one) for one in least_squares(rows, seconds)]
-        told('horovod_step and horovod_sum', relative_errors(rows, seconds, found))
-        cost, left = self._table_sums(beyond)
-        told('horovod_row_sum', left)
-        return {'horovod_step': TransferCost(found[0], step.per_item_s, 0.0, step.latency_s),
-                'horovod_sum': TransferCost(0.0, found[1], found[2], beyond(taken[0].elapsed_s - taken[0].core_s)),
-                'horovod_row_sum': cost}
+        seconds = [max(0.0, measurement.core_s - step.per_item_s * weights.number
+                       - update.seconds(weights.number, weights.size))
+                   for measurement, weights in zip(measurements, self._weights)]
+        fixed, per_item, per_byte = coefficients = least_squares(rows, seconds).tolist()
+        report('horovod_step and horovod_sum', relative_errors(rows, seconds, coefficients))
+        row_sum, errors = self._measure_table_sums(extra_latency)
+        report('horovod_row_sum', errors)
+        latency = extra_latency(measurements[0].elapsed_s - measurements[0].core_s)
+        return {'horovod_step': TransferCost(fixed, step.per_item_s, 0.0, step.latency_s),
+                'horovod_sum': TransferCost(0.0, per_item, per_byte, latency), 'horovod_row_sum': row_sum}
 
-    def _table_sums(self, beyond: Callable[[float], float]) -> Tuple[TransferCost, List[float]]:
+    def _measure_table_sums(self, extra_latency: Callable[[float], float]) -> Tuple[TransferCost, List[float]]:
         samples: List[Sample] = []
         waits: List[float] = []
         for rows in self._rows:
             table = TableSums(self._job, rows, self._around)
-            taken = self._meter.measure(table.sum, None, _EACH_S)
-            samples.append(Sample(self._job.num_workers, table.size, taken.core_s))
-            waits.append(taken.elapsed_s - taken.core_s)
-        cost, left = fit_cost(samples, beyond(waits[0]))
-        return cost, left.tolist()
+            measurement = self._meter.measure(table.sum, None, _EACH_S)
+            samples.append(Sample(self._job.num_workers, table.size, measurement.core_s))
+            waits.append(measurement.elapsed_s - measurement.core_s)
+        cost, errors = fit_cost(samples, extra_latency(waits[0]))
+        return cost, errors.tolist()

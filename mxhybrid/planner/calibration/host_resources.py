@@ -1,4 +1,4 @@
-"""What cores and memory hosts have for their ranks: affinity, quotas of cgroups, hosts that share one machine."""
+"""Cores and memory that hosts have for their ranks: CPU affinity, quotas of cgroups, hosts that share one machine."""
 import os
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -7,19 +7,20 @@ from ...base.errors import InputError
 from ...base.machine import total_bytes
 from ..cluster.cluster_spec import Host
 
-#: Where controllers of version 1 may be mounted.
+#: Names under which the CPU controllers of cgroups version 1 may be mounted.
 _VERSION_1 = ('cpu', 'cpu,cpuacct', 'cpuacct,cpu')
-#: How long a thread computes to see what it gets, in seconds.
+#: Seconds for which a thread computes to see how much CPU time it gets.
 _SPIN_S = 0.5
-#: What is less than this share of what files tell is a quota, and not something else that runs.
-_LESS = 0.9
+#: If ranks get less than this share of the cores that they may use, there is a hidden quota; a little less may also be
+#: due to other programs.
+_HIDDEN_QUOTA_SHARE = 0.9
 
 
 def local_resources(root: str = '/') -> Dict[str, Any]:
-    """What a rank's process sees, as JSON; `root` has /proc and /sys.
+    """Return the resources that this process sees, as JSON; `root` has /proc and /sys.
 
-    ``quota``, if there is any: the group that has it, cores, and seconds of a core that may be used at once; ``hidden``
-    where groups cannot be seen, as in a namespace that has no mount of them.
+    ``quota``, if there is one, has the group that it belongs to, the number of cores, and the seconds of a core that
+    may be used at once.  ``hidden`` is true if the groups cannot be seen, as in a namespace without a mount of them.
     """
     with open(os.path.join(root, 'proc/sys/kernel/random/boot_id')) as file:
         boot = file.read().strip()
@@ -28,25 +29,25 @@ def local_resources(root: str = '/') -> Dict[str, Any]:
 
 
 def core_share() -> float:
-    """What a thread that never waits gets of a core, while as many compute as do now; it takes half a second."""
-    clock, cpu = time.monotonic(), time.thread_time()
-    while time.monotonic() < clock + _SPIN_S:
+    """Compute for half a second, and return the share of a core that the thread got."""
+    began, cpu_s = time.monotonic(), time.thread_time()
+    while time.monotonic() < began + _SPIN_S:
         pass
-    return (time.thread_time() - cpu) / (time.monotonic() - clock)
+    return (time.thread_time() - cpu_s) / (time.monotonic() - began)
 
 
 def quota(root: str = '/') -> Optional[List[Any]]:
-    """The tightest quota of this process: its group, cores, and seconds of a core that may be used at once."""
-    found: List[List[Any]] = []
+    """Return the tightest quota of this process: its group, cores, and seconds of a core that may be used at once."""
+    quotas: List[List[Any]] = []
     for folder, group in _groups(root):
         limit = _limit(folder)
         if limit is not None:
-            found.append([group, limit[0], limit[1]])
-    return min(found, key=lambda one: one[1]) if found else None
+            quotas.append([group, limit[0], limit[1]])
+    return min(quotas, key=lambda entry: entry[1]) if quotas else None
 
 
 def _groups(root: str) -> Iterator[Tuple[str, str]]:
-    """The groups that this process is in, up to the outermost: folder, and name."""
+    """Yield the groups that this process is in, up to the outermost one: folder and name."""
     with open(os.path.join(root, 'proc/self/cgroup')) as lines:
         entries = [line.rstrip('\n').split(':', 2) for line in lines]
     base = os.path.join(root, 'sys/fs/cgroup')
@@ -54,24 +55,24 @@ def _groups(root: str) -> Iterator[Tuple[str, str]]:
         mounts = [os.path.join(base, name) for name in _VERSION_1] if 'cpu' in controllers.split(',') else [
             base, os.path.join(base, 'unified')] if not controllers else []
         for mount in mounts:
-            # In a container, outer parts of the path may not be there: what is mounted is its own group.
-            place = path if os.path.isdir(mount + path) else '/'
+            # In a container the outer parts of the path may be missing: then its own group is mounted at the top.
+            group = path if os.path.isdir(mount + path) else '/'
             while os.path.isdir(mount):
-                yield mount + place, controllers + ':' + place
-                if place == '/':
+                yield mount + group, controllers + ':' + group
+                if group == '/':
                     break
-                place = os.path.dirname(place)
+                group = os.path.dirname(group)
 
 
 def _limit(folder: str) -> Optional[Tuple[float, float]]:
-    """Cores, and seconds at once, of a group; None where it has no quota."""
+    """Return the cores of a group, and the seconds that may be used at once; None if it has no quota."""
     try:
-        both = _words(folder, 'cpu.max')
+        numbers = _words(folder, 'cpu.max')
         burst = _words(folder, 'cpu.max.burst') or ['0']
-        if not both:
-            both = _words(folder, 'cpu.cfs_quota_us') + _words(folder, 'cpu.cfs_period_us')
+        if not numbers:
+            numbers = _words(folder, 'cpu.cfs_quota_us') + _words(folder, 'cpu.cfs_period_us')
             burst = _words(folder, 'cpu.cfs_burst_us') or ['0']
-        allowed, period = (int(word) for word in both)
+        allowed, period = (int(number) for number in numbers)
         return (allowed / period, (allowed + int(burst[0])) * 1e-6) if allowed > 0 else None
     except ValueError:  # 'max', or no such file
         return None
@@ -85,38 +86,54 @@ def _words(folder: str, name: str) -> List[str]:
         return []
 
 
-def hosts_of(places: Sequence[str], names: Sequence[str], found: Sequence[Dict[str, Any]], speeds: Sequence[float],
-             shares: Sequence[float]) -> List[Host]:
-    """The hosts of a job, by what its ranks have found; the sequences are by rank.  `shares` are what each gets of a
-    core while all compute, which counts where quotas are hidden.
+def hosts_of(places: Sequence[str], names: Sequence[str], resources: Sequence[Dict[str, Any]],
+             speeds: Sequence[float], shares: Sequence[float]) -> List[Host]:
+    """Return the hosts of a job from what its ranks have found.
 
-    Hosts of one machine, as emulated ones are, get each processor that several of them may use in equal shares, and so
-    a quota that they have together, and the memory.
+    Hosts that are one machine, as emulated ones are, get equal shares of each processor that several of them may use,
+    of a common quota, and of the memory.
+
+    Parameters
+    ----------
+    places, names : sequence of str
+        By rank: the host that it is on, and the name of this host.
+    resources : sequence of dict
+        By rank, what :func:`local_resources` returns.
+    speeds : sequence of float
+        By rank.
+    shares : sequence of float
+        By rank: the share of a core that it gets while all ranks compute.  It counts where quotas are hidden.
+
+    Raises
+    ------
+    InputError
+        Workers are not numbered host by host.
     """
-    ranks = {place: [rank for rank, other in enumerate(places) if other == place] for place in dict.fromkeys(places)}
-    for those in ranks.values():
-        if those != list(range(those[0], those[0] + len(those))):
-            raise InputError('calibrate: workers %s are on host %s: plans number workers host by host: start them so, '
-                             'as horovodrun -H does' % (', '.join(map(str, those)), names[those[0]]))
-    cpus = {place: {(found[rank]['boot'], cpu) for rank in those for cpu in found[rank]['cpus']}
-            for place, those in ranks.items()}
-    quotas = {place: {(found[rank]['boot'], found[rank]['quota'][0]): found[rank]['quota'][1:] for rank in those
-                      if found[rank]['quota']} for place, those in ranks.items()}
-    boots = {place: found[those[0]]['boot'] for place, those in ranks.items()}
+    ranks_of = {place: [rank for rank, other in enumerate(places) if other == place] for place in dict.fromkeys(places)}
+    for ranks in ranks_of.values():
+        if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
+            raise InputError('calibrate: workers %s are on host %s: plans need workers that are numbered host by host: '
+                             'start them so, as horovodrun -H does' % (', '.join(map(str, ranks)), names[ranks[0]]))
+    cpus = {place: {(resources[rank]['boot'], cpu) for rank in ranks for cpu in resources[rank]['cpus']}
+            for place, ranks in ranks_of.items()}
+    quotas = {place: {(resources[rank]['boot'], resources[rank]['quota'][0]): resources[rank]['quota'][1:]
+                      for rank in ranks if resources[rank]['quota']} for place, ranks in ranks_of.items()}
+    boots = {place: resources[ranks[0]]['boot'] for place, ranks in ranks_of.items()}
     hosts = []
-    for place, those in ranks.items():
-        cores = sum(1 / sum(cpu in others for others in cpus.values()) for cpu in cpus[place])
+    for place, ranks in ranks_of.items():
+        cores = sum(1 / sum(cpu in other_cpus for other_cpus in cpus.values()) for cpu in cpus[place])
         burst = 0.0
-        if all(found[rank]['quota'] for rank in those):
-            parts = [[value / sum(group in others for others in quotas.values()) for value in values]
-                     for group, values in quotas[place].items()]
-            allowed = sum(part[0] for part in parts)
+        if all(resources[rank]['quota'] for rank in ranks):
+            limits = [[number / sum(group in other_quotas for other_quotas in quotas.values()) for number in limit]
+                      for group, limit in quotas[place].items()]
+            allowed = sum(limit[0] for limit in limits)
             if allowed < cores:
-                cores, burst = allowed, sum(part[1] for part in parts)
-        got = sum(shares[rank] for rank in those)
-        if any(found[rank]['hidden'] for rank in those) and got < _LESS * min(cores, len(those)):
-            cores, burst = got, 0.0
-        memory = min(found[rank]['memory'] for rank in those) // list(boots.values()).count(boots[place])
-        speed = sum(speeds[rank] for rank in those) / len(those)
-        hosts.append(Host(names[those[0]], len(those), cores, burst, speed, memory))
+                cores, burst = allowed, sum(limit[1] for limit in limits)
+        received = sum(shares[rank] for rank in ranks)
+        if any(resources[rank]['hidden'] for rank in ranks) and \
+                received < _HIDDEN_QUOTA_SHARE * min(cores, len(ranks)):
+            cores, burst = received, 0.0
+        memory = min(resources[rank]['memory'] for rank in ranks) // list(boots.values()).count(boots[place])
+        speed = sum(speeds[rank] for rank in ranks) / len(ranks)
+        hosts.append(Host(names[ranks[0]], len(ranks), cores, burst, speed, memory))
     return hosts

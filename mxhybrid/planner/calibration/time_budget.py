@@ -1,17 +1,17 @@
-"""Seconds that a calibration may take, shared out over what it measures one after the other."""
+"""The seconds that a calibration may take, shared out over its parts, which follow one another."""
 import time
 from typing import Callable, Dict, Mapping
 
 
 class TimeBudget:
-    """What a part leaves over is for those behind it.
+    """A time budget: later parts get the time that an earlier part does not use.
 
     Parameters
     ----------
     seconds : float
-        Of all parts, from now on.
+        The time for all parts, from now on.
     shares : mapping of str to float
-        Of each part, in their order; as shares of their sum.
+        The share of each part, in their order; relative to the sum of all shares.
     clock : callable, optional
     """
 
@@ -22,24 +22,24 @@ class TimeBudget:
         for part, share in shares.items():
             end += seconds * share / sum(shares.values())
             self._ends[part] = end
-        self._end, self._left = self._began, 1
+        self._end, self._measurements_left = self._began, 1
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the begin."""
+        """The seconds since the budget began."""
         return self._clock() - self._began
 
     @property
     def left(self) -> float:
-        """Seconds until the part's end; less than 0 behind it."""
+        """The seconds until the end of the current part; negative after it."""
         return self._end - self._clock()
 
     def begin(self, part: str, measurements: int) -> None:
-        """This part is next, and has so many measurements."""
-        self._end, self._left = self._ends[part], max(1, measurements)
+        """Begin a part with this number of measurements."""
+        self._end, self._measurements_left = self._ends[part], max(1, measurements)
 
     def next_seconds(self) -> float:
-        """What the next measurement may take; 0 where time is up."""
-        found = max(0.0, self.left) / self._left
-        self._left = max(1, self._left - 1)
-        return found
+        """Return the seconds that the next measurement may take; 0 if the time is up."""
+        seconds = max(0.0, self.left) / self._measurements_left
+        self._measurements_left = max(1, self._measurements_left - 1)
+        return seconds

@@ -1,4 +1,4 @@
-"""What the store takes: steps of a Trainer with dense weights."""
+"""Steps of a Trainer with dense weights: what the store adds to a step."""
 import contextlib
 from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional
 
@@ -14,61 +14,65 @@ from ...parallel.runtime.sharded_parameters import WeightBox
 from ...parallel.sharding.box import Box
 from ..task_graph.operator_tasks import BUNDLE_BYTES
 
-#: Bytes of weights from which on no cache has them, nor their gradients, when they are summed and updated, since a
-#: network has more of them and computes in between; and bytes of an array that is passed over for that.
-COLD_BYTES, PASSED_BYTES = 1 << 20, 1 << 26
+#: Bytes of weights from which on neither they nor their gradients are in a cache when they are summed and updated,
+#: because a network has more of them and computes in between; and bytes of an array that is read to get that effect.
+COLD_BYTES, EVICTING_BYTES = 1 << 20, 1 << 26
 
-#: The optimizer whose updates count.
+#: The optimizer whose updates are timed.
 OPTIMIZER, SETTINGS = 'sgd', {'learning_rate': 0.0, 'momentum': 0.9}
 
 
 class DenseWeights(NamedTuple):
-    """So many weights of so many values."""
+    """A number of weights, and the number of values of each."""
 
     number: int
     values: int
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all weights."""
         return 4 * self.number * self.values
 
     @property
     def sums(self) -> int:
-        """How many sums a step makes of them, see :mod:`mxhybrid.routes.dense_buckets`."""
+        """The number of sums in a step, see :mod:`mxhybrid.routes.dense_buckets`."""
         return -(-self.number // max(1, BUNDLE_BYTES // (4 * self.values)))
 
 
 class TrainerSteps:
-    """Steps of a Trainer (collective); `around` is entered for each.  With a `team` each worker has weights of its own,
-    as where a network is split, and nothing is summed.
+    """Steps of a Trainer (collective); `around` is entered for each.
+
+    With a `team`, each worker has weights of its own, as in a split network, and nothing is summed.
     """
 
     def __init__(self, weights: DenseWeights, around: Callable[[], ContextManager[None]] = contextlib.nullcontext,
                  team: Optional[Team] = None):
         self._around = around
-        self._params = [gluon.Parameter('calibration%d' % at, shape=(weights.values,)) for at in range(weights.number)]
+        self._params = [gluon.Parameter('calibration%d' % number, shape=(weights.values,))
+                        for number in range(weights.number)]
         for param in self._params:
             param.initialize(mx.init.Zero(), ctx=mx.cpu())
             if team is not None:
                 boxes: Dict[int, Box] = {rank: ((rank * weights.values, (rank + 1) * weights.values),)
                                          for rank in range(team.size)}
                 set_part(param, WeightBox(team, (team.size * weights.values,), 'write', boxes, team.reserve(2)))
-        self._passed: Any = mx.nd.zeros(PASSED_BYTES // 4, ctx=mx.cpu()) if weights.size >= COLD_BYTES else None
+        self._evicting: Any = None
+        if weights.size >= COLD_BYTES:
+            self._evicting = mx.nd.zeros(EVICTING_BYTES // 4, ctx=mx.cpu())
         self._trainer = gluon.Trainer(self._params, OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
 
     def compute(self) -> None:
-        """Gradients, so that there is something to sum; no cache has them if they are large."""
+        """Compute gradients to sum; large ones are in no cache afterwards."""
         with autograd.record():
             heads = [param.data() * 1 for param in self._params]
         autograd.backward(heads)
-        if self._passed is not None:
+        if self._evicting is not None:
             mx.nd.waitall()
-            self._passed += 1
+            self._evicting += 1
 
     def step(self, updates: bool) -> None:
-        """Sum, and update or not."""
+        """Sum the gradients, and update the weights if `updates` is true."""
         with self._around():
             if updates:
                 self._trainer.step(1)
@@ -77,22 +81,24 @@ class TrainerSteps:
 
 
 class _Passes(gluon.HybridBlock):
-    """The first value of each sample, behind so many passes over all of them."""
+    """Makes some passes over all values, and returns the first value of each sample."""
 
     def __init__(self, passes: int):
         super().__init__()
         self._passes = passes
 
     def hybrid_forward(self, F: Any, data: Any) -> Any:
-        """What comes first, once all is passed over."""
+        """Return the first value of each sample."""
         for _ in range(self._passes):
             data = F.relu(data)
         return F.slice_axis(data, axis=1, begin=0, end=1)
 
 
 class ScriptSteps:
-    """Steps of a script: a network that is split computes next to nothing, and a Trainer has two weights of its own.
-    With `passes` it reads and writes 4 MB so many times, as a network does: what the script needs is in no cache then.
+    """Steps of a script: a split network that computes next to nothing, and a Trainer with two weights of its own.
+
+    With `passes`, the network reads and writes 4 MB this number of times, as a real one does: then the data that the
+    script needs are in no cache.
     """
 
     def __init__(self, team: Team, weights: DenseWeights, passes: int = 0):
@@ -103,12 +109,12 @@ class ScriptSteps:
         self._net = split_network(net, data_parallel(), (team.size, values), 0, 'float32', False, 'joint', tell=False)
         self._trainer = gluon.Trainer(self._net.collect_params(), OPTIMIZER, dict(SETTINGS), kvstore=Hybrid(),
                                       update_on_kvstore=False)
-        self._given: Any = mx.nd.ones((1, values), ctx=mx.cpu())
+        self._data: Any = mx.nd.ones((1, values), ctx=mx.cpu())
 
     def step(self) -> None:
-        """Forward, backward and update."""
+        """Run forward and backward, and update."""
         with autograd.record():
-            found = self._net(self._given)
-        found.backward()
+            output = self._net(self._data)
+        output.backward()
         self._trainer.step(1)
-        found.wait_to_read()
+        output.wait_to_read()
