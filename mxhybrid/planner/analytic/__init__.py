@@ -1,1 +1,1 @@
-"""The communication costs of Gholami et al. (SPAA 2018), by formulas of latency and bandwidth."""
+"""The α-β model of Gholami et al. (SPAA 2018): communication costs by closed formulas."""

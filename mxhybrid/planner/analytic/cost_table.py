@@ -1,4 +1,4 @@
-"""Gholami's cost model as tables and as a picture: cost against the number of ranks, and layer by layer."""
+"""Tables and a picture of the cost model of Gholami et al.: costs by the number of ranks, and layer by layer."""
 from typing import List, NamedTuple, Sequence
 
 from ...base.figures import new_figure, save_figure
@@ -15,13 +15,13 @@ from .communication_cost import (
 )
 from .layer_sizes import LayerSizes
 
-#: What stands behind a time by which ranks would be without work.
+#: The mark of a time for which some ranks have no work.
 _IDLE = '*'
-_IDLE_MEANS = '* some ranks have nothing to compute in a layer, which formulas do not count'
+_IDLE_NOTE = '* some ranks have no work in a layer, which the formulas do not count'
 
 
 class CostRow(NamedTuple):
-    """What communication takes on so many ranks, by each kind of plan."""
+    """Communication on a number of ranks, by each kind of plan."""
 
     ranks: int
     batch: AnalyticPlan
@@ -32,13 +32,13 @@ class CostRow(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """Of the best choices over pure batch parallelism; 1 where there is nothing to gain."""
+        """The speedup of the best choices over pure batch parallelism; 1 if nothing is communicated."""
         return self.batch.seconds / self.choices.seconds if self.choices.seconds else 1.0
 
 
 def cost_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta
               ) -> List[CostRow]:
-    """TransferCost against the number of ranks.
+    """Return the communication costs for each number of ranks.
 
     Parameters
     ----------
@@ -52,58 +52,60 @@ def cost_rows(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], ne
     Raises
     ------
     InputError
-        No layers, or a number that is none.
+        There are no layers, or a number is out of its range.
     """
     return [CostRow(count, *(plan(layers, batch, count, network) for plan in (
         pure_batch, pure_model, pure_domain, best_grid, best_choices))) for count in ranks]
 
 
 def cost_report(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
-    """Return the costs by the number of ranks, then those layer by layer on the last of them; parameters and errors are
-    those of :func:`cost_rows`.
+    """Return the table of costs by the number of ranks, and the table of layers for the last number of ranks.
+
+    Parameters and errors are those of :func:`cost_rows`.
     """
     return '%s\n\n%s' % (cost_table(layers, batch, ranks, network),
                          layer_cost_table(layers, batch, ranks[-1], network))
 
 
 def cost_table(layers: Sequence[LayerSizes], batch: int, ranks: Sequence[int], network: AlphaBeta) -> str:
-    """The rows of :func:`cost_rows` as text; parameters and errors are those."""
+    """Return the rows of :func:`cost_rows` as a table; parameters and errors are the same."""
     rows = cost_rows(layers, batch, ranks, network)
     head = ['ranks', 'batch', 'model', 'domain', '1.5D', 'Pr x Pc', 'by layer', 'Pr x Pc', 'batch / by layer']
     lines = [[str(row.ranks)] + [_plan_text(plan) for plan in (row.batch, row.model, row.domain, row.grid)]
              + [str(row.grid.grid), _plan_text(row.choices), str(row.choices.grid), '%.2f' % row.gain] for row in rows]
-    title = ('communication of a step by formula (Gholami et al., 2018): batch of %d, %.3g us, %s/s, %d weights'
-             % (batch, 1e6 * network.alpha_s, size_text(network.bytes_per_s), sum(one.weights for one in layers)))
+    title = ('communication in a step by the formulas of Gholami et al. (2018): batch of %d, %.3g us, %s/s, %d weights'
+             % (batch, 1e6 * network.alpha_s, size_text(network.bytes_per_s), sum(layer.weights for layer in layers)))
     marked = any(_IDLE in cell for line in lines for cell in line)
-    return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
+    return '\n'.join([title, aligned(head, lines)] + [_IDLE_NOTE] * marked)
 
 
 def layer_cost_table(layers: Sequence[LayerSizes], batch: int, ranks: int, network: AlphaBeta) -> str:
-    """What each layer takes by each choice, on the grid of :func:`.communication_cost.best_choices`, and which
-    one that takes; parameters and errors are those.
+    """Return a table of each layer's time for each choice, and of its best choice, on the grid of
+    :func:`.communication_cost.best_choices`; parameters and errors are the same.
     """
     plan = best_choices(layers, batch, ranks, network)
     lines, marked = [], False
-    for layer, choice, taken, switch in zip(layers, plan.choices, plan.times, plan.switches):
-        there = layer_times(layer, batch, plan.grid, network)
-        cells = [_marked(there[one].seconds, there[one].idle) if one in there else '-'
-                 for one in ('batch', 'model', 'domain')]
+    for layer, choice, chosen, redistribution in zip(layers, plan.choices, plan.times, plan.redistributions):
+        times = layer_times(layer, batch, plan.grid, network)
+        cells = [_marked(times[name].seconds, times[name].idle) if name in times else '-'
+                 for name in ('batch', 'model', 'domain')]
         marked = marked or any(_IDLE in cell for cell in cells)
         lines.append([layer.name, str(layer.weights), str(layer.outputs)] + cells + [choice] + [
-            seconds_text(one.seconds) for one in (taken.forward, taken.backward, taken.sums, switch)])
-    head = ['layer', 'weights', 'outputs', 'batch', 'model', 'domain', 'taken', 'forward', 'backward', 'sums', 'switch']
-    title = 'layers on %d ranks as %s: %s' % (ranks, plan.grid, seconds_text(plan.seconds))
-    return '\n'.join([title, aligned(head, lines)] + [_IDLE_MEANS] * marked)
+            seconds_text(time.seconds) for time in (chosen.forward, chosen.backward, chosen.sums, redistribution)])
+    head = ['layer', 'weights', 'outputs', 'batch', 'model', 'domain', 'choice', 'forward', 'backward', 'sums',
+            'redistribution']
+    title = 'layers on %d ranks as a grid of %s: %s in all' % (ranks, plan.grid, seconds_text(plan.seconds))
+    return '\n'.join([title, aligned(head, lines)] + [_IDLE_NOTE] * marked)
 
 
 def draw_costs(rows: Sequence[CostRow], picture: str) -> None:
-    """Draw cost against the number of ranks into an image file.
+    """Draw the costs by the number of ranks into an image file.
 
     Parameters
     ----------
     rows : sequence of CostRow
     picture : str
-        Its ending says which kind of image.
+        The name of the file; its ending determines the format.
 
     Raises
     ------
@@ -114,10 +116,10 @@ def draw_costs(rows: Sequence[CostRow], picture: str) -> None:
     axes = figure.add_subplot()
     ranks = [row.ranks for row in rows]
     for label, style, plans in (('model', 's-', [row.model for row in rows]),
-                                ('domain, dense layers by model', '^-', [row.domain for row in rows]),
+                                ('domain, and model for dense layers', '^-', [row.domain for row in rows]),
                                 ('batch', 'o-', [row.batch for row in rows]),
                                 ('1.5D, best Pr x Pc', 'D-', [row.grid for row in rows]),
-                                ('by layer, best Pr x Pc', '*-', [row.choices for row in rows])):
+                                ('best choice of each layer, best Pr x Pc', '*-', [row.choices for row in rows])):
         axes.plot(ranks, [1000 * plan.seconds for plan in plans], style, label=label, markersize=4)
     for row in rows:
         axes.annotate(str(row.choices.grid), (row.ranks, 1000 * row.choices.seconds), textcoords='offset points',
@@ -126,9 +128,9 @@ def draw_costs(rows: Sequence[CostRow], picture: str) -> None:
     axes.set_xticks(ranks, [str(count) for count in ranks])
     axes.margins(y=0.1)
     if all(1000 * plan.seconds > 0 for row in rows for plan in row[1:]):
-        axes.set_yscale('log')  # one rank sends nothing
+        axes.set_yscale('log')  # which has no 0: one rank sends nothing
     axes.set_xlabel('ranks')
-    axes.set_ylabel('ms of communication in a step')
+    axes.set_ylabel('communication in a step (ms)')
     axes.legend(fontsize='small', ncol=2, loc='lower center', bbox_to_anchor=(0.5, 1))
     axes.grid(alpha=0.3)
     save_figure(figure, picture)

@@ -1,4 +1,4 @@
-"""Layers as formulas see them: how much weighs what is learned, what comes in and what goes out."""
+"""Sizes of layers for the formulas: numbers of weights, inputs and outputs."""
 import dataclasses
 from typing import Iterable, List, Sequence, Set, Tuple
 
@@ -7,16 +7,16 @@ import numpy as np
 from ...base.errors import InputError
 from ...parallel.ops.graph import Graph, Operator
 
-#: What a layer is to the formulas.  ``other`` has weights that are summed over all ranks, and is not split otherwise.
+#: Kinds of layers.  ``other`` has weights that are summed over all ranks, and can only be split by samples.
 LAYER_KINDS = ('convolution', 'dense', 'other')
 
-#: Of all weights: other parameters with less are taken together.
+#: Other parameters with less than this share of all weights are taken together.
 _SMALL_PART = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerSizes:
-    """Of a layer with weights.
+    """The sizes of a layer with weights.
 
     Attributes
     ----------
@@ -24,19 +24,19 @@ class LayerSizes:
     kind : str
         One of :data:`LAYER_KINDS`.
     weights : int
-        Numbers that are learned, the bias included; 0 where none are, or an earlier layer has the same ones.
+        Trained values, the bias included; 0 if there are none, or if an earlier layer has the same ones.
     inputs, outputs : int
         Activations of one sample.
     channels : int
-        Ranges, at most, that the outputs can be cut in: output channels.
+        Output channels: the maximal number of ranges that the outputs can be split into.
     rows_in, rows_out : int
-        Height of the images that come and go, or what else `cut` names; 1 of what is no convolution.
+        Extent of inputs and outputs along the dimension `cut`, that is the height of images; 1 for other layers.
     halo : int
-        Rows of others that a range of rows reads on one side: half the kernel, rounded down.
+        Rows of a neighbour that a range of rows reads on one side: half of the kernel, rounded down.
     first : bool
-        Whether nothing before it learns, so that its inputs need no gradient.
+        True if nothing before the layer is trained: then its inputs need no gradient.
     cut : str
-        The dimension that has the rows: that of which a range lies together in memory.
+        The dimension of the rows: the one whose ranges are contiguous in memory.
     """
 
     name: str
@@ -54,15 +54,15 @@ class LayerSizes:
 
 def convolution_sizes(name: str, image: Tuple[int, int, int], filters: int, kernel: int, stride: int = 1, pad: int = 0,
                       first: bool = False) -> LayerSizes:
-    """Of a convolution with a bias.
+    """Return the sizes of a convolution with a bias.
 
     Parameters
     ----------
     name : str
     image : tuple of int
-        Channels, height and width of what comes in.
+        Channels, height and width of the input.
     filters : int
-        Channels of what goes out.
+        Channels of the output.
     kernel, stride, pad : int
         In both directions.
     first : bool
@@ -78,7 +78,7 @@ def convolution_sizes(name: str, image: Tuple[int, int, int], filters: int, kern
 
 
 def dense_sizes(name: str, inputs: int, outputs: int, first: bool = False) -> LayerSizes:
-    """Of a dense layer with a bias, that takes and gives so many numbers a sample."""
+    """Return the sizes of a dense layer with a bias; `inputs` and `outputs` are per sample."""
     return LayerSizes(name, 'dense', outputs * (inputs + 1), inputs, outputs, outputs, first=first)
 
 
@@ -92,76 +92,77 @@ ALEXNET = (convolution_sizes('conv1', (3, 227, 227), 96, 11, stride=4, first=Tru
 
 
 def sizes_of(graph: Graph, batch: int, frozen: Iterable[str] = ()) -> List[LayerSizes]:
-    """The convolutions and dense layers of a network in the order in which they run, then, as ``other``, parameters
-    that belong to none of them: small ones together.
+    """Return the sizes of a network's layers: convolutions and dense layers in the order in which they run, then, as
+    ``other``, the parameters of all other layers, small ones together.
 
     Parameters
     ----------
     graph : mxhybrid.parallel.ops.graph.Graph
     batch : int
-        Samples of the joint batch that the graph's shapes are of.
+        Samples of the joint batch for which the graph was traced.
     frozen : iterable of str, optional
-        Parameters that are not learned.
+        Parameters that are not trained.
 
     Raises
     ------
     InputError
-        A batch of less than one sample, or a network without layers and parameters that are learned.
+        The batch has less than one sample, or the network has no trained parameters.
     """
     if batch < 1:
         raise InputError('formula: batch=%r: give the samples of the joint batch' % (batch,))
-    fixed = graph.auxiliary.union(frozen)
-    parameters = {one.number for one in graph.operators
-                  if graph.is_parameter(one.number) and one.name not in fixed}
-    learned = set(parameters)
-    seen: Set[int] = set()
-    found = []
-    for one in graph.operators:
-        if graph.is_parameter(one.number):
+    untrained = graph.auxiliary.union(frozen)
+    parameters = {operator.number for operator in graph.operators
+                  if graph.is_parameter(operator.number) and operator.name not in untrained}
+    with_gradients = set(parameters)
+    counted: Set[int] = set()
+    layers = []
+    for operator in graph.operators:
+        if graph.is_parameter(operator.number):
             continue
-        if one.op in ('Convolution', 'FullyConnected') and one.number not in graph.fixed:
-            own = _parameters(graph, [source for source, _ in one.inputs[1:]]) & parameters
-            found.append(_of_operator(graph, one, batch, _count(graph, own - seen), one.inputs[0][0] not in learned))
-            seen |= own
-        if any(source in learned for source, _ in one.inputs):
-            learned.add(one.number)
-    found += _others(graph, parameters - seen, sum(one.weights for one in found))
-    if not found:
-        raise InputError('formula: the network has no parameters that are learned: there is nothing to split')
-    return found
+        if operator.op in ('Convolution', 'FullyConnected') and operator.number not in graph.fixed:
+            own = _parameters(graph, [source for source, _ in operator.inputs[1:]]) & parameters
+            layers.append(_of_operator(graph, operator, batch, _count(graph, own - counted),
+                                       operator.inputs[0][0] not in with_gradients))
+            counted |= own
+        if any(source in with_gradients for source, _ in operator.inputs):
+            with_gradients.add(operator.number)
+    layers += _others(graph, parameters - counted, sum(layer.weights for layer in layers))
+    if not layers:
+        raise InputError('formula: the network has no trained parameters: there is nothing to split')
+    return layers
 
 
 def _others(graph: Graph, parameters: Set[int], weights: int) -> List[LayerSizes]:
     total = weights + _count(graph, parameters)
     small = {number for number in parameters if _count(graph, {number}) < _SMALL_PART * total}
-    found = [LayerSizes(graph.label(graph.operators[number]), 'other', _count(graph, {number}))
+    large = [LayerSizes(graph.label(graph.operators[number]), 'other', _count(graph, {number}))
              for number in sorted(parameters - small)]
-    return found + [LayerSizes('%d others' % len(small), 'other', _count(graph, small))] * bool(small)
+    return large + [LayerSizes('%d others' % len(small), 'other', _count(graph, small))] * bool(small)
 
 
-def _of_operator(graph: Graph, one: Operator, batch: int, weights: int, first: bool) -> LayerSizes:
-    came, goes = graph.inputs(one)[0], graph.shape(one)
-    inputs, outputs = [-(-int(np.prod(shape)) // batch) for shape in (came, goes)]
-    if one.op == 'FullyConnected':
-        return LayerSizes(graph.label(one), 'dense', weights, inputs, outputs, goes[-1], first=first)
-    kernel = one.get('kernel')
-    dilate: Sequence[int] = one.get('dilate') or (1,) * len(kernel)
+def _of_operator(graph: Graph, operator: Operator, batch: int, weights: int, first: bool) -> LayerSizes:
+    input_shape, output_shape, label = graph.inputs(operator)[0], graph.shape(operator), graph.label(operator)
+    inputs, outputs = [-(-int(np.prod(shape)) // batch) for shape in (input_shape, output_shape)]
+    if operator.op == 'FullyConnected':
+        return LayerSizes(label, 'dense', weights, inputs, outputs, output_shape[-1], first=first)
+    kernel = operator.get('kernel')
+    dilate: Sequence[int] = operator.get('dilate') or (1,) * len(kernel)
     halo = (kernel[0] - 1) * dilate[0] // 2
-    cut = {3: 'width', 4: 'height', 5: 'depth'}[len(goes)]
-    return LayerSizes(graph.label(one), 'convolution', weights, inputs, outputs, goes[1], came[2], goes[2], halo, first,
-                      cut)
+    cut = {3: 'width', 4: 'height', 5: 'depth'}[len(output_shape)]
+    return LayerSizes(label, 'convolution', weights, inputs, outputs, output_shape[1], input_shape[2], output_shape[2],
+                      halo, first, cut)
 
 
 def _parameters(graph: Graph, numbers: Sequence[int]) -> Set[int]:
-    """Of an operator's inputs those that are parameters, or computed from some, down to these."""
-    found, left = set(), list(numbers)
-    while left:
-        number = left.pop()
+    """Return the parameters among an operator's inputs, and those that such inputs are computed from."""
+    parameters, pending = set(), list(numbers)
+    while pending:
+        number = pending.pop()
         if graph.is_parameter(number):
-            found.add(number)
+            parameters.add(number)
         elif number in graph.fixed:
-            left += [source for source, _ in graph.operators[number].inputs]
-    return found
+            pending += [source for source, _ in graph.operators[number].inputs]
+    return parameters
 
 
 def _count(graph: Graph, parameters: Set[int]) -> int:

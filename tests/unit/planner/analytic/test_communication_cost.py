@@ -93,8 +93,8 @@ def test_a_plan_counts_changes_between_layers_but_not_at_others():
     plan = costs.plan_on_grid([CONV, other, DENSE], 16, ProcessGrid(4, 2), PLAIN, ('domain', 'model'))
     assert plan.choices == ('domain', 'batch', 'model')
     redistribution = costs.redistribution_time('domain', 'model', DENSE, 16, plan.grid, PLAIN)
-    assert plan.switches == (NOTHING, NOTHING, redistribution)
-    assert plan.seconds == pytest.approx(sum(time.seconds for time in plan.times) + plan.switches[2].seconds)
+    assert plan.redistributions == (NOTHING, NOTHING, redistribution)
+    assert plan.seconds == pytest.approx(sum(time.seconds for time in plan.times) + plan.redistributions[2].seconds)
 
 
 def test_alexnet_has_the_shape_of_the_paper():

@@ -10,9 +10,9 @@ from mxhybrid.planner.analytic.layer_sizes import ALEXNET
 
 def test_cost_against_ranks():
     lines = cost_table(ALEXNET, 2048, [1, 8, 512], PAPER_NETWORK).splitlines()
-    assert lines[0] == ('communication of a step by formula (Gholami et al., 2018): batch of 2048, 2 us, 6.0 GB/s, '
-                        '62378344 weights')
-    assert lines[1].split('  ')[0] == 'ranks' and lines[-1].startswith('* some ranks have nothing to compute')
+    assert lines[0] == ('communication in a step by the formulas of Gholami et al. (2018): batch of 2048, 2 us, '
+                        '6.0 GB/s, 62378344 weights')
+    assert lines[1].split('  ')[0] == 'ranks' and lines[-1].startswith('* some ranks have no work')
     one, eight, many = [line.split() for line in lines[3:6]]
     assert (one[0], one[-1]) == ('1', '1.00') and '1 x 1' in lines[3]
     assert eight[0] == '8' and eight[1:3] == ['72.9', 'ms'] and '4 x 2' in lines[4] and '*' not in lines[4]
@@ -22,7 +22,7 @@ def test_cost_against_ranks():
 
 def test_layer_by_layer():
     lines = layer_cost_table(ALEXNET, 2048, 64, PAPER_NETWORK).splitlines()
-    assert lines[0].startswith('layers on 64 ranks as 8 x 8: ')
+    assert lines[0].startswith('layers on 64 ranks as a grid of 8 x 8: ')
     rows = {line.split()[0]: line.split() for line in lines[3:11]}
     assert list(rows) == [layer.name for layer in ALEXNET]
     assert 'batch' in rows['conv3'] and 'model' in rows['fc6'] and '-' in rows['fc6']

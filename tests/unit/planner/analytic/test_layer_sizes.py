@@ -57,7 +57,7 @@ def test_frozen_weights_are_not_summed():
     first, second = sizes_of(graph, 2, {'net_dense0_weight', 'net_dense0_bias', 'net_layernorm0_gamma',
                                         'net_layernorm0_beta'})
     assert (first.weights, first.first) == (0, True) and second == dense_sizes(second.name, 6, 5, first=True)
-    with pytest.raises(InputError, match='no parameters that are learned'):
+    with pytest.raises(InputError, match='no trained parameters'):
         sizes_of(graph_of(gluon.nn.LayerNorm(in_channels=4, prefix='norm_'), (2, 4)), 2, {'norm_gamma', 'norm_beta'})
 
 
