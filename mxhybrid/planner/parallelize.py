@@ -1,4 +1,4 @@
-"""Networks that are split by a plan that is given, or by one that is searched for."""
+"""``mxhybrid.parallelize``: splits a network by a given plan, or by one that worker 0 searches for."""
 import os
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -27,10 +27,10 @@ from .profiling.operator_profiler import OperatorProfiler
 
 logger = get_logger(__name__)
 
-#: What :func:`parallelize` is given as a plan to search for one.
+#: The value of `plan` that makes :func:`parallelize` search for a plan.
 AUTOMATIC = 'auto'
 
-#: Steps by each plan before one is chosen, and those before them that do not count.
+#: Number of timed steps by each plan before one is chosen, and of warm-up steps before them.
 _STEPS, _WARM = 5, 2
 
 
@@ -41,39 +41,40 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
     Parameters
     ----------
     net : gluon.HybridBlock
-        Initialised.  Nothing in it changes, but weights that are split leave it; worker 0's values count.
+        Initialised, with worker 0's values.  It is not changed, except that weights that are split leave it.
     plan : plan, dict or str
-        One of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
-        ``'auto'``: worker 0 searches for one, which is taken if its steps are faster than those of data parallelism
-        and of the network without a plan; copies of the network are timed, with data of zeros.
+        A plan of :mod:`mxhybrid.parallel`, a dict as for :func:`mxhybrid.parallel.layers`, the name of a JSON file, or
+        ``'auto'``: then worker 0 searches for a plan, and the workers try it with copies of the network and data of
+        zeros.  It is taken if its steps are faster than those of data parallelism and of the network without a plan.
     data : tuple of int, or list of them
         Shape of the joint batch of all workers, of each input.
     batch_axis : int or list of int, optional
-        Which dimension of the inputs has the samples; None for an input that has none, which all workers give whole.
+        The dimension of each input that has the samples; None for an input without samples, which all workers pass
+        whole.
     dtype : dtype or list of them, optional
-        Of the inputs.
+        The types of the inputs.
     input_grad : bool, optional
-        Whether gradients go back to inputs, as where these are computed.
+        True if gradients go back to the inputs, as is needed if these are computed.
     batch_norm : str, optional
-        ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's are those
-        of its own samples, and so are its running averages, as in data parallelism without a plan; where nothing but
-        samples and channels is split.
+        ``'joint'``: statistics are those of the joint batch, as in one process.  ``'local'``: each worker's statistics
+        and running averages are those of its own samples, as in data parallelism without a plan; only samples and
+        channels may be split then.
     cluster : str or Cluster, optional
         For ``plan='auto'``: the file that ``mxhybrid calibrate`` has written, on worker 0's host.
     search_seconds : float, optional
-        For ``plan='auto'``: how long to search, once operators have been timed.
+        For ``plan='auto'``: the time of the search, once operators have been timed.
 
     Returns
     -------
     Parallel
-        A Block in the network's place.
+        A Block that replaces the network.
 
     Raises
     ------
     InputError
-        A network that is no HybridBlock or was not initialised, shapes that it does not take, a plan that it cannot
-        follow, a cluster file of other hosts, no plan within their memory, or another plan on some worker; on all
-        workers.
+        The network is not a HybridBlock or was not initialised, it does not accept the shapes, the plan does not fit
+        it, the cluster file has other hosts, no plan fits into their memory, or another worker has another plan.  All
+        workers raise it.
     """
     if isinstance(plan, str) and plan == AUTOMATIC:
         job = member()
@@ -88,16 +89,16 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             plan = _Automatic(net, network, team, job.topology.memory_domains, job.sums if job.distributed else None).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
-        raise InputError("parallelize: cluster is given, but plan=%r needs none: leave it out, or give plan='auto'"
-                         % (plan,))
+        raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
+                         "plan='auto'" % (plan,))
     return split_network(net, plan, data, batch_axis, dtype, input_grad, batch_norm)
 
 
 def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, cluster: Any, search_seconds: Any
              ) -> TracedNetwork:
     if batch_norm != 'joint':
-        raise InputError("parallelize: batch_norm=%r with plan='auto', which may split more than samples: leave it "
-                         'out, or give a plan' % (batch_norm,))
+        raise InputError("parallelize: batch_norm=%r does not work with plan='auto', which may split more than "
+                         'samples: leave it out, or give a plan' % (batch_norm,))
     if not isinstance(search_seconds, (int, float)) or not search_seconds > 0:
         raise InputError('parallelize: search_seconds=%r: give more than 0' % (search_seconds,))
     if not isinstance(cluster, (str, os.PathLike, Cluster, type(None))):
@@ -106,122 +107,132 @@ def _checked(net: Any, data: Any, batch_axis: Any, dtype: Any, batch_norm: str, 
 
 
 class _Automatic:
-    """A search, and a trial of what it has found (collective)."""
+    """A search, and a trial of the plan that it finds (collective)."""
 
     def __init__(self, net: Any, network: TracedNetwork, team: Team, places: Any, sums: Optional[str]):
         self._net, self._network, self._team, self._places = net, network, team, places
-        #: What sums dense weights, which nobody can choose any more in a job.
+        #: ``'lane'`` or ``'horovod'``: the one that sums dense gradients is settled once a job has begun.
         self._sums = sums
 
     def choose(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Plan:
-        """The plan that is faster than data parallelism, and than the network without a plan; or data parallelism."""
+        """Return the plan that was found if it is faster than data parallelism and than the network without a plan;
+        otherwise data parallelism.
+        """
         began = time.monotonic()
-        found: Optional[Dict[str, Any]] = None
+        result: Optional[Dict[str, Any]] = None
         problem = ''
         if self._team.rank == 0:
             try:
                 with self._team.busy():
-                    found = self._search(data, batch_axis, dtype, cluster, seconds)
+                    result = self._search(data, batch_axis, dtype, cluster, seconds)
             except InputError as error:
                 problem = str(error)
-        problem, found = self._team.exchange([problem, found], 'auto')[0]
-        if problem or found is None:
+        problem, result = self._team.exchange([problem, result], 'auto')[0]
+        if problem or result is None:
             raise InputError(problem)
-        searched = time.monotonic() - began
-        if found['name'] == 'data parallel':
-            self._tell('no plan is predicted to be faster than data parallelism, which is taken', searched, 0.0)
+        searched_s = time.monotonic() - began
+        if result['name'] == 'data parallel':
+            self._log('no plan is predicted to be faster than data parallelism, which is taken', searched_s, 0.0)
             return data_parallel()
-        plan = from_json(with_own_labels(found['plan'], found['labels'], self._network.graph))
-        times = {name: self._try(one, data, batch_axis, dtype)
-                 for name, one in (('found', plan), ('data parallel', data_parallel()))}
+        plan = from_json(with_own_labels(result['plan'], result['labels'], self._network.graph))
+        times = {name: self._try(candidate, data, batch_axis, dtype)
+                 for name, candidate in (('found', plan), ('data parallel', data_parallel()))}
         times['plain'] = self._step_seconds(*self._plain())
         is_faster = min(times, key=lambda name: times[name]) == 'found'
-        self._tell('a step takes %s by the plan that was found, predicted were %s, %s by data parallelism, and %s '
-                   'without a plan: %s is taken' % (
-                       seconds_text(times['found']), seconds_text(found['seconds']),
-                       seconds_text(times['data parallel']), seconds_text(times['plain']),
-                       'the plan that was found' if is_faster else 'data parallelism'),
-                   searched, time.monotonic() - began - searched)
+        self._log('a step takes %s by the plan that was found (predicted: %s), %s by data parallelism, and %s without '
+                  'a plan: %s is taken' % (
+                      seconds_text(times['found']), seconds_text(result['seconds']),
+                      seconds_text(times['data parallel']), seconds_text(times['plain']),
+                      'the plan that was found' if is_faster else 'data parallelism'),
+                  searched_s, time.monotonic() - began - searched_s)
         return plan if is_faster else data_parallel()
 
-    def _tell(self, what: str, searched: float, tried: float) -> None:
+    def _log(self, text: str, searched_s: float, tried_s: float) -> None:
         if self._team.rank == 0:
-            logger.info("plan='auto': %s; the search took %s, trying it %s", what, seconds_text(searched),
-                        seconds_text(tried))
+            logger.info("plan='auto': %s; the search took %s, the trial %s", text, seconds_text(searched_s),
+                        seconds_text(tried_s))
 
     def _search(self, data: Any, batch_axis: Any, dtype: Any, cluster: Any, seconds: float) -> Dict[str, Any]:
         if cluster is None:
-            raise InputError("parallelize: plan='auto' without a cluster: give the file that mxhybrid calibrate has "
+            raise InputError("parallelize: plan='auto' needs a cluster: give the file that mxhybrid calibrate has "
                              "written, cluster='cluster.json'")
-        there = cluster if isinstance(cluster, Cluster) else load(cluster)
-        hosts = [self._places.count(place) for place in dict.fromkeys(self._places)]
-        if [host.ranks for host in there.hosts] != hosts:
+        loaded = cluster if isinstance(cluster, Cluster) else load(cluster)
+        workers = [self._places.count(place) for place in dict.fromkeys(self._places)]
+        if [host.ranks for host in loaded.hosts] != workers:
             raise InputError('parallelize: the cluster file has hosts of %s workers, but the job has hosts of %s: '
-                             'calibrate on these' % ([host.ranks for host in there.hosts], hosts))
-        found = Planner(self._net, data, there, OperatorProfiler(), batch_axis, dtype, sums=self._sums).search(seconds)
+                             'run mxhybrid calibrate on the hosts of the job'
+                             % ([host.ranks for host in loaded.hosts], workers))
+        found = Planner(self._net, data, loaded, OperatorProfiler(), batch_axis, dtype, sums=self._sums).search(seconds)
         return {'name': found.name, 'plan': found.plan.as_json(), 'seconds': found.prediction.seconds,
                 'labels': _labels(self._network.graph)}
 
     def _try(self, plan: Plan, data: Any, batch_axis: Any, dtype: Any) -> float:
-        """Seconds of a step by a plan, of the slowest worker, with a copy of the network."""
+        """Return the seconds of a step by a plan, on the slowest worker, with a copy of the network."""
         net = split_network(_Copy(self._network, self._net), plan, data, batch_axis, dtype, False, 'joint')
         seconds = self._step_seconds(net, net.given)
         net.forget()
         return seconds
 
     def _plain(self) -> Tuple[Any, List[Tuple[Tuple[int, ...], Any]]]:
-        """A copy of the network as the user had it, each worker with its own statistics, and what a worker gives."""
+        """Return a copy of the network without a plan, each worker with its own statistics, and the shapes and types of
+        a worker's inputs.
+        """
         net, graph = _Copy(self._network, self._net), self._network.graph
         net.hybridize(static_alloc=True, static_shape=True)
         shares = Shares(graph, self._network.axes, self._network.dimensions, self._team.size, self._team.rank, set())
-        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
+        types = _input_types(graph)
         return net, [(shape_of(shares.box(name)), types[name]) for name in self._network.axes]
 
     def _step_seconds(self, net: Any, shapes: Sequence[Tuple[Tuple[int, ...], Any]]) -> float:
-        """Seconds of a step of a network, of the slowest worker, with data of zeros."""
-        given = [mx.nd.zeros(shape, ctx=mx.cpu(), dtype=kind) for shape, kind in shapes]
+        """Return the seconds of a step of a network, on the slowest worker, with data of zeros."""
+        inputs = [mx.nd.zeros(shape, ctx=mx.cpu(), dtype=dtype) for shape, dtype in shapes]
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.0}, kvstore=Hybrid())
         times: List[float] = []
         for _ in range(_WARM + _STEPS):
             began = time.monotonic()
             with autograd.record():
-                found = net(*given)
-            autograd.backward(found)
+                outputs = net(*inputs)
+            autograd.backward(outputs)
             trainer.step(1)
             mx.nd.waitall()
             times.append(time.monotonic() - began)
-        mine = sorted(times[_WARM:])[_STEPS // 2]
-        return max(self._team.exchange(mine, 'tried'))
+        median = sorted(times[_WARM:])[_STEPS // 2]
+        return max(self._team.exchange(median, 'tried'))
 
 
 def _labels(graph: Graph) -> List[str]:
-    return [graph.label(one) for one in graph.operators]
+    return [graph.label(operator) for operator in graph.operators]
+
+
+def _input_types(graph: Graph) -> Dict[str, Any]:
+    """Return the types of data and parameters by name."""
+    return {operator.name: graph.dtypes[operator.number, 0] for operator in graph.operators if operator.op == 'null'}
 
 
 def with_own_labels(plan: Dict[str, Any], labels: List[str], graph: Graph) -> Dict[str, Any]:
-    """Return worker 0's plan as JSON, with the labels of this worker in the place of worker 0's `labels`."""
-    own = dict(zip(labels, _labels(graph)))
-    found = dict(plan)
-    for part in ('operators', 'tables'):
-        if part in found:
-            found[part] = {own[label]: value for label, value in found[part].items()}
-    if 'operators' in found:
-        found['model'] = graph.digest()
-    return found
+    """Return worker 0's plan as JSON, with this worker's labels in place of worker 0's `labels`."""
+    own_label = dict(zip(labels, _labels(graph)))
+    own_plan = dict(plan)
+    for section in ('operators', 'tables'):
+        if section in own_plan:
+            own_plan[section] = {own_label[label]: value for label, value in own_plan[section].items()}
+    if 'operators' in own_plan:
+        own_plan['model'] = graph.digest()
+    return own_plan
 
 
 class _Copy(gluon.SymbolBlock):
-    """The same network with parameters of its own, which are zeros."""
+    """A copy of a network with parameters of its own, which are zeros."""
 
     def __init__(self, network: TracedNetwork, net: Any):
         graph: Graph = network.graph
-        types = {one.name: graph.dtypes[one.number, 0] for one in graph.operators if one.op == 'null'}
+        types = _input_types(graph)
         tables = gluon.ParameterDict()
         for number in graph.tables:  # a SymbolBlock makes parameters with dense gradients
             name = graph.operators[number].name
             tables.get(name, allow_deferred_init=True, grad_stype='row_sparse', dtype=types[name])
         super().__init__(network.symbol, [mx.sym.var(name) for name in network.axes], tables)
-        # What plans call operators is without the names of the network around them.
+        # Labels of operators in plans do not contain the network's prefix.
         self._prefix = net.prefix
         own = net.collect_params()
         for name, param in self.collect_params().items():

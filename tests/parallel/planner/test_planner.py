@@ -323,7 +323,7 @@ def test_trains_by_what_it_found(tmp_path, launcher):
     save(path, there)
     result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()
-    assert re.search(r"plan='auto': a step takes .* by the plan that was found, predicted were .*, .* by data "
+    assert re.search(r"plan='auto': a step takes .* by the plan that was found \(predicted: .*\), .* by data "
                      r'parallelism, and .* without a plan: (the plan that was found|data parallelism) is taken',
                      result.output)
     for rank in range(2):
