@@ -1,1 +1,1 @@
-"""What people see of a prediction: tables, the critical path in words, diagrams, timelines."""
+"""Reports of a prediction: tables, a summary of the bottlenecks, diagrams, timelines."""

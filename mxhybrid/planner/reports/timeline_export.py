@@ -1,4 +1,4 @@
-"""A simulated step as files: a trace in the form of a job's own ones, and a gantt chart."""
+"""Files of a simulated step: a trace in the format of a job's traces, and a Gantt chart."""
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...base.errors import InputError
@@ -7,36 +7,37 @@ from ...base.text import seconds_text
 from ...telemetry.trace_file import TraceFile
 from ..task_graph.simulated_tasks import TASK_GROUPS, TASK_KINDS, SimulatedTask, Where, by_place, in_lanes
 
-#: Number of the first simulated process: no process of a job has it, so that a job's events fit into the same file.
+#: The number of the first simulated process.  No process of a job has such a number, so that events of a job fit into
+#: the same file.
 FIRST_PID = 1_000_000
 
-#: What takes a rank's core from begin to end; traces show other kinds as a job's do, as operations.
+#: Groups of tasks that occupy a rank's core from begin to end; traces show other kinds as operations, as a job's do.
 _COMPUTING = ('compute', 'update', 'step', 'merge')
 
-#: Rows of a chart, at most, and the part of the step from which on a task has its name in it.
-_MAX_ROWS, _NAMED_PART = 64, 0.04
+#: Maximal number of rows of a chart, and the share of the step from which on a task is labelled.
+_MAX_ROWS, _LABELLED_SHARE = 64, 0.04
 
 
 def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Mapping[Where, str]] = None,
                    begin_s: float = 0.0) -> None:
-    """Write a simulated step as a trace of Chrome's form, as ``MXHYBRID_TRACE`` has it of a real one.
+    """Write a simulated step as a trace in Chrome's format, as ``MXHYBRID_TRACE`` does for real steps.
 
-    Ranks and links are processes.  Their numbers are none of a job's, and ranks have the places of its workers, so that
-    one file may hold the events of both.
+    Ranks and links are processes.  Their numbers differ from those of a job's processes, and ranks are sorted like a
+    job's workers, so that one file may hold the events of both.
 
     Parameters
     ----------
     path : str
     tasks : sequence of SimulatedTask
     names : dict of int or str to str, optional
-        What a rank or a link is called, as ``'worker 0 (host a)'``.
+        Names of ranks and links, for example ``'worker 0 (host a)'``.
     begin_s : float, optional
-        When the step begins in the file, as a step of a job's trace does, beside which it is to stand.
+        The begin of the step in the file, for example that of a real step to compare with.
 
     Raises
     ------
     InputError
-        No tasks, an unknown kind, or a file that cannot be written.
+        There are no tasks, a task has an unknown kind, or the file cannot be written.
     """
     _check(tasks)
     try:
@@ -60,74 +61,78 @@ def write_timeline(path: str, tasks: Sequence[SimulatedTask], names: Optional[Ma
             file.name(FIRST_PID + order, '%s, simulated' % _name_of(where, names), order)
             file.add(FIRST_PID + order, events)
         if not file.close():
-            raise InputError('%s cannot be written: the disk is full, or it is no file' % path)
+            raise InputError('%s cannot be written: the disk is full, or it is not a file' % path)
     finally:
         file.discard()
 
 
 def _events(tasks: Sequence[SimulatedTask], first_id: int, begin_s: float) -> List[Dict[str, Any]]:
-    """Of a place: what occupies it in lanes, transfers of a rank as operations, which traces show by themselves."""
-    found: List[Dict[str, Any]] = []
+    """Return the events of a rank or link.
+
+    Tasks that occupy it are put into lanes; transfers of a rank are operations, which trace viewers arrange themselves.
+    """
+    events: List[Dict[str, Any]] = []
     spans = []
     for number, task in enumerate(tasks, first_id):
         kind = TASK_KINDS[task.kind]
         if isinstance(task.where, str) or kind.group in _COMPUTING:
             spans.append(task)
             continue
-        same = {'name': kind.name % task.label, 'cat': kind.category, 'id2': {'local': str(number)}, 'tid': 0}
-        found += [dict(same, ph='b', ts=1e6 * (begin_s + task.start_s), args={'bytes': task.size}),
-                  dict(same, ph='e', ts=1e6 * (begin_s + task.end_s))]
+        event = {'name': kind.name % task.label, 'cat': kind.category, 'id2': {'local': str(number)}, 'tid': 0}
+        events += [dict(event, ph='b', ts=1e6 * (begin_s + task.start_s), args={'bytes': task.size}),
+                   dict(event, ph='e', ts=1e6 * (begin_s + task.end_s))]
     for lane, task in in_lanes(spans):
         kind = TASK_KINDS[task.kind]
-        found.append({'ph': 'X', 'name': kind.name % task.label, 'cat': kind.category, 'tid': lane,
-                      'ts': 1e6 * (begin_s + task.start_s), 'dur': 1e6 * (task.end_s - task.start_s),
-                      'args': {'bytes': task.size} if task.size else {}})
-    return found
+        events.append({'ph': 'X', 'name': kind.name % task.label, 'cat': kind.category, 'tid': lane,
+                       'ts': 1e6 * (begin_s + task.start_s), 'dur': 1e6 * (task.end_s - task.start_s),
+                       'args': {'bytes': task.size} if task.size else {}})
+    return events
 
 
 def draw_gantt(tasks: Sequence[SimulatedTask], picture: str, title: str = '',
                names: Optional[Mapping[Where, str]] = None) -> None:
-    """Draw a simulated step: a row for each rank and link, colours by kind, long tasks with their names.
+    """Draw a simulated step: a row for each rank and link, colours by kind of task, labels for long tasks.
 
     Parameters
     ----------
     tasks : sequence of SimulatedTask
     picture : str
-        Its ending says which kind of image.
+        The name of the file; its ending determines the format.
     title : str, optional
+        By default the time of the step.
     names : dict of int or str to str, optional
-        What a rank or a link is called.
+        Names of ranks and links.
 
     Raises
     ------
     InputError
-        No tasks, an unknown kind, no matplotlib, or a file that cannot be written.
+        There are no tasks, a task has an unknown kind, matplotlib is not installed, or the file cannot be written.
     """
     _check(tasks)
     rows = by_place(tasks)
-    left_out = len(rows) - _MAX_ROWS
-    if left_out > 0:
-        title += '%s%d of %d ranks and links' % (', ' * bool(title), _MAX_ROWS, len(rows))
-        rows = dict(list(rows.items())[:_MAX_ROWS])
     end = max(task.end_s for task in tasks)
+    title = title or 'simulated step: ' + seconds_text(end)
+    if len(rows) > _MAX_ROWS:
+        title += '; %d of %d ranks and links' % (_MAX_ROWS, len(rows))
+        rows = dict(list(rows.items())[:_MAX_ROWS])
     figure = new_figure(12, 1.5 + 0.4 * len(rows))
     axes = figure.add_subplot()
-    colors = {group: 'C%d' % at for at, group in enumerate(TASK_GROUPS)}
-    for at, there in enumerate(rows.values()):
+    colors = {group: 'C%d' % number for number, group in enumerate(TASK_GROUPS)}
+    for row, row_tasks in enumerate(rows.values()):
         for group in TASK_GROUPS:
-            bars = [(1000 * task.start_s, 1000 * (task.end_s - task.start_s)) for task in there
+            bars = [(1000 * task.start_s, 1000 * (task.end_s - task.start_s)) for task in row_tasks
                     if TASK_KINDS[task.kind].group == group]
             if bars:
-                axes.broken_barh(bars, (at - 0.4, 0.8), facecolors=colors[group], edgecolor='white', linewidth=0.3)
-        for task in there:
-            if task.end_s - task.start_s >= _NAMED_PART * end:
-                axes.annotate(task.label, (500 * (task.start_s + task.end_s), at), ha='center', va='center',
+                axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=colors[group], edgecolor='white', linewidth=0.3)
+        for task in row_tasks:
+            if task.end_s - task.start_s >= _LABELLED_SHARE * end:
+                axes.annotate(task.label, (500 * (task.start_s + task.end_s), row), ha='center', va='center',
                               fontsize='xx-small', clip_on=True)
     axes.set_yticks(range(len(rows)), [_name_of(where, names) for where in rows], fontsize='small')
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1000 * end or 1)
-    axes.set_xlabel('ms')
-    axes.set_title('%s%s' % (title + ': ' if title else '', seconds_text(end)), fontsize='medium')
+    axes.set_xlabel('time (ms)')
+    axes.set_title(title, fontsize='medium')
     shown = {TASK_KINDS[task.kind].group for task in tasks}
     for group in [group for group in TASK_GROUPS if group in shown]:
         axes.barh([0], [0], color=colors[group], label=TASK_GROUPS[group])
@@ -143,7 +148,7 @@ def _name_of(where: Where, names: Optional[Mapping[Where, str]]) -> str:
 
 def _check(tasks: Sequence[SimulatedTask]) -> None:
     if not tasks:
-        raise InputError('timeline: no tasks: simulate a step first')
+        raise InputError('timeline: there are no tasks: simulate a step first')
     unknown = sorted({task.kind for task in tasks} - set(TASK_KINDS))
     if unknown:
-        raise InputError('timeline: %r is no kind of task: there are %s' % (unknown[0], ', '.join(TASK_KINDS)))
+        raise InputError('timeline: %r is not a kind of task: give one of %s' % (unknown[0], ', '.join(TASK_KINDS)))

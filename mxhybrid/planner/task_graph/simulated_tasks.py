@@ -65,7 +65,7 @@ TASK_KINDS = {
 #: Groups of kinds, and what they are called.
 TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'within': 'exchanges within operators',
                'sum': 'sums of gradients', 'row_sum': 'sums of rows', 'push': 'pushed rows', 'pull': 'pulled rows',
-               'merge': 'updates in servers', 'update': 'updates', 'step': 'the store by itself'}
+               'merge': 'updates in servers', 'update': 'updates', 'step': 'overhead of the store'}
 
 
 def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:

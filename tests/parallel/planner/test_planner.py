@@ -145,7 +145,7 @@ def test_tables_of_a_plan_are_told_and_kept(place):
         'partitions'] in found
     again = plan(place, *on, '--import', 'plan.json', '--evaluate-only', '--export', 'again.json', **of)
     assert step_of(again) == step_of(found) and (place / 'again.json').read_text() == (place / 'plan.json').read_text()
-    assert 'embedding0_weight: nothing is said of its rows' in plan(place, *on, '--evaluate-only', **of)
+    assert 'embedding0_weight: the plan has no route for its rows' in plan(place, *on, '--evaluate-only', **of)
     (place / 'plan.json').write_text(json.dumps(dict(written, tables={'embedding0_weight': {'route': 'allreduce'}})))
     slower = plan(place, *on, '--import', 'plan.json', '--evaluate-only', **of)
     assert 'sums of rows' in slower and step_of(slower) != step_of(found)

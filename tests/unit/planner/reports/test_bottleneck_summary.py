@@ -19,17 +19,17 @@ def test_what_takes_most_comes_first():
     path = path_of(('conv1', 'forward', 10), ('fc6', 'forward', 5), ('fc6', 'backward', 5), ('fc6_weight', 'sum', 62),
                    ('fc6_weight', 'update', 10), ('step', 'step', 8))
     assert bottleneck_summary(path, 0.1, layers={'fc6_weight': 'fc6'}) == [
-        '100 ms a step: 62 % sums of gradients, 20 % computing, 10 % updates, 8 % the store by itself',
-        '62 % of the step waits for the sums of fc6_weight: split fc6',
-        '10 % of the step computes conv1',
-        '10 % of the step computes fc6']
+        '100 ms a step: 62 % sums of gradients, 20 % computing, 10 % updates, 8 % overhead of the store',
+        '62 % of the step is spent summing gradients of fc6_weight: split fc6',
+        '10 % of the step is spent computing conv1',
+        '10 % of the step is spent computing fc6']
 
 
 def test_operators_on_few_ranks_may_be_split():
     path = path_of(('lstm', 'forward', 6), ('dense', 'forward', 4))
     lines = bottleneck_summary(path, 0.01, {'lstm': 1, 'dense': 4}, 4)
-    assert lines[1:] == ['60 % of the step computes lstm: it is on 1 of 4 ranks, split it further',
-                         '40 % of the step computes dense']
+    assert lines[1:] == ['60 % of the step is spent computing lstm: it runs on 1 of 4 ranks, split it further',
+                         '40 % of the step is spent computing dense']
 
 
 @pytest.mark.parametrize('kind', TASK_KINDS)
@@ -40,8 +40,8 @@ def test_each_kind_has_a_sentence(kind):
 
 def test_small_things_have_no_sentence_but_the_largest_has():
     lines = bottleneck_summary(path_of(*(('layer%d' % at, 'forward', 1) for at in range(50))), 0.05)
-    assert lines == ['50 ms a step: 100 % computing', '2 % of the step computes layer0']
-    assert bottleneck_summary([], 0.0) == ['the step is empty']
+    assert lines == ['50 ms a step: 100 % computing', '2 % of the step is spent computing layer0']
+    assert bottleneck_summary([], 0.0) == ['the step has no tasks']
 
 
 def test_latency_counts_for_the_message():

@@ -80,7 +80,8 @@ def test_ranks_and_links_share_no_number(tmp_path):
 
 
 @pytest.mark.parametrize('tasks, message', [
-    ([], 'no tasks'), ([SimulatedTask('x', 0, 0, 1, 'bother')], "'bother' is no kind of task: there are forward")])
+    ([], 'there are no tasks'),
+    ([SimulatedTask('x', 0, 0, 1, 'bother')], "'bother' is not a kind of task: give one of forward")])
 def test_tasks_that_are_none(tasks, message, tmp_path):
     for write in (write_timeline, lambda path, tasks: draw_gantt(tasks, path)):
         with pytest.raises(InputError, match=message):

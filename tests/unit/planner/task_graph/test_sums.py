@@ -102,7 +102,7 @@ def test_each_has_its_costs(planned):
     assert only.predict(of_data()).seconds == pytest.approx(horovod, rel=0.02)
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
-    assert 'says of one way alone what sums take, which is taken for horovod' in ' '.join(
+    assert 'has the cost of only one kind of sum, which is used for horovod' in ' '.join(
         store_notes(only.graph, only.cluster, of_data('horovod')))
     assert store_notes(planned.graph, planned.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
