@@ -1,1 +1,1 @@
-"""The command ``mxhybrid``, a module a subcommand; but for jobs that these start, it works without MXNet and NumPy."""
+"""The command ``mxhybrid``, one module per subcommand; only the jobs that it starts need MXNet and NumPy."""

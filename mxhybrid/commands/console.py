@@ -1,4 +1,4 @@
-"""Text for terminals: boxes, bars and curves of characters, plain ASCII where nothing else can be shown."""
+"""Text for terminals: bars and curves made of characters, in ASCII if the terminal shows nothing else."""
 import os
 import shutil
 import sys
@@ -6,7 +6,7 @@ from typing import IO, Sequence
 
 from ..base.errors import InputError
 
-#: Characters of a curve from low to high, and of a bar: full, and its end by eighths or halves.
+#: Characters of a curve from low to high; characters of a bar: a full one, and its end in eighths.
 _CURVE, _PLAIN_CURVE = '▁▂▃▄▅▆▇█', '_.-~=+*#'
 _BAR, _PLAIN_BAR = '█▏▎▍▌▋▊▉', '#'
 
@@ -14,7 +14,7 @@ _DEFAULT_COLUMNS = 100
 
 
 def shows(stream: IO[str], text: str = _CURVE + _BAR) -> bool:
-    """Whether the encoding of a stream has the characters of `text`."""
+    """Tell whether the encoding of a stream has the characters of `text`."""
     try:
         text.encode(getattr(stream, 'encoding', None) or 'ascii')
     except (UnicodeEncodeError, LookupError):
@@ -27,7 +27,13 @@ class OutputError(InputError):
 
 
 def write(text: str) -> None:
-    """Write a line to standard output at once, with what its encoding lacks escaped; OutputError where it cannot be."""
+    """Write a line to standard output and flush it; characters that its encoding lacks are escaped.
+
+    Raises
+    ------
+    OutputError
+        Standard output cannot be written.
+    """
     encoding = sys.stdout.encoding or 'ascii'
     try:
         sys.stdout.write(text.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
@@ -40,22 +46,23 @@ def write(text: str) -> None:
 
 
 def drop_output() -> None:
-    """What is still to be written to standard output is not: Python would try once more when it ends."""
+    """Discard what is still buffered for standard output: Python would try to write it once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def columns() -> int:
-    """Width of the terminal."""
+    """Return the width of the terminal."""
     return shutil.get_terminal_size((_DEFAULT_COLUMNS, 24)).columns
 
 
 def curve(values: Sequence[float], width: int, plain: bool = False) -> str:
-    """Values, none negative, as a line of characters, from 0 to the largest; more than `width` are taken together by
-    their mean, and `plain` is ASCII only.
+    """Return values, none negative, as a line of characters that stand for 0 up to the largest value.
+
+    More values than `width` are averaged in groups.  `plain` uses ASCII only.
     """
     levels = _PLAIN_CURVE if plain else _CURVE
     if len(values) > width:
-        edges = [at * len(values) // width for at in range(width + 1)]
+        edges = [column * len(values) // width for column in range(width + 1)]
         values = [sum(values[low:high]) / (high - low) for low, high in zip(edges, edges[1:])]
     top = max(values, default=0.0)
     if top <= 0:
@@ -64,7 +71,10 @@ def curve(values: Sequence[float], width: int, plain: bool = False) -> str:
 
 
 def bar(share: float, width: int, plain: bool = False) -> str:
-    """A bar of `share`, 0 to 1, of `width` characters; whatever is not nothing can be seen.  `plain` is ASCII only."""
+    """Return a bar of at most `width` characters for `share`, 0 to 1; any share above 0 is visible.
+
+    `plain` uses ASCII only.
+    """
     share = min(1.0, max(0.0, share))
     if plain:
         return _PLAIN_BAR * max(int(share > 0), int(round(share * width)))

@@ -1,14 +1,13 @@
-"""Look for whatever would keep a job from working, and say what to do about it.
+"""Look for whatever would keep a job from working, and suggest remedies.
 
-By itself it looks at this host.  Started as a job is, it looks at all hosts of that job: every worker checks its own,
-all join the job as a training script would, and worker 0 reports for everybody:
+Alone, it checks this host.  Started as a job is started, it checks all hosts of that job: every worker checks its own
+host, all workers join the job as a training script would, and worker 0 prints one report:
 
   mxhybrid doctor
   horovodrun -np 4 -H hostA:2,hostB:2 --network-interface e0 mxhybrid doctor
   python scripts/launch.py -n 4 -s 2 --launcher local mxhybrid doctor
 
-[X] is as it should be, [ ] is in the way of a job, [-] is worth a thought.  The exit status is 1 if there is any [ ],
-else 0.
+[X] is fine, [ ] keeps a job from working, [-] is advice.  The exit status is 1 if there is any [ ], else 0.
 """
 import argparse
 import json
@@ -34,36 +33,37 @@ from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_find
 from .checks.findings import ADVICE, FAILED, FINE, Finding
 from .checks.processes import call_process, interpreter, package_environment
 
-#: Seconds that an import or an answer may take; the doctor as a whole takes a small multiple of it at most.
+#: Seconds that an import or an answer may take; the doctor as a whole takes at most a small multiple of it.
 DEFAULT_TIMEOUT_S = 60.0
-#: Seconds beyond the meeting's own deadline, for it to say what it waited for.
+#: Seconds after its deadline that the joining process gets to report what it waited for.
 _LAST_WORDS_S = 15.0
 
 _BOXES = {FINE: '[X]', FAILED: '[ ]', ADVICE: '[-]'}
-#: Of its values on horovodrun's notice board.
+#: Scope of the doctor's values on horovodrun's notice board.
 _SCOPE = 'mxhybrid.doctor'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--json', metavar='FILE', help='also write everything as JSON into FILE; - writes it to '
-                                                       'standard output in place of the text')
+    parser.add_argument('--json', metavar='FILE', help='also write the findings as JSON into FILE; - writes them to '
+                                                       'standard output instead of the text')
     parser.add_argument('--timeout', type=float, default=DEFAULT_TIMEOUT_S, metavar='S',
-                        help='seconds that each import and each answer may take, %(default)g by default')
+                        help='seconds that each import and each answer may take (default %(default)g)')
 
 
 # ------------------------------------------------------------------------------------------------------ showing
 
 def lines_of(shared: List[SharedFinding], width: int) -> List[str]:
-    """Findings in words, by group."""
+    """Return findings as text, by group."""
     lines: List[str] = []
     group = ''
-    for one in shared:
-        if one.finding.group != group:
-            group = one.finding.group
+    for entry in shared:
+        finding = entry.finding
+        if finding.group != group:
+            group = finding.group
             lines += ['', group]
-        text = '%s%s' % (one.finding.text, ' (%s)' % one.where if one.where else '')
-        for start, content in (('    %s ' % _BOXES[one.finding.level], text),
-                               ('        -> ', one.finding.remedy if one.finding.level != FINE else '')):
+        text = '%s%s' % (finding.text, ' (%s)' % entry.where if entry.where else '')
+        for start, content in (('    %s ' % _BOXES[finding.level], text),
+                               ('        -> ', finding.remedy if finding.level != FINE else '')):
             if content:
                 lines += textwrap.wrap(content, max(60, width), initial_indent=start, break_long_words=False,
                                        subsequent_indent=' ' * len(start), break_on_hyphens=False)
@@ -80,21 +80,21 @@ def _title(launch: Launch, reports: List[Report]) -> str:
 
 
 def show(title: str, launch: Launch, reports: List[Report], more: List[Finding], output: Optional[str]) -> bool:
-    """Write the report; returns whether nothing failed."""
-    shared = merge_findings(reports) + [SharedFinding(one, '', []) for one in more]
-    failed = sum(one.finding.level == FAILED for one in shared)
+    """Write the report; returns True if no check failed."""
+    shared = merge_findings(reports) + [SharedFinding(finding, '', []) for finding in more]
+    failed = sum(entry.finding.level == FAILED for entry in shared)
     if output != '-':
-        verdict = '%d thing%s in the way of a job' % (failed, 's are' if failed != 1 else ' is')
+        verdict = '%d problem%s a job from working' % (failed, 's keep' if failed != 1 else ' keeps')
         lines = [title] + lines_of(shared, console.columns())
-        lines += ['', verdict if failed else 'nothing is in the way of a job']
+        lines += ['', verdict if failed else 'no problem was found']
         if not failed and launch.launcher == 'none':
-            lines[-1] += '; mxhybrid selftest runs some'
+            lines[-1] += ': mxhybrid selftest runs small jobs'
         console.write('\n'.join(lines))
     if output:
         _write_json(output, {'mxhybrid': __version__, 'launcher': launch.launcher,
                              'workers': launch.workers or len(reports),
                              'hosts': list(dict.fromkeys(report.host for report in reports)), 'ok': not failed,
-                             'findings': [dict(one.finding.as_json(), workers=one.ranks) for one in shared],
+                             'findings': [dict(entry.finding.as_json(), workers=entry.ranks) for entry in shared],
                              'reports': [report.as_json() for report in reports]})
     return not failed
 
@@ -114,23 +114,25 @@ def _write_json(path: str, content: Dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- examining
 
 def examine(launch: Launch, seconds: float) -> Report:
-    """Everything that this process finds by itself.  The first worker of a host looks at it for all workers there,
-    unless findings travel only once all have joined.
+    """Return the findings of this process alone.
+
+    The first worker of a host checks it for all workers there, unless findings can only be exchanged by joining the
+    job: then every worker checks it.
     """
     findings = setting_checks.check(launch, os.environ)
     if not launch.local_rank or launch.rendezvous is None:
         packages = software.check(seconds)
-        has_mpi = next((one.data.get('mpi') for one in packages if one.name == 'horovod'), None)
+        has_mpi = next((finding.data.get('mpi') for finding in packages if finding.name == 'horovod'), None)
         findings = packages + findings + task_checks.check(launch, has_mpi)
         findings += host_checks.check(launch, min(seconds, 20.0))
     return Report(launch.rank, socket.gethostname(), findings)
 
 
-def meet(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], str]:
-    """Join the job in another process; returns its answer, in worker 0, and the problem, empty if all went well."""
+def join_job(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], str]:
+    """Join the job in another process; returns its answer, in worker 0, and the problem, empty if there is none."""
     env = package_environment()
-    for name, one in DECLARED.items():
-        if one.is_output:
+    for name, setting in DECLARED.items():
+        if setting.is_output:
             env.pop(variable(name), None)
     env.update({'MXHYBRID_PARENT': str(os.getpid()), variable('timeout'): '%g' % seconds,
                 variable('log_level'): 'WARNING'})
@@ -145,123 +147,123 @@ def meet(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], str]
 
 
 def _joining_failed(problem: str) -> Finding:
-    return Finding(GROUP, 'joining', FAILED, problem, 'see docs/troubleshooting.md for what the message says')
+    return Finding(GROUP, 'joining', FAILED, problem, 'look for the message in docs/troubleshooting.md')
 
 
-class _Told:
-    """Has this worker say what it found should its launcher end it: another worker's failure ends all others."""
+class _ReportOnSignal:
+    """Prints the findings of this worker if its launcher ends it: the failure of one worker ends all others."""
 
     def __init__(self, launch: Launch):
         self._launch = launch
         self._report: Optional[Report] = None
         signal.signal(signal.SIGTERM, self._end)
 
-    def found(self, report: Report) -> None:
-        """This is what it found."""
+    def set_report(self, report: Report) -> None:
+        """Set the report to print."""
         self._report = report
 
     def _end(self, number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._report is not None:
-            self.say('ended by its launcher; by itself it found')
+            self.print_failures('ended by its launcher; its own findings')
         else:
-            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before it had looked at everything\n'
+            sys.stderr.write('mxhybrid doctor: worker %d: ended by its launcher before all checks were made\n'
                              % self._launch.rank)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + number)
 
-    def say(self, why: str) -> None:
-        """Show what failed here, on standard error."""
+    def print_failures(self, reason: str) -> None:
+        """Print the failed checks of this worker on standard error."""
         assert self._report is not None
-        failed = [one for one in self._report.findings if one.level == FAILED]
-        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self._report.host, why)]
-        lines += lines_of([SharedFinding(one, '', []) for one in failed], console.columns()) or ['    nothing wrong']
+        failed = [SharedFinding(finding, '', []) for finding in self._report.findings if finding.level == FAILED]
+        lines = ['mxhybrid doctor: worker %d on %s: %s' % (self._launch.rank, self._report.host, reason)]
+        lines += lines_of(failed, console.columns()) or ['    no problem']
         sys.stderr.write('\n'.join(lines) + '\n')
         sys.stderr.flush()
 
 
-# ------------------------------------------------------------------------------------------------ jobs of several
+# ---------------------------------------------------------------------------------------------- several workers
 
-def _by_board(launch: Launch, board: NoticeBoard, report: Report, given: argparse.Namespace) -> int:
-    """Under horovodrun: findings travel by the launcher's own store, so that a broken Horovod is a finding, too."""
+def _by_board(launch: Launch, board: NoticeBoard, report: Report, options: argparse.Namespace) -> int:
+    """Exchange findings under horovodrun, by the launcher's own store, so that a broken Horovod is a finding, too."""
     assert launch.workers is not None
-    everybody = range(launch.workers)
-    deadline = time.monotonic() + 3 * given.timeout
+    ranks = range(launch.workers)
+    deadline = time.monotonic() + 3 * options.timeout
     board.put('report%d' % launch.rank, report.as_json())
     if launch.rank:
-        verdict = board.wait(['verdict'], deadline + given.timeout).get('verdict')
+        verdict = board.wait(['verdict'], deadline + options.timeout).get('verdict')
         if verdict == 'meet':
-            board.put('meeting%d' % launch.rank, meet(report, given.timeout)[1])
-        # Worker 0 ends last, and with the status: a launcher ends all others when one ends with another than 0.
+            board.put('meeting%d' % launch.rank, join_job(report, options.timeout)[1])
+        # Worker 0 ends last, with the exit status: a launcher ends all workers when one of them fails.
         return 0 if verdict is not None else 1
-    arrived = board.wait(['report%d' % rank for rank in everybody], deadline)
+    arrived = board.wait(['report%d' % rank for rank in ranks], deadline)
     reports = [Report.from_json(value) for _, value in sorted(arrived.items(), key=lambda item: int(item[0][6:]))]
     answer, problems = None, {}
-    may_meet = len(reports) == launch.workers and all(_can_join(one) for one in reports)
-    board.put('verdict', 'meet' if may_meet else 'stay')
-    if may_meet:
-        answer, problems[0] = meet(report, given.timeout)
-        others = board.wait(['meeting%d' % rank for rank in everybody if rank], time.monotonic() + given.timeout)
+    may_join = len(reports) == launch.workers and all(_can_join(arrived_report) for arrived_report in reports)
+    board.put('verdict', 'meet' if may_join else 'stay')
+    if may_join:
+        answer, problems[0] = join_job(report, options.timeout)
+        others = board.wait(['meeting%d' % rank for rank in ranks if rank], time.monotonic() + options.timeout)
         problems.update((int(name[7:]), problem) for name, problem in others.items())
     more = compare(reports, launch.workers, answer)
-    said = {problem: rank for rank, problem in sorted(problems.items(), reverse=True) if problem}
-    for problem, rank in sorted(said.items(), key=lambda item: item[1]):
+    first_rank = {problem: rank for rank, problem in sorted(problems.items(), reverse=True) if problem}
+    for problem, rank in sorted(first_rank.items(), key=lambda item: item[1]):
         more.append(_joining_failed('worker %d on %s: %s' % (rank, reports[rank].host, problem)))
-    if not may_meet:
-        more.append(Finding(GROUP, 'joining', ADVICE, 'joining a job was not tried', 'mend what is named above first'))
-    return 0 if show(_title(launch, reports), launch, reports, more, given.json) else 1
+    if not may_join:
+        more.append(Finding(GROUP, 'joining', ADVICE, 'joining a job was not tried', 'solve the problems above first'))
+    return 0 if show(_title(launch, reports), launch, reports, more, options.json) else 1
 
 
 def _can_join(report: Report) -> bool:
-    """Whether joining the job can be tried at all."""
-    hinders = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'launcher', 'name', 'interfaces',
+    """Tell whether joining the job can be tried at all."""
+    needed = ('numpy', 'mxnet', 'horovod', 'mxhybrid', 'settings', 'engine', 'launcher', 'name', 'interfaces',
                'ports')
-    return all(one.level != FAILED or one.name not in hinders for one in report.findings)
+    return all(finding.level != FAILED or finding.name not in needed for finding in report.findings)
 
 
-def _by_meeting(launch: Launch, told: _Told, report: Report, given: argparse.Namespace) -> int:
-    """Under launch.py, or MPI: findings travel by the job itself."""
-    answer, problem = None, 'joining a job was not tried: mend what is named above first'
+def _by_joining(launch: Launch, on_signal: _ReportOnSignal, report: Report, options: argparse.Namespace) -> int:
+    """Exchange findings under launch.py or MPI, by the job itself."""
+    answer, problem = None, 'joining a job was not tried: solve the problems above first'
     if _can_join(report):
-        answer, problem = meet(report, given.timeout)
+        answer, problem = join_job(report, options.timeout)
     if problem:
         if launch.scheduler is not None:
-            # Nobody else would under MXNet's own launcher: without this worker they wait for ever.
+            # MXNet's own launcher does not end them, and without this worker they wait for ever.
             end_processes_of_job(launch.scheduler, ('scheduler', 'server'))
         if not launch.rank:
-            show(_title(launch, [report]), launch, [report], [_joining_failed(problem)], given.json)
+            show(_title(launch, [report]), launch, [report], [_joining_failed(problem)], options.json)
         else:
-            told.say(problem)
+            on_signal.print_failures(problem)
         return 1
-    if answer is None:  # worker 0, by the ranks of the job, has it
+    if answer is None:  # only worker 0, by the ranks of the job, has an answer
         return 0
     reports = [replace(Report.from_json(value), rank=rank) for rank, value in enumerate(answer['reports'])]
     more = compare(reports, answer['workers'], answer)
-    return 0 if show(_title(launch, reports), launch, reports, more, given.json) else 1
+    return 0 if show(_title(launch, reports), launch, reports, more, options.json) else 1
 
 
-def run(given: argparse.Namespace) -> int:
-    """Examine and report; returns the exit status."""
+def run(options: argparse.Namespace) -> int:
+    """Check and report; returns the exit status."""
     launch = launcher.read()
     if launch.launcher == 'none' or launch.workers == 1:
-        report = examine(launch, given.timeout)
+        report = examine(launch, options.timeout)
         tasks = launcher.several_tasks()
-        if tasks is not None and tasks.certain and tasks.rank:  # task 0 shows all of it
-            told = _Told(launch)
-            told.found(report)
-            told.say('task %d of %d, by itself it found' % (tasks.rank, tasks.count))
+        if tasks is not None and tasks.certain and tasks.rank:  # task 0 prints the whole report
+            on_signal = _ReportOnSignal(launch)
+            on_signal.set_report(report)
+            on_signal.print_failures('task %d of %d: its own findings' % (tasks.rank, tasks.count))
             return 1
-        return 0 if show(_title(launch, [report]), launch, [report], [], given.json) else 1
-    told = _Told(launch)
-    report = examine(launch, given.timeout)
-    told.found(report)
+        return 0 if show(_title(launch, [report]), launch, [report], [], options.json) else 1
+    on_signal = _ReportOnSignal(launch)
+    report = examine(launch, options.timeout)
+    on_signal.set_report(report)
     if launch.rendezvous is None:
-        return _by_meeting(launch, told, report, given)
+        return _by_joining(launch, on_signal, report, options)
     try:
-        return _by_board(launch, NoticeBoard(launch.rendezvous, _SCOPE), report, given)
+        return _by_board(launch, NoticeBoard(launch.rendezvous, _SCOPE), report, options)
     except OSError as error:
-        told.say('horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
+        on_signal.print_failures('horovodrun at %s:%d cannot be reached (%s)' % (launch.rendezvous + (error,)))
         return 1
 
 

@@ -10,9 +10,9 @@ from .. import __version__
 from ..base.machine import available_bytes
 from ..base.text import size_text
 from . import console
-from .checks.software import describe_build, describe_gpus, look_at_all, look_at_gpus
+from .checks.software import describe_build, describe_gpus, inspect_all, inspect_gpus
 
-#: Variables that matter, and those among them that nobody should publish.
+#: Environment variables that are shown, and those among them whose values are secret.
 _SHOWN = re.compile(r'(MXHYBRID|HOROVOD|DMLC|MXNET|PS|OMP|MKL|KMP)_')
 _SECRET = re.compile(r'SECRET|TOKEN|PASSWORD|PASSWD|KEY', re.IGNORECASE)
 
@@ -21,26 +21,26 @@ _IMPORT_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--timeout', type=float, default=_IMPORT_S, metavar='S',
-                        help='seconds that each import may take, %(default)g by default')
+                        help='seconds that each import may take (default %(default)g)')
 
 
 def lines_of(seconds: float) -> List[str]:
-    """All lines, each import taking `seconds` at most."""
+    """Return all lines; each import may take `seconds`."""
     lines = ['- mxhybrid: %s' % __version__, '- platform: %s' % platform.platform(),
              '- python: %s (%s)' % (platform.python_version(), sys.executable)]
-    packages = look_at_all(seconds)
+    packages = inspect_all(seconds)
     for name, known in packages.items():
         if name == 'mxhybrid' and 'problem' not in known:
             lines.append('- lane: %s' % known.get('lacks', 'yes'))
             continue
-        version, more = known.get('version', known.get('problem')), ''
+        version, details = known.get('version', known.get('problem')), ''
         if name == 'mxnet' and 'features' in known:
-            version, more = describe_build(known), ' with ' + ', '.join(known['features'])
+            version, details = describe_build(known), ' with ' + ', '.join(known['features'])
         elif name == 'horovod' and 'version' in known:
-            more = ': MXNet no (%s)' % known['lacks'] if 'lacks' in known else ': MXNet yes, ' + ', '.join(
+            details = ': MXNet no (%s)' % known['lacks'] if 'lacks' in known else ': MXNet yes, ' + ', '.join(
                 '%s %s' % (part, 'yes' if known[part] else 'no') for part in ('gloo', 'mpi', 'nccl'))
-        lines.append('- %s: %s%s' % (name, version, more))
-    gpus = look_at_gpus(packages['mxnet'], seconds)
+        lines.append('- %s: %s%s' % (name, version, details))
+    gpus = inspect_gpus(packages['mxnet'], seconds)
     if gpus:
         lines.append('- gpus: %s' % describe_gpus(gpus))
     lines.append('- cores: %d of %s, memory free: %s' % (len(os.sched_getaffinity(0)), os.cpu_count(),
@@ -51,9 +51,9 @@ def lines_of(seconds: float) -> List[str]:
     return lines
 
 
-def run(given: argparse.Namespace) -> int:
-    """Print everything; returns the exit status."""
-    console.write('\n'.join(lines_of(given.timeout)))
+def run(options: argparse.Namespace) -> int:
+    """Print all lines; returns the exit status."""
+    console.write('\n'.join(lines_of(options.timeout)))
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Finds the subcommand of ``mxhybrid`` that was asked for: a module that has ``add_arguments`` and ``run``.
+"""The command ``mxhybrid``: runs a subcommand, which is a module with ``add_arguments`` and ``run``.
 
-``mxhybrid doctor`` and ``python -m mxhybrid.commands.doctor`` are the same.  Everything in this folder but the jobs
-:mod:`~mxhybrid.commands.sanity` and :mod:`~mxhybrid.commands.checks.try_joining` works without MXNet, Horovod or NumPy.
+``mxhybrid doctor`` and ``python -m mxhybrid.commands.doctor`` are the same.  Every module of this folder can be
+imported without MXNet, Horovod or NumPy, except for the programs of jobs, :mod:`~mxhybrid.commands.sanity` and
+:mod:`~mxhybrid.commands.checks.try_joining`.
 """
 import argparse
 import importlib
@@ -18,15 +19,15 @@ from . import console
 COMMANDS = ('doctor', 'selftest', 'calibrate', 'plan', 'report', 'plot', 'env')
 
 _EPILOG = """\
-a first look at a new installation:
-  mxhybrid doctor                               what is installed, and what would not work
-  mxhybrid selftest -np 2                       small jobs through every launcher, results checked
-  horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid doctor       the same look at all hosts of a job
+check a new installation:
+  mxhybrid doctor                               look for missing or broken software and wrong settings
+  mxhybrid selftest -np 2                       run small jobs through every launcher, and check their results
+  horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid doctor       check all hosts of a job
 """
 
 
 def _new_parser(command: Any, make: Any, *args: Any, **kwargs: Any) -> argparse.ArgumentParser:
-    """A parser for one subcommand, whose help is the docstring of its module."""
+    """Return the parser of a subcommand; its help is the docstring of the subcommand's module."""
     parser = make(*args, description=(command.__doc__ or '').strip(),
                   formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
     command.add_arguments(parser)
@@ -41,8 +42,8 @@ def run_alone(name: str, arguments: Optional[List[str]] = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command."""
-    parser = argparse.ArgumentParser(prog='mxhybrid', description="Tools around kvstore='hybrid' for Apache MXNet.",
+    """Return the parser of the whole command."""
+    parser = argparse.ArgumentParser(prog='mxhybrid', description="Tools for kvstore='hybrid' of Apache MXNet.",
                                      epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--version', action='version', version='mxhybrid ' + __version__)
     subparsers = parser.add_subparsers(title='commands', metavar='COMMAND', dest='command')
@@ -54,40 +55,40 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run a command line, by default this process's.
+    """Run a command line, by default that of this process.
 
-    Returns the exit status: 0 all is well, 1 something is wrong, 2 the command line is, 128 + n after signal n.
+    Returns the exit status: 0 for success, 1 for a failure, 2 for a wrong command line, 128 + n after signal n.
     """
     parser = make_parser()
-    given = parser.parse_args(arguments)
-    if given.command is None:
+    options = parser.parse_args(arguments)
+    if options.command is None:
         parser.print_help()
         return 2
-    return _guarded(given.function, given)
+    return _guarded(options.function, options)
 
 
-def _guarded(run: Any, given: argparse.Namespace) -> int:
+def _guarded(run: Any, options: argparse.Namespace) -> int:
     if not is_worker():
         return _serve()
     if sys.stdout is None:  # it was closed
         sys.stdout = open(os.devnull, 'w')
     try:
-        return run(given)
+        return run(options)
     except KeyboardInterrupt:
         sys.stderr.write('mxhybrid: interrupted\n')
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `mxhybrid report file | head`
         console.drop_output()
         return 128 + signal.SIGPIPE
-    except console.OutputError as error:  # no other: of a job's failures its own hook of exceptions tells all workers
+    except console.OutputError as error:  # other errors reach the job's exception hook, which tells all workers
         sys.stderr.write('mxhybrid: %s\n' % error)
         return 1
 
 
 def _serve() -> int:
-    """As a server or scheduler of launch.py: importing MXNet serves until the job ends."""
+    """Serve until the job ends, as a server or scheduler of launch.py: importing MXNet does that."""
     try:
         importlib.import_module('mxnet')
     except (ImportError, OSError):
-        pass  # the workers of this host say what is wrong with it
+        pass  # the workers of this host report what is wrong
     return 0

@@ -1,86 +1,87 @@
-"""Reads the lines of JSON that a job with ``MXHYBRID_METRICS`` writes, also while it does."""
+"""Reads the JSON lines that a job with ``MXHYBRID_METRICS`` writes, even while the job is running."""
 import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..base.errors import InputError
 
-#: What a line must have, and the types of it.
+#: Keys that every line must have, with the types of their values.
 _NEEDED: Dict[str, Any] = {'step': int, 'store': int, 'wall': (int, float), 'seconds': (int, float),
                            'store_seconds': (int, float), 'routes': dict, 'alpha': dict}
 
-#: How a line begins.
+#: The beginning of a line.
 _BEGINNING = '{"step": '
 
 
 @dataclass
 class Run:
-    """The steps of one store of one job in order, as :class:`mxhybrid.telemetry.step_meter.StepMeter` makes them."""
+    """The steps of one store of one job, in order, as :class:`mxhybrid.telemetry.step_meter.StepMeter` records them."""
 
     store: int
     steps: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
     def seconds(self) -> List[float]:
-        """Durations of the steps; the first includes what happened before it, unless it is the only one."""
+        """Durations of the steps; the first one includes everything before it, unless it is the only one."""
         return [step['seconds'] for step in self.steps]
 
     def bytes_by_route(self) -> Dict[str, List[int]]:
-        """Bytes pushed and pulled, together, by route and step."""
+        """Return the bytes pushed and pulled, together, by route and step."""
         kinds = list(dict.fromkeys(kind for step in self.steps for kind in step['routes']))
         return {kind: [_moved(step['routes'].get(kind)) for step in self.steps] for kind in kinds}
 
     def network(self) -> Dict[str, Dict[str, List[int]]]:
-        """Bytes between worker 0's host and others by what they are for, sent and received, by step; empty where nobody
-        counted.
+        """Return the bytes that worker 0's host sent to other hosts, and received, by kind and step; empty if they were
+        not counted.
         """
         kinds = list(dict.fromkeys(kind for step in self.steps for kind in _network(step)))
-        return {kind: {way: [_network(step).get(kind, {}).get(way, 0) for step in self.steps]
-                       for way in ('sent', 'received')} for kind in kinds}
+        return {kind: {direction: [_network(step).get(kind, {}).get(direction, 0) for step in self.steps]
+                       for direction in ('sent', 'received')} for kind in kinds}
 
     def tables(self) -> List['TableSteps']:
-        """Every table, in order of their bytes."""
+        """Return all tables, the one with most bytes first."""
         names = dict.fromkeys(name for step in self.steps for name in {**step['alpha'], **_tables(step)})
-        found = [TableSteps(name, [step['step'] for step in self.steps],
-                            [_tables(step).get(name) for step in self.steps],
-                            [step['alpha'].get(name) for step in self.steps]) for name in names]
-        return sorted(found, key=lambda table: -sum(table.moved))
+        tables = [TableSteps(name, [step['step'] for step in self.steps],
+                             [_tables(step).get(name) for step in self.steps],
+                             [step['alpha'].get(name) for step in self.steps]) for name in names]
+        return sorted(tables, key=lambda table: -sum(table.moved))
 
 
 @dataclass
 class TableSteps:
-    """One table over the steps of a run: their numbers, with the route, rows and bytes of each, None where nothing was
-    recorded of the table, and the part of its rows that were pushed.
-    """
+    """A table over the steps of a run."""
 
     name: str
+    #: Numbers of the steps.
     numbers: List[int]
+    #: Route, rows and bytes in each step; None where the table was not recorded.
     counts: List[Optional[Dict[str, Any]]]
+    #: Share of the rows that were pushed in each step.
     alphas: List[Optional[float]]
 
     @property
     def moved(self) -> List[int]:
-        """Bytes pushed and pulled, together, of each step."""
+        """The bytes pushed and pulled, together, in each step."""
         return [_moved(count) for count in self.counts]
 
     def mean(self, name: str) -> float:
-        """Mean of 'rows', 'pushed' or 'pulled' over the steps that recorded the table."""
+        """Return the mean of 'rows', 'pushed' or 'pulled' over the steps that recorded the table."""
         known = [count[name] for count in self.counts if count is not None]
         return sum(known) / max(1, len(known))
 
     @property
     def alpha(self) -> float:
-        """Mean part of the rows that were pushed."""
+        """The mean share of the rows that were pushed."""
         known = [alpha for alpha in self.alphas if alpha is not None]
         return sum(known) / max(1, len(known))
 
     def routes(self) -> List[Tuple[int, str]]:
-        """Ways that the table took, each with the first step of it."""
-        found: List[Tuple[int, str]] = []
+        """Return the routes of the table, each with its first step."""
+        routes: List[Tuple[int, str]] = []
         for number, count in zip(self.numbers, self.counts):
-            if count is not None and (not found or found[-1][1] != count['route']):
-                found.append((number, count['route']))
-        return found
+            if count is not None and (not routes or routes[-1][1] != count['route']):
+                routes.append((number, count['route']))
+        return routes
 
 
 def _tables(step: Dict[str, Any]) -> Dict[str, Any]:
@@ -101,29 +102,42 @@ def _is_step(record: Any) -> bool:
             and all(isinstance(count, dict) and {'rows', 'pushed', 'pulled'} <= set(count)
                     for count in list(record['routes'].values()) + list(_tables(record).values()))
             and all(isinstance(count.get('route'), str) for count in _tables(record).values())
-            and all(isinstance(ways, dict) and {'sent', 'received'} <= set(ways) for ways in _network(record).values()))
+            and all(isinstance(count, dict) and {'sent', 'received'} <= set(count)
+                    for count in _network(record).values()))
 
 
 def _load(line: str) -> Tuple[Any, bool]:
-    """The value of a line, None if it has none, and whether all of the line was good."""
+    """Return the value of a line, or None if it has none, and whether the whole line is valid."""
     try:
         return json.loads(line), True
     except ValueError:
         pass
-    # A job that is killed leaves half a line, and the next one writes behind it.
-    at = line.rfind(_BEGINNING)
+    # A job that is killed leaves half a line, and the next job writes behind it.
+    begin = line.rfind(_BEGINNING)
     try:
-        return (json.loads(line[at:]) if at > 0 else None), False
+        return (json.loads(line[begin:]) if begin > 0 else None), False
     except ValueError:
         return None, False
 
 
 def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
-    """Sort the lines of a metrics file into runs, by their beginnings; `source` names it in messages.
+    """Sort the lines of a metrics file into runs, in the order of their beginnings; return these, and the number of
+    incomplete lines.
 
-    A file is appended to, so it may hold several jobs, and each may have several stores.  A store's steps count up from
-    1: a lower number means that another job has begun.  Lines that are not whole, as the last one is while a job writes
-    it, are left out and counted; one that is something else than a step is an InputError.
+    Jobs append to a file, so it may hold several of them, and each may have several stores.  A store's steps count up
+    from 1: a lower number means that another job has begun.  Incomplete lines, as the last one while a job writes it,
+    are left out.
+
+    Parameters
+    ----------
+    lines : iterable of str
+    source : str
+        The name of the file, for messages.
+
+    Raises
+    ------
+    InputError
+        A line is something else than a step, or no line is a step.
     """
     runs: List[Run] = []
     current: Dict[int, Run] = {}
@@ -141,7 +155,7 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
         run = current.get(record['store'])
         if run is None or record['step'] <= run.steps[-1]['step']:
             if run is not None:
-                current = {}  # the stores of the job before do not go on either
+                current = {}  # the job before has ended, and with it all of its stores
             run = current[record['store']] = Run(record['store'])
             runs.append(run)
         run.steps.append(record)
@@ -151,7 +165,13 @@ def parse(lines: Iterable[str], source: str) -> Tuple[List[Run], int]:
 
 
 def read(path: str) -> Tuple[List[Run], int]:
-    """Read a metrics file as :func:`parse` does; InputError where it is another file, or has no step yet."""
+    """Read a metrics file, see :func:`parse`.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is not a metrics file, or has no steps yet.
+    """
     try:
         with open(path, encoding='utf-8', errors='replace') as lines:
             runs, broken = parse(lines, path)

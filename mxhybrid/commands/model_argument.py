@@ -1,4 +1,4 @@
-"""Networks that a command line names: ``train.py:make_net``, or ``package.module:make_net``."""
+"""The network that a command line names, as ``train.py:make_net`` or ``package.module:make_net``, and its inputs."""
 import importlib
 import inspect
 import os
@@ -11,38 +11,39 @@ import numpy as np
 from ..base.errors import InputError
 
 
-def load_model(where: str) -> Any:
-    """What a function without arguments makes, initialised.
+def load_model(argument: str) -> Any:
+    """Return the network that the function named on the command line makes, initialised.
 
     Raises
     ------
     InputError
-        No such file, module or function, or one that makes no HybridBlock.
+        There is no such file, module or function, or the function returns something else than a HybridBlock.
     """
     from mxnet import gluon
 
-    place, _, name = where.rpartition(':')
-    if not place:
-        raise InputError('model: %r: give a file or a module, and a function in it: train.py:make_net' % where)
+    source, _, name = argument.rpartition(':')
+    if not source:
+        raise InputError('model %r: give a file or a module, and a function in it: train.py:make_net' % argument)
     try:
-        # What lies beside it can be imported, as where it is run.
-        sys.path.insert(0, os.path.dirname(os.path.abspath(place)) if place.endswith('.py') else os.getcwd())
-        if place.endswith('.py'):
-            # A name of its own: what it does as a program stays undone.
-            found = runpy.run_path(place, run_name='mxhybrid_model')
+        # Modules beside the file can be imported, as when it is run as a program.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(source)) if source.endswith('.py') else os.getcwd())
+        if source.endswith('.py'):
+            # With another name than __main__, so that the file does not do what it does as a program.
+            namespace = runpy.run_path(source, run_name='mxhybrid_model')
         else:
-            found = vars(importlib.import_module(place))
+            namespace = vars(importlib.import_module(source))
     except (OSError, ImportError, SyntaxError) as error:
-        raise InputError('model: cannot read %s: %s' % (place, error)) from error
-    if not callable(found.get(name)):
-        raise InputError('model: %s has no function %s' % (place, name))
+        raise InputError('model: cannot read %s: %s' % (source, error)) from error
+    if not callable(namespace.get(name)):
+        raise InputError('model: %s has no function %s' % (source, name))
     try:
-        inspect.signature(found[name]).bind()
+        inspect.signature(namespace[name]).bind()
     except TypeError as error:
-        raise InputError('model: %s takes arguments (%s): give a function without' % (where, error)) from error
-    net = found[name]()
+        raise InputError('model: %s takes arguments (%s): give a function without arguments' % (argument, error)
+                         ) from error
+    net = namespace[name]()
     if not isinstance(net, gluon.HybridBlock):
-        raise InputError('model: %s makes a %s: return a HybridBlock' % (where, type(net).__name__))
+        raise InputError('model: %s returns a %s: return a HybridBlock' % (argument, type(net).__name__))
     if not all(_is_initialised(param) for param in net.collect_params().values()):
         net.initialize()
     return net
@@ -57,10 +58,15 @@ def _is_initialised(param: Any) -> bool:
 
 
 def parse_inputs(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...]], List[str]]:
-    """Shapes and types of ``data=64,3,224,224`` or ``labels=64:int32``; InputError for other words.
+    """Return the shapes and types of inputs like ``data=64,3,224,224`` or ``labels=64:int32``.
 
-    They are in the order of the words, which is that in which the network takes them, unless they have the very names
-    that its ``hybrid_forward`` has for them.
+    They are in the order of the words, which is that of the network's inputs.  If the names are those of the arguments
+    of the network's ``hybrid_forward``, the words may be in any order.
+
+    Raises
+    ------
+    InputError
+        A word has another form.
     """
     shapes, types, names = [], [], []
     for word in words:
@@ -70,14 +76,15 @@ def parse_inputs(words: List[str], net: Any = None) -> Tuple[List[Tuple[int, ...
             shape = tuple(int(size) for size in sizes.split(','))
             types.append(np.dtype(dtype or 'float32').name)
         except (ValueError, TypeError) as error:
-            raise InputError('inputs: %r: give the shape of the joint batch, data=64,3,224,224, and a type other than '
-                             'float32 behind it, labels=64:int32' % word) from error
+            raise InputError('--inputs %r: give the shape of the joint batch, for example data=64,3,224,224, and a '
+                             'type other than float32 behind it, for example labels=64:int32' % word) from error
         if not name or min(shape) < 1:
-            raise InputError('inputs: %r: give a name, and whole numbers of at least 1: data=64,3,224,224' % word)
+            raise InputError('--inputs %r: give a name, and whole numbers of at least 1, for example data=64,3,224,224'
+                             % word)
         shapes.append(shape)
         names.append(name)
-    taken = list(inspect.signature(net.hybrid_forward).parameters)[1:] if hasattr(net, 'hybrid_forward') else []
-    if len(set(names)) == len(names) and set(names) <= set(taken):
-        order = sorted(range(len(names)), key=lambda at: taken.index(names[at]))
-        return [shapes[at] for at in order], [types[at] for at in order]
+    arguments = list(inspect.signature(net.hybrid_forward).parameters)[1:] if hasattr(net, 'hybrid_forward') else []
+    if len(set(names)) == len(names) and set(names) <= set(arguments):
+        order = sorted(range(len(names)), key=lambda number: arguments.index(names[number]))
+        return [shapes[number] for number in order], [types[number] for number in order]
     return shapes, types

@@ -1,7 +1,7 @@
-"""Show bytes, step time and route per table of a job, from its metrics.
+"""Show step times, bytes and the routes of tables of a job, from its metrics.
 
-FILE is what a job with MXHYBRID_METRICS=FILE, or mxhybrid.create(metrics=FILE), has written, or is writing: the steps
-of worker 0.  A file may hold several jobs, one after the other; shown is the last one unless --run says otherwise.
+FILE is written by worker 0 of a job with MXHYBRID_METRICS=FILE, or mxhybrid.create(metrics=FILE); the job may still be
+running.  A file may hold several jobs, one after the other; the last one is shown, or that of --run.
 """
 import argparse
 import statistics
@@ -18,19 +18,20 @@ _BAR_COLUMNS, _LABEL_COLUMNS = 20, 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('file', metavar='FILE', help='the metrics file')
-    parser.add_argument('--png', metavar='PICTURE', help='also draw into this file; needs matplotlib')
-    parser.add_argument('--run', type=int, metavar='N', help='of several runs in the file show the Nth, from 1')
+    parser.add_argument('--png', metavar='PICTURE', help='also draw charts into this file; needs matplotlib')
+    parser.add_argument('--run', type=int, metavar='N',
+                        help='show the Nth run in the file, counted from 1 (default: the last one)')
     parser.add_argument('--ascii', action='store_true', help='draw with ASCII characters only')
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, by the nearest rank."""
+    """Return the value below which `percent` of the values lie, by the nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def _times(run: Run, plain: bool, width: int) -> List[str]:
-    # What came before the first step (loading, waiting for others) would flatten all others.
+    # The first step includes loading and waiting for others: it would flatten the curve of all others.
     seconds = run.seconds[1:] or run.seconds
     inside = sum(step['store_seconds'] for step in run.steps) / max(1e-12, sum(run.seconds))
     return ['step time   median %s, 10%% below %s, 10%% above %s; %.0f%% of all time in the store'
@@ -42,21 +43,22 @@ def _times(run: Run, plain: bool, width: int) -> List[str]:
 def _routes(run: Run, plain: bool, width: int) -> List[str]:
     moved = run.bytes_by_route()
     if not any(map(any, moved.values())):
-        return ['bytes       nothing was sent: one process']
+        return ['bytes       nothing was sent: the job is one process']
     return ['bytes       pushed and pulled by worker 0 per step, by route'] + _bars(moved, plain, width)
 
 
 def _network(run: Run, plain: bool, width: int) -> List[str]:
-    sent = {kind: ways['sent'] for kind, ways in run.network().items()}
-    received = sum(sum(ways['received']) for ways in run.network().values())
+    sent = {kind: counts['sent'] for kind, counts in run.network().items()}
+    received = sum(sum(counts['received']) for counts in run.network().values())
     if not received and not any(map(any, sent.values())):
         return []
-    title = "network     sent to others by worker 0's host per step; received %s" % size_text(received / len(run.steps))
+    title = "network     sent by worker 0's host to other hosts per step; received %s" % size_text(
+        received / len(run.steps))
     return ['', title] + _bars(sent, plain, width)
 
 
 def _bars(counts: Dict[str, List[int]], plain: bool, width: int) -> List[str]:
-    """A line for each kind of bytes: its mean, and how that goes."""
+    """Return a line for each kind of bytes: its mean as a bar, and its curve."""
     means = {kind: sum(each) / len(each) for kind, each in counts.items()}
     largest, lines = max(1.0, *means.values()), []
     for kind, mean in sorted(means.items(), key=lambda item: -item[1]):
@@ -72,7 +74,8 @@ def _route_words(table: TableSteps) -> str:
     routes = table.routes()
     if len(routes) < 2:
         return routes[0][1] if routes else '-'
-    return ', '.join('%s from step %d' % (kind, first) if at else kind for at, (first, kind) in enumerate(routes))
+    return ', '.join('%s from step %d' % (kind, first) if number else kind
+                     for number, (first, kind) in enumerate(routes))
 
 
 def _tables(run: Run, plain: bool) -> List[str]:
@@ -84,10 +87,9 @@ def _tables(run: Run, plain: bool) -> List[str]:
     for table in tables:
         known = any(table.counts)
         share = sum(table.moved) / total if total else 0.0
-        moved = [size_text(table.mean(what)) if known else '-' for what in ('pushed', 'pulled')]
+        moved = [size_text(table.mean(direction)) if known else '-' for direction in ('pushed', 'pulled')]
         rows.append([table.name, '%.0f' % table.mean('rows') if known else '-', '%.3g%%' % (100 * table.alpha), *moved,
                      '%.0f%%' % (100 * share) if total else '-',
-                     # The last column is not padded: the way of a table in words.
                      console.bar(share, _BAR_COLUMNS // 2, plain).ljust(_BAR_COLUMNS // 2), _route_words(table)])
     head = ['table', 'rows/step', 'alpha', 'pushed/step', 'pulled/step', 'of all bytes', '', 'route']
     width = max(len(row[-1]) for row in [head] + rows)
@@ -96,42 +98,41 @@ def _tables(run: Run, plain: bool) -> List[str]:
 
 
 def lines_of(run: Run, plain: bool, width: int) -> List[str]:
-    """The report of a run, a line each; curves fill `width` columns, and `plain` is ASCII only."""
-    spent = sum(run.seconds)
+    """Return the lines of the report of a run; curves fill `width` columns, and `plain` uses ASCII only."""
     first, last = run.steps[0], run.steps[-1]
     title = 'steps %d to %d of store %d on worker 0, in %s' % (first['step'], last['step'], run.store,
-                                                              seconds_text(spent))
+                                                               seconds_text(sum(run.seconds)))
     return ([title, ''] + _times(run, plain, width) + [''] + _routes(run, plain, width) + _network(run, plain, width) +
             [''] + _tables(run, plain))
 
 
 def choose(runs: List[Run], number: Any) -> Run:
-    """The run that was asked for, the last one by default; InputError where there is no such run."""
+    """Return the run with a number, by default the last one; InputError if there is no such run."""
     if number is None:
         return runs[-1]
     if not 1 <= number <= len(runs):
-        raise InputError('--run %d: the file holds %d run%s, choose from 1 to %d'
+        raise InputError('--run %d: the file holds %d run%s: give a number from 1 to %d'
                          % (number, len(runs), 's' * (len(runs) != 1), len(runs)))
     return runs[number - 1]
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Show the report; returns the exit status."""
     try:
-        runs, broken = read(given.file)
-        chosen = choose(runs, given.run)
-        plain = given.ascii or not console.shows(sys.stdout)
+        runs, broken = read(options.file)
+        chosen = choose(runs, options.run)
+        plain = options.ascii or not console.shows(sys.stdout)
         for line in lines_of(chosen, plain, console.columns()):
             console.write(line)
         if len(runs) > 1:
-            console.write('\nrun %d of %d in this file; --run shows another' % (runs.index(chosen) + 1, len(runs)))
+            console.write('\nrun %d of %d in this file; --run shows another one' % (runs.index(chosen) + 1, len(runs)))
         if broken:
-            console.write('\n%d line%s not whole, as when a job is writing or was killed: left out'
-                          % (broken, ' is' if broken == 1 else 's are'))
-        if given.png:
-            from .drawing import draw_run  # matplotlib takes its time
+            console.write('\n%d incomplete line%s left out: a job is still writing, or was killed'
+                          % (broken, ' was' if broken == 1 else 's were'))
+        if options.png:
+            from .drawing import draw_run  # imports matplotlib, which takes time
 
-            draw_run(chosen, given.png)
+            draw_run(chosen, options.png)
     except InputError as error:
         sys.stderr.write('mxhybrid report: %s\n' % error)
         return 1

@@ -2,8 +2,8 @@
 
 Every worker trains the same net, with Gluon's Trainer and kvstore 'hybrid', on its share of each batch: a row_sparse
 weight, an Embedding with row_sparse gradients, and a dense layer, in several partitions, first with sgd, then with
-adam.  The loss is linear, so gradients are known without MXNet: NumPy computes what the weights have to be.  Each
-worker compares all of them.  ``mxhybrid selftest`` runs it through every launcher.
+adam.  The loss is linear, so that NumPy can compute the gradients and the expected weights.  Each worker compares all
+weights with these.  ``mxhybrid selftest`` runs the job through every launcher.
 """
 import argparse
 import json
@@ -26,9 +26,9 @@ WORDS, BINS, WIDTH, INPUTS, OUTPUTS = 1000, 300, 16, 12, 5
 BATCH, STEPS, RATE = 48, 6, 0.05
 PARTITIONS = {'*words*': 5, '*': 2}
 OPTIMIZERS = ('sgd', 'adam')
-#: Values of float32 that were added in another order; weights are below 1.
+#: Maximal difference of float32 values that are summed in different orders; weights are below 1.
 TOLERANCE = 2e-5  # also in mxhybrid.commands.selftest
-#: struct tcp_info (linux/tcp.h): where tcpi_bytes_acked and tcpi_bytes_received are, and how much to ask for.
+#: Offset of tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info (linux/tcp.h), and bytes to ask for.
 _BYTES_AT, _INFO_BYTES = 120, 256
 
 
@@ -46,8 +46,8 @@ class Net(gluon.Block):
         return ((self.words(words) + self.bins(bins)) * factors).sum() + (self.score(inputs) * weights).sum()
 
 
-class Given(mx.init.Initializer):
-    """Values that are given."""
+class FixedValues(mx.init.Initializer):
+    """An initializer that writes the given values."""
 
     def __init__(self, values: np.ndarray):
         super().__init__()
@@ -58,7 +58,7 @@ class Given(mx.init.Initializer):
 
 
 def batches() -> List[Dict[str, np.ndarray]]:
-    """The joint batches, the same on all workers."""
+    """Return the joint batches, the same on all workers."""
     random = np.random.RandomState(5)
     return [{'words': np.minimum(random.zipf(1.3, BATCH) - 1, WORDS - 1), 'bins': random.randint(0, BINS, BATCH),
              'inputs': random.normal(size=(BATCH, INPUTS)), 'factors': random.normal(size=(BATCH, WIDTH)),
@@ -66,7 +66,7 @@ def batches() -> List[Dict[str, np.ndarray]]:
 
 
 def initial() -> Dict[str, np.ndarray]:
-    """Weights before the first step, by the end of the parameter's name."""
+    """Return the weights before the first step, by the suffix of the parameter's name."""
     random = np.random.RandomState(6)
     shapes = {'words_weight': (WORDS, WIDTH), 'bins_weight': (BINS, WIDTH), 'score_weight': (OUTPUTS, INPUTS),
               'score_bias': (OUTPUTS,)}
@@ -74,20 +74,20 @@ def initial() -> Dict[str, np.ndarray]:
 
 
 def gradients(batch: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Of the loss, divided by the batch size."""
+    """Return the gradients of the loss, divided by the batch size."""
     words, bins = np.zeros((WORDS, WIDTH)), np.zeros((BINS, WIDTH))
     np.add.at(words, batch['words'], batch['factors'])
     np.add.at(bins, batch['bins'], batch['factors'])
-    found = {'words_weight': words, 'bins_weight': bins, 'score_weight': batch['weights'].T @ batch['inputs'],
-             'score_bias': batch['weights'].sum(axis=0)}
-    return {name: gradient / BATCH for name, gradient in found.items()}
+    sums = {'words_weight': words, 'bins_weight': bins, 'score_weight': batch['weights'].T @ batch['inputs'],
+            'score_bias': batch['weights'].sum(axis=0)}
+    return {name: gradient / BATCH for name, gradient in sums.items()}
 
 
 def expected(optimizer: str) -> Dict[str, np.ndarray]:
-    """Weights after the last step, by NumPy in float64.
+    """Return the weights after the last step, computed by NumPy in float64.
 
-    MXNet's adam (python/mxnet/optimizer/optimizer.py, src/operator/optimizer_op-inl.h) puts the correction of its means
-    into the rate; rows without a gradient keep weight and means in that step.
+    MXNet's adam (python/mxnet/optimizer/optimizer.py, src/operator/optimizer_op-inl.h) applies the bias correction of
+    its means to the rate; rows without a gradient keep their weight and means in that step.
     """
     weights = initial()
     means = {name: np.zeros_like(weight) for name, weight in weights.items()}
@@ -108,14 +108,14 @@ def expected(optimizer: str) -> Dict[str, np.ndarray]:
 
 
 def train(optimizer: str) -> Any:
-    """Train with one optimizer; returns the store and the weights by the end of the parameter's name."""
+    """Train with one optimizer; returns the store, and the weights by the suffix of the parameter's name."""
     store = mxhybrid.create(partitions=PARTITIONS)
     net = Net()
     parameters = net.collect_params()
     for name, parameter in parameters.items():
-        # Worker 0's values count: with others the comparison would fail.
+        # Worker 0 must broadcast its values: with those of the others the comparison fails.
         value = initial()[name.replace('sanity_', '')]
-        parameter.initialize(Given(value if store.rank == 0 else np.full_like(value, 9.0)))
+        parameter.initialize(FixedValues(value if store.rank == 0 else np.full_like(value, 9.0)))
     trainer = gluon.Trainer(parameters, optimizer, {'learning_rate': RATE, 'wd': 0.0}, kvstore=store)
     for batch in batches():
         share = {name: mx.nd.array(array[store.rank::store.num_workers]) for name, array in batch.items()}
@@ -129,8 +129,8 @@ def train(optimizer: str) -> Any:
 
 
 def counted_bytes() -> Dict[str, int]:
-    """What the kernel has sent and received over this process's open TCP connections."""
-    found = {'sent': 0, 'received': 0}
+    """Return the bytes that the kernel has sent and received over this process's open TCP connections."""
+    totals = {'sent': 0, 'received': 0}
     for name in os.listdir('/proc/self/fd'):
         try:
             if not os.readlink('/proc/self/fd/' + name).startswith('socket:'):
@@ -142,23 +142,23 @@ def counted_bytes() -> Dict[str, int]:
             acked, received = struct.unpack_from('QQ', info, _BYTES_AT)
         except (OSError, struct.error):
             continue
-        found['sent'] += acked
-        found['received'] += received
-    return found
+        totals['sent'] += acked
+        totals['received'] += received
+    return totals
 
 
 def fewest_bytes(workers: int) -> int:
-    """Bytes of values that have to travel to servers from all workers together: each row of a step, once per job."""
+    """Return the minimal bytes of values that all workers together send to servers: each row of a step once."""
     rows = sum(len(np.unique(batch[table])) for batch in batches() for table in ('words', 'bins'))
     return len(OPTIMIZERS) * rows * WIDTH * 4 if workers > 1 else 0
 
 
 def main() -> None:
-    """Train, compare, write what came out."""
+    """Train, compare, and write the result."""
     parser = argparse.ArgumentParser(prog='python -m mxhybrid.commands.sanity', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--out', metavar='DIRECTORY', help='write what each worker found there, as JSON')
-    given = parser.parse_args()
+    parser.add_argument('--out', metavar='DIRECTORY', help='write the result of each worker there, as JSON')
+    options = parser.parse_args()
     errors = {}
     for optimizer in OPTIMIZERS:
         store, weights = train(optimizer)
@@ -169,14 +169,14 @@ def main() -> None:
     assert job is not None
     result = {'rank': store.rank, 'workers': store.num_workers, 'servers': job.num_servers, 'hosts': job.topology.hosts,
               'errors': errors, 'bytes': counted_bytes(), 'fewest': fewest_bytes(store.num_workers)}
-    if given.out:
-        with open(os.path.join(given.out, 'rank%d.json' % store.rank), 'w') as handle:
+    if options.out:
+        with open(os.path.join(options.out, 'rank%d.json' % store.rank), 'w') as handle:
             json.dump(result, handle)
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] > TOLERANCE:
         sys.exit('worker %d: %s is off by %.3g, more than %g' % (store.rank, worst, errors[worst], TOLERANCE))
     if store.rank == 0:
-        sys.stdout.write("%d workers, %d servers: all weights are NumPy's within %.1g\n"
+        sys.stdout.write('%d workers, %d servers: all weights equal those of NumPy within %.1g\n'
                          % (store.num_workers, result['servers'], TOLERANCE))
 
 

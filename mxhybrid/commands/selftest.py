@@ -1,17 +1,17 @@
 """Run small jobs through every launcher on this host, and check their results.
 
 Each job trains tables and a dense layer with sgd and with adam, in several partitions, and compares all weights with
-NumPy's; see mxhybrid.commands.sanity.  The kernel's counters of its connections show that it really communicated.
-The jobs run with mxhybrid's defaults and take well under a minute together.
+those that NumPy computes; see mxhybrid.commands.sanity.  The kernel's counters of its connections show that the workers
+really communicated.  The jobs use the default settings and take well under a minute together.
 
   mxhybrid selftest -np 2
   mxhybrid selftest -np 4 --launcher horovodrun
 
-It does not leave this host.  Over several hosts run the same job yourself:
+All jobs run on this host.  To check several hosts, start the same job yourself:
 
   horovodrun -np 4 -H hostA:2,hostB:2 --network-interface e0 python -m mxhybrid.commands.sanity
 
-The exit status is 0 if all jobs were right, else 1.
+The exit status is 0 if the results of all jobs were right, else 1.
 """
 import argparse
 import json
@@ -26,23 +26,24 @@ from . import console
 from .launching import LAUNCHERS, run_job, stopped_by_signals
 
 _JOB = ['-m', 'mxhybrid.commands.sanity']
-#: Lines of a failed job's output to show, and seconds that a job may take.
+#: Number of lines that are shown of a failed job's output, and seconds that a job may take.
 _TAIL, _TIMEOUT_S = 25, 120.0
 #: See :mod:`mxhybrid.commands.sanity`, which needs MXNet to be imported.
 TOLERANCE = 2e-5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('-np', '--num-proc', type=int, default=2, metavar='N', help='workers, %(default)s by default')
+    parser.add_argument('-np', '--num-proc', type=int, default=2, metavar='N',
+                        help='number of workers (default %(default)s)')
     parser.add_argument('--launcher', choices=['all'] + list(LAUNCHERS), default='all',
-                        help='only this one; python is one process without any')
+                        help='launcher to try (default: all); python is one process without a launcher')
     parser.add_argument('--timeout', type=float, default=_TIMEOUT_S, metavar='S',
-                        help='seconds that each job may take, %(default)g by default')
+                        help='seconds that each job may take (default %(default)g)')
     parser.add_argument('--verbose', action='store_true', help='show all output of the jobs')
 
 
 def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
-    """Whether a job of `workers` that ended well was right, and why, by what each worker wrote."""
+    """Return whether the results of a job that ended well are right, and the reason, from what each worker wrote."""
     ranks = sorted(result['rank'] for result in results)
     if ranks != list(range(workers)) or any(result['workers'] != workers for result in results):
         return False, '%d workers were started, but those that answered have the ranks %s of %s' % (
@@ -50,7 +51,7 @@ def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
     worst = max((error, name, result['rank']) for result in results for name, error in result['errors'].items())
     if not worst[0] <= TOLERANCE:
         return False, '%s in worker %d is off by %.3g' % (worst[1], worst[2], worst[0])
-    compared = 'all weights are NumPy\'s within %.1g' % worst[0]
+    compared = 'all weights equal those of NumPy within %.1g' % worst[0]
     if workers == 1:
         return True, compared
     sent = sum(result['bytes']['sent'] for result in results)
@@ -63,49 +64,49 @@ def judge(results: List[Dict[str, Any]], workers: int) -> Tuple[bool, str]:
 
 
 def _results(directory: str) -> List[Dict[str, Any]]:
-    found = []
+    results = []
     for name in os.listdir(directory):
         if name.startswith('rank') and name.endswith('.json'):
             with open(os.path.join(directory, name)) as handle:
-                found.append(json.load(handle))
-    return found
+                results.append(json.load(handle))
+    return results
 
 
 def try_launcher(launcher: str, workers: int, seconds: float, verbose: bool) -> bool:
-    """Run the job through one launcher and say how it went; returns whether all was right."""
+    """Run the job through one launcher and print the outcome; returns True if the results were right."""
     workers = workers if LAUNCHERS[launcher][1] else 1
     with tempfile.TemporaryDirectory(prefix='mxhybrid-selftest-') as directory:
         began = time.monotonic()
         log = os.path.join(directory, 'log')
         problem = run_job(launcher, _JOB + ['--out', directory], workers, seconds, log)
-        took = time.monotonic() - began
+        elapsed_s = time.monotonic() - began
         right, text = (False, problem) if problem else judge(_results(directory), workers)
         output: List[str] = []
         if os.path.exists(log):
             with open(log, errors='replace') as handle:
                 output = handle.read().splitlines()
     console.write('    [%s] %-10s  %d worker%s, %4.1f s: %s' % ('X' if right else ' ', launcher, workers,
-                                                             's' * (workers != 1), took, text))
+                                                                's' * (workers != 1), elapsed_s, text))
     if verbose or not right:
         for line in output[-(len(output) if verbose else _TAIL):]:
             console.write('        | ' + line)
     return right
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run all jobs; returns the exit status."""
-    if given.num_proc < 1:
-        sys.stderr.write('mxhybrid selftest: -np %d: give a number of workers from 1 on\n' % given.num_proc)
+    if options.num_proc < 1:
+        sys.stderr.write('mxhybrid selftest: -np %d: give a number of workers of at least 1\n' % options.num_proc)
         return 2
-    names = list(LAUNCHERS) if given.launcher == 'all' else [given.launcher]
+    names = list(LAUNCHERS) if options.launcher == 'all' else [options.launcher]
     console.write('mxhybrid: selftest on %d core%s' % (len(os.sched_getaffinity(0)),
                                                      's' * (len(os.sched_getaffinity(0)) != 1)))
     with stopped_by_signals():
-        right = [try_launcher(name, given.num_proc, given.timeout, given.verbose) for name in names]
+        right = [try_launcher(name, options.num_proc, options.timeout, options.verbose) for name in names]
     if all(right):
-        console.write('all jobs were right')
+        console.write('the results of all jobs are right')
         return 0
-    console.write('%d of %d jobs failed; mxhybrid doctor looks for causes' % (right.count(False), len(right)))
+    console.write('%d of %d jobs failed: run mxhybrid doctor to look for causes' % (right.count(False), len(right)))
     return 1
 
 

@@ -1,1 +1,1 @@
-"""What ``mxhybrid doctor`` looks at, a file a subject."""
+"""The checks of ``mxhybrid doctor``, one file per subject."""

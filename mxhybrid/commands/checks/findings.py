@@ -1,8 +1,8 @@
-"""What a check has found, for people and for programs."""
+"""Findings: the results of checks, for people and for programs."""
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict
 
-#: What a finding can be: as it should be, worth a thought, in the way of a job.
+#: Levels of findings: no problem; advice; a problem that keeps a job from working.
 FINE, ADVICE, FAILED = 'fine', 'advice', 'failed'
 
 
@@ -12,14 +12,14 @@ class Finding:
 
     #: Heading under which it is shown.
     group: str
-    #: Of the check; the same on all workers.
+    #: The name of the check, the same on all workers.
     name: str
     #: One of FINE, ADVICE and FAILED.
     level: str
     text: str
-    #: What to do about it, unless it is fine.
+    #: A way to solve the problem, unless the level is FINE.
     remedy: str = ''
-    #: JSON values for who compares hosts or reads the report by program.
+    #: JSON values for the comparison of hosts, and for programs that read the report.
     data: Dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> Dict[str, Any]:

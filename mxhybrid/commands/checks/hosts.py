@@ -16,11 +16,11 @@ from .processes import OutOfTime, call_process, interpreter, package_environment
 GROUP = 'Host'
 
 #: Descriptors that a worker needs by itself, and for each other process of the job: Horovod connects all workers with
-#: each other, several times, ps-lite all workers with all servers, and everybody with worker 0.
+#: each other, several times, ps-lite all workers with all servers, and all processes with worker 0.
 _FILES_ALONE, _FILES_EACH = 128, 8
 #: ioctl request: the address of an interface (linux/sockios.h).
 _SIOCGIFADDR = 0x8915
-#: Below that, MXNet's DataLoader with worker processes runs out of /dev/shm.
+#: Bytes of /dev/shm below which MXNet's DataLoader with worker processes runs out of them.
 _SMALL_SHM = 256 << 20
 
 
@@ -32,8 +32,8 @@ def _name(launch: Launch, seconds: float) -> Finding:
     try:
         address = within(seconds, lambda: socket.gethostbyname(name))
     except (OSError, OutOfTime) as error:
-        return Finding(GROUP, 'name', FAILED, 'host name %r does not resolve (%s), and Horovod, which looks it up, '
-                       'would crash' % (name, error), advice, data)
+        return Finding(GROUP, 'name', FAILED, 'host name %r does not resolve (%s): Horovod looks it up and would crash'
+                       % (name, error), advice, data)
     data.update(address=address, seconds=round(time.monotonic() - began, 3))
     text = 'host name %s is %s' % (name, address)
     if address.startswith('127.'):
@@ -41,24 +41,24 @@ def _name(launch: Launch, seconds: float) -> Finding:
         if launch.several_hosts:
             return Finding(GROUP, 'name', FAILED, text + ', but Horovod tells them this address', advice, data)
         if launch.several_hosts is None:
-            return Finding(GROUP, 'name', ADVICE, text + '; fails in a job over several hosts', advice, data)
-        return Finding(GROUP, 'name', FINE, text + ': fine on one host only', advice, data)
+            return Finding(GROUP, 'name', ADVICE, text + ': a job on several hosts will fail', advice, data)
+        return Finding(GROUP, 'name', FINE, text + ': fine for a job on one host', advice, data)
     if data['seconds'] > 1:
-        return Finding(GROUP, 'name', ADVICE, text + ', but finding that took %.1f s' % data['seconds'], advice, data)
+        return Finding(GROUP, 'name', ADVICE, text + ', but the look-up took %.1f s' % data['seconds'], advice, data)
     return Finding(GROUP, 'name', FINE, text, data=data)
 
 
 def _addresses() -> Dict[str, str]:
-    """IPv4 addresses by interface, one of each; by the kernel, since psutil may be missing or broken."""
-    found = {}
+    """Return one IPv4 address of each interface, from the kernel, since psutil may be missing or broken."""
+    addresses = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack('16s24x', name.encode()))
             except OSError:
-                continue  # it has none
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
+                continue  # it has no address
+            addresses[name] = socket.inet_ntoa(answer[20:24])
+    return addresses
 
 
 def _interfaces(launch: Launch) -> Finding:
@@ -77,17 +77,17 @@ def _interfaces(launch: Launch) -> Finding:
 
 
 def _own_addresses(interface: Optional[str]) -> List[str]:
-    """Addresses on which this host's processes will listen."""
-    found = ['127.0.0.1']
+    """Return the addresses on which this host's processes will listen."""
+    addresses = ['127.0.0.1']
     try:
-        found.append(_addresses()[interface] if interface else socket.gethostbyname(socket.gethostname()))
+        addresses.append(_addresses()[interface] if interface else socket.gethostbyname(socket.gethostname()))
     except (KeyError, OSError):
-        pass  # other checks say so
-    return list(dict.fromkeys(found))
+        pass  # other checks report it
+    return list(dict.fromkeys(addresses))
 
 
 def _speak(address: str, seconds: float) -> int:
-    """Listen on a port that the system chooses, connect to it, send something; returns the port."""
+    """Listen on a port that the system chooses, connect to it, and send a byte; return the port."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(seconds)
         port = server.getsockname()[1]
@@ -97,7 +97,7 @@ def _speak(address: str, seconds: float) -> int:
                 accepted.settimeout(seconds)
                 client.sendall(b'!')
                 if accepted.recv(1) != b'!':
-                    raise OSError('what was sent did not arrive')
+                    raise OSError('the byte that was sent did not arrive')
     return port
 
 
@@ -127,15 +127,15 @@ def _shared_memory(seconds: float) -> Finding:
                          package_environment())
     if 'ModuleNotFoundError' in ended.last_words():
         return Finding(GROUP, 'shared memory', ADVICE, 'shared memory was not tried: ' + ended.last_words(),
-                       'see what is not installed', data)
+                       'see the packages that are not installed', data)
     if ended.status != 0:
-        return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory: a try %s: %s'
+        return Finding(GROUP, 'shared memory', FAILED, 'processes cannot share memory: the test %s: %s'
                        % (ended.how(seconds), ended.last_words()),
-                       'allow memfd_create and Unix sockets, or do without the lane: MXHYBRID_WIRE=ps-lite', data)
+                       'allow memfd_create and Unix sockets, or switch the lane off: MXHYBRID_WIRE=ps-lite', data)
     text = 'processes can share memory (memfd); /dev/shm %s' % (
         'has %s, %s free' % (size_text(data['shm']), size_text(data['shm_free'])) if data else 'is missing')
     if data.get('shm_free', 0) < _SMALL_SHM:
-        return Finding(GROUP, 'shared memory', ADVICE, text + ": little for Gluon's DataLoader with num_workers",
+        return Finding(GROUP, 'shared memory', ADVICE, text + ": too little for Gluon's DataLoader with num_workers",
                        'docker run --shm-size=2g, or a larger tmpfs; mxhybrid itself does not need it', data)
     return Finding(GROUP, 'shared memory', FINE, text, data=data)
 
@@ -151,17 +151,17 @@ def _files(launch: Launch) -> Finding:
     if not unlimited and soft < needed:
         return Finding(GROUP, 'open files', FAILED,
                        text + ', a job of %d workers may need %d' % (workers, needed),
-                       'ulimit -n %d in the shell that launches, or on each host' % max(4096, needed), data)
-    return Finding(GROUP, 'open files', FINE, text + ', %d needed at most' % needed, data=data)
+                       'ulimit -n %d in the shell that starts the job, or on each host' % max(4096, needed), data)
+    return Finding(GROUP, 'open files', FINE, text + ', at most %d needed' % needed, data=data)
 
 
 def _cores(launch: Launch) -> Finding:
     cores = len(os.sched_getaffinity(0))
-    given = os.environ.get('OMP_NUM_THREADS', '').partition(',')[0]
-    threads = int(given) if given.isdigit() and int(given) else cores
+    setting = os.environ.get('OMP_NUM_THREADS', '').partition(',')[0]
+    threads = int(setting) if setting.isdigit() and int(setting) else cores
     workers = launch.local_workers or 1
-    data = {'cores': cores, 'threads': threads, 'workers': workers, 'set': bool(given)}
-    text = '%d core%s, OMP_NUM_THREADS %s' % (cores, 's' * (cores != 1), 'is ' + given if given else 'is not set')
+    data = {'cores': cores, 'threads': threads, 'workers': workers, 'set': bool(setting)}
+    text = '%d core%s, OMP_NUM_THREADS %s' % (cores, 's' * (cores != 1), 'is ' + setting if setting else 'is not set')
     if workers * threads > cores and workers > 1:
         return Finding(GROUP, 'cores', ADVICE, text + ': %d workers start %d compute threads each' % (workers, threads),
                        'export OMP_NUM_THREADS=%d' % max(1, cores // workers), data)
@@ -174,17 +174,17 @@ def _memory() -> Finding:
 
 
 def check(launch: Launch, seconds: float) -> List[Finding]:
-    """Look at this host, which must be fit for the job of `launch`; `seconds` are for whatever could block."""
+    """Check this host for the job of `launch`; anything that may block gets `seconds`."""
     checks: List[Callable[[], Finding]] = [
         lambda: _name(launch, seconds), lambda: _interfaces(launch), lambda: _ports(launch, seconds),
         lambda: _shared_memory(seconds), lambda: _files(launch), lambda: _cores(launch), _memory]
-    return [_guarded(one) for one in checks]
+    return [_guarded(host_check) for host_check in checks]
 
 
-def _guarded(one: Callable[[], Finding]) -> Finding:
-    """A check that cannot be made at all is a finding, too."""
+def _guarded(host_check: Callable[[], Finding]) -> Finding:
+    """Return the finding of a check, or a finding about the error that it raised."""
     try:
-        return one()
+        return host_check()
     except Exception as error:
         return Finding(GROUP, 'a check', ADVICE, 'a check could not be made (%s: %s)' % (type(error).__name__, error),
                        'please report it, with the output of: mxhybrid env')

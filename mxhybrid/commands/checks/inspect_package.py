@@ -1,7 +1,6 @@
-"""Says what one package is, or which GPUs there are, as a line of JSON; runs in a process of its own, since an import
-may crash or hang.
+"""Describes one package, or the GPUs, as a line of JSON; runs in its own process, since an import may crash or hang.
 
-Its text is handed to an interpreter, so it must not import anything of mxhybrid by itself.
+The source of this file is passed to an interpreter, so it must not import anything of mxhybrid at its top.
 """
 import json
 import re
@@ -16,29 +15,29 @@ def about_numpy():
 
 
 def about_psutil():
-    """psutil, which comes with Horovod."""
+    """Describe psutil, which comes with Horovod."""
     import psutil
 
     return {'version': psutil.__version__}
 
 
 def about_mxnet():
-    """MXNet: its version, what it was built with, and the packages that it came in, of which there should be one."""
+    """Describe MXNet: its version, the features of its build, and the packages that have it, which should be one."""
     import mxnet
 
     features = sorted(feature.name for feature in mxnet.runtime.feature_list() if feature.enabled)
     array = mxnet.nd.ones((2, 2))
     assert float((array + array).sum().asscalar()) == 8.0
-    names = {(one.metadata['Name'] or '').lower().replace('_', '-') for one in metadata.distributions()}
+    names = {(package.metadata['Name'] or '').lower().replace('_', '-') for package in metadata.distributions()}
     builds = sorted(name for name in names if re.match(r'mxnet(-cu\d+)?$', name))
     return {'version': mxnet.__version__, 'features': features, 'path': mxnet.__file__, 'builds': builds}
 
 
 def about_gpus():
-    """The GPUs that MXNet finds: memory in bytes, and why MXNet cannot compute on one, empty if it can."""
+    """Describe the GPUs that MXNet finds: memory in bytes, and why MXNet cannot compute on one, empty if it can."""
     import mxnet
 
-    found = []
+    gpus = []
     for number in range(mxnet.context.num_gpus()):
         free, total = mxnet.context.gpu_memory_info(number)
         problem = ''
@@ -47,12 +46,12 @@ def about_gpus():
             assert float((array + array).sum().asscalar()) == 8.0
         except Exception as error:
             problem = '%s: %s' % (type(error).__name__, str(error).strip().splitlines()[-1])
-        found.append({'free': free, 'total': total, 'problem': problem})
-    return {'gpus': found}
+        gpus.append({'free': free, 'total': total, 'problem': problem})
+    return {'gpus': gpus}
 
 
 def about_horovod():
-    """Horovod, and what its support of MXNet was built with."""
+    """Describe Horovod, and the build of its support of MXNet."""
     import horovod
 
     known = {'version': horovod.__version__, 'path': horovod.__file__}
@@ -65,7 +64,7 @@ def about_horovod():
 
 
 def about_mxhybrid():
-    """mxhybrid itself, with everything that it needs."""
+    """Describe mxhybrid, imported with everything that it needs."""
     import mxhybrid
     from mxhybrid.lane import library
 
@@ -78,13 +77,13 @@ def about_mxhybrid():
 
 
 def main():
-    """Answer for what the command line names."""
+    """Answer for the package that the command line names."""
     name = sys.argv[1]
     try:
         answer = globals()['about_' + name]()
     except Exception as error:
         answer = {'error': type(error).__name__, 'says': str(error), 'missing': getattr(error, 'name', None)}
-    # What a package prints while it is imported is not part of the answer.
+    # A package may print something while it is imported, so the answer has a marker.
     print('\nmxhybrid-answer ' + json.dumps(answer))  # noqa: T201
 
 

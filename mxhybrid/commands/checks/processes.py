@@ -1,4 +1,4 @@
-"""Runs what may crash or hang, in a process or thread of its own and with a deadline."""
+"""Runs code that may crash or hang, in its own process or thread and with a deadline."""
 import os
 import signal
 import subprocess
@@ -10,11 +10,17 @@ from typing import Any, Callable, Dict, List, Optional
 
 
 class OutOfTime(Exception):
-    """A check did not end."""
+    """A check did not end in time."""
 
 
 def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Call a function that may block for ever, in a thread that is left alone when it is OutOfTime."""
+    """Call a function that may block for ever, in a thread that is abandoned if the time is up.
+
+    Raises
+    ------
+    OutOfTime
+        The function did not return within `seconds`.
+    """
     outcome: List[Any] = []
 
     def call() -> None:
@@ -34,25 +40,25 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
 
 
 def interpreter() -> List[str]:
-    """This interpreter with the options that say which modules it finds."""
+    """Return the command of this interpreter with its options for the search path of modules."""
     flags = sys.flags
-    return [sys.executable] + [option for option, given in (
+    return [sys.executable] + [option for option, is_set in (
         ('-S', flags.no_site), ('-s', flags.no_user_site and not flags.isolated), ('-E', flags.ignore_environment
                                                                                     and not flags.isolated),
-        ('-I', flags.isolated)) if given]
+        ('-I', flags.isolated)) if is_set]
 
 
 @dataclass
 class Ended:
-    """How a process ended, and what it wrote."""
+    """The exit status of a process, and its output."""
 
-    #: As of ``Popen``; None if it was out of time.
+    #: The return code of ``Popen``; None if the process was killed at its deadline.
     status: Optional[int]
     output: str
     errors: str
 
     def how(self, seconds: float) -> str:
-        """In words, after a deadline of `seconds`."""
+        """Return how the process ended, as text; its deadline was `seconds`."""
         if self.status is None:
             return 'did not end within %g s' % seconds
         if self.status < 0:
@@ -61,16 +67,16 @@ class Ended:
         return 'ended with status %d' % self.status
 
     def last_words(self) -> str:
-        """The last line that it wrote on stderr."""
+        """Return the last line that it wrote on standard error."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         return lines[-1][:400] if lines else ''
 
 
-def call_process(argv: List[str], seconds: float, env: Dict[str, str], given: str = '') -> Ended:
-    """Run a process that may crash or hang, with `given` as its standard input; it is killed after `seconds`."""
-    # Files, not pipes: whoever inherited the end of a pipe could keep it open.
+def call_process(argv: List[str], seconds: float, env: Dict[str, str], text: str = '') -> Ended:
+    """Run a process that may crash or hang, with `text` as its standard input; it is killed after `seconds`."""
+    # Files, not pipes: a process that inherits the end of a pipe may keep it open.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
-        source.write(given.encode())
+        source.write(text.encode())
         source.seek(0)
         with subprocess.Popen(argv, stdin=source, stdout=output, stderr=errors, env=env) as process:
             status: Optional[int] = None
@@ -90,7 +96,7 @@ def _content(handle: Any) -> str:
 
 
 def package_environment() -> Dict[str, str]:
-    """The environment for another Python process that imports this package, wherever it lies."""
+    """Return the environment for another Python process that imports this package, wherever that is installed."""
     env = dict(os.environ)
     parent = os.path.abspath(__file__)
     for _ in range(4):

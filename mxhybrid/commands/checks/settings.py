@@ -1,4 +1,4 @@
-"""Checks of what the environment sets."""
+"""Checks of environment variables."""
 import difflib
 import os
 from typing import Any, Dict, List, Mapping
@@ -9,23 +9,23 @@ from ...base.settings import DECLARED, resolve, variable
 from .findings import ADVICE, FAILED, FINE, Finding
 
 GROUP = 'Settings'
-#: Variables with mxhybrid's prefix that are no settings, but go from one process of a job to the other.
+#: Variables with mxhybrid's prefix that are not settings: they pass values from one process of a job to another.
 _INTERNAL = ('MXHYBRID_ROLE', 'MXHYBRID_PARENT', 'MXHYBRID_MONITOR', 'MXHYBRID_RESTART', 'MXHYBRID_MEMBER')
 
 
 def known_variables() -> List[str]:
-    """Environment variables of all settings."""
+    """Return the environment variables of all settings."""
     return [variable(name) for name in DECLARED]
 
 
 def _settings(environ: Mapping[str, str]) -> Finding:
-    given = {name: value for name, value in sorted(environ.items()) if name in known_variables()}
-    data: Dict[str, Any] = {'variables': given}
+    variables = {name: value for name, value in sorted(environ.items()) if name in known_variables()}
+    data: Dict[str, Any] = {'variables': variables}
     try:
         resolve(environ=dict(environ))
     except SettingError as error:
-        return Finding(GROUP, 'settings', FAILED, str(error), 'set it to that, or unset it', data)
-    text = ' '.join('%s=%s' % pair for pair in given.items()) or 'no variable of mxhybrid is set: defaults'
+        return Finding(GROUP, 'settings', FAILED, str(error), 'change it as the message says, or unset it', data)
+    text = ' '.join('%s=%s' % pair for pair in variables.items()) or 'no variable of mxhybrid is set: defaults'
     return Finding(GROUP, 'settings', FINE, text, data=data)
 
 
@@ -34,26 +34,26 @@ def _unknown(environ: Mapping[str, str]) -> List[Finding]:
     # Markers and switches of the project's own scripts and examples.
     own = ('MXHYBRID_LAB_', 'MXHYBRID_VENV', 'MXHYBRID_PYTHON', 'MXHYBRID_MXNET', 'MXHYBRID_REQUIRE_',
            'MXHYBRID_SELFTEST', 'MXHYBRID_DATA')
-    found = []
+    findings = []
     for name in sorted(environ):
         if name.startswith('MXHYBRID_') and name not in known + list(_INTERNAL) and not name.startswith(own):
             close = difflib.get_close_matches(name, known, 1)
-            found.append(Finding(GROUP, name, ADVICE, '%s is set, but is no setting' % name,
-                                 'did you mean %s?' % close[0] if close else 'unset it'))
-    return found
+            findings.append(Finding(GROUP, name, ADVICE, '%s is set, but is not a setting' % name,
+                                    'did you mean %s?' % close[0] if close else 'unset it'))
+    return findings
 
 
 def _files(environ: Mapping[str, str]) -> List[Finding]:
-    found = []
-    for setting in [name for name, one in DECLARED.items() if one.is_output]:
+    findings = []
+    for setting in [name for name, declared in DECLARED.items() if declared.is_output]:
         path = environ.get(variable(setting), '')
         directory = os.path.dirname(os.path.abspath(path))
         if path.strip() and setting != 'tensorboard' and not os.access(directory, os.W_OK | os.X_OK):
-            found.append(Finding(GROUP, setting, FAILED, '%s=%s: %s %s' % (
+            findings.append(Finding(GROUP, setting, FAILED, '%s=%s: %s %s' % (
                 variable(setting), path, directory,
                 'cannot be written' if os.path.isdir(directory) else 'does not exist'),
                 'give a path in a directory that exists and is writable on the host of worker 0'))
-    return found
+    return findings
 
 
 def _engine(environ: Mapping[str, str]) -> Finding:
@@ -65,6 +65,6 @@ def _engine(environ: Mapping[str, str]) -> Finding:
 
 
 def check(launch: Launch, environ: Mapping[str, str]) -> List[Finding]:
-    """Look at environment variables."""
-    found = [_settings(environ), _engine(environ)] + _unknown(environ)
-    return found + (_files(environ) if launch.rank == 0 else [])
+    """Check environment variables."""
+    findings = [_settings(environ), _engine(environ)] + _unknown(environ)
+    return findings + (_files(environ) if launch.rank == 0 else [])

@@ -1,4 +1,4 @@
-"""Checks of what is installed, each package looked at in a process of its own."""
+"""Checks of installed software; each package is inspected in its own process."""
 import json
 import os
 import platform
@@ -17,7 +17,7 @@ GROUP = 'Software'
 
 PACKAGES = ('numpy', 'psutil', 'mxnet', 'horovod', 'mxhybrid')
 
-#: What docs/install.md says.
+#: Installation commands, as in docs/install.md.
 _INSTALL = {
     'numpy': 'pip install numpy==1.23.5',
     'psutil': 'pip install psutil',
@@ -26,22 +26,24 @@ _INSTALL = {
                 'HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 '
                 'HOROVOD_WITHOUT_PYTORCH=1 pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps '
                 'horovod==0.28.1'),
-    'mxhybrid': 'see what MXNet and Horovod lack; else install mxhybrid again',
+    'mxhybrid': 'solve the problems of MXNet and Horovod, or install mxhybrid again',
 }
 _TITLES = {'numpy': 'NumPy', 'psutil': 'psutil', 'mxnet': 'MXNet', 'horovod': 'Horovod', 'mxhybrid': 'mxhybrid'}
-#: What :mod:`.inspect_package` does where it does not import a package of that name.
+#: Actions of :mod:`.inspect_package` by name, if it does not import a package of that name.
 _ACTS = {'gpus': 'looking for GPUs'}
 #: Names of CUDA's libraries.
 _OF_CUDA = re.compile(r'lib(cu|nccl|nv)\w*\.so')
-#: Features of MXNet's build that are worth a word.
+#: Features of MXNet's build that are shown.
 _NAMED_FEATURES = ('DIST_KVSTORE', 'CUDA', 'CUDNN', 'NCCL', 'MKLDNN', 'OPENMP')
 
 
-def look(name: str, seconds: float) -> Dict[str, Any]:
-    """What :mod:`.inspect_package` says of a package: 'version', or 'problem' in words, and whether it is 'missing'."""
+def inspect(name: str, seconds: float) -> Dict[str, Any]:
+    """Return what :mod:`.inspect_package` says of a package: its 'version', or its 'problem' as text, with 'missing'
+    true if it is not installed.
+    """
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'inspect_package.py')) as source:
         argv = interpreter() + ['-c', source.read(), name]
-    # A mere look must not join the job.
+    # An import must not join the job.
     env = {key: value for key, value in package_environment().items()
            if not key.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY)}
     ended = call_process(argv, seconds, env)
@@ -63,25 +65,25 @@ def _answer(ended: Ended) -> Optional[Dict[str, Any]]:
     return None
 
 
-def look_at_all(seconds: float) -> Dict[str, Dict[str, Any]]:
-    """What :func:`look` says about each package, all at the same time."""
+def inspect_all(seconds: float) -> Dict[str, Dict[str, Any]]:
+    """Return what :func:`inspect` says of each package; all are inspected at the same time."""
     with ThreadPoolExecutor(len(PACKAGES)) as pool:
-        return dict(zip(PACKAGES, pool.map(lambda name: look(name, seconds), PACKAGES)))
+        return dict(zip(PACKAGES, pool.map(lambda name: inspect(name, seconds), PACKAGES)))
 
 
 def describe_build(mxnet: Dict[str, Any]) -> str:
-    """The version of MXNet, and the package that it came in where that is not the common one."""
+    """Return the version of MXNet, and its package if that is not the common one."""
     builds = [name for name in mxnet.get('builds', ()) if name != 'mxnet']
     return mxnet['version'] + (' (%s)' % ', '.join(builds) if builds else '')
 
 
-def look_at_gpus(mxnet: Dict[str, Any], seconds: float) -> Dict[str, Any]:
-    """What there is to say of GPUs, by what is known of MXNet: 'gpus', or 'problem'; nothing where it has no CUDA."""
-    return look('gpus', seconds) if 'CUDA' in mxnet.get('features', ()) else {}
+def inspect_gpus(mxnet: Dict[str, Any], seconds: float) -> Dict[str, Any]:
+    """Return the 'gpus', or the 'problem' with them; empty if MXNet was built without CUDA."""
+    return inspect('gpus', seconds) if 'CUDA' in mxnet.get('features', ()) else {}
 
 
 def describe_gpus(known: Dict[str, Any]) -> str:
-    """The GPUs in words."""
+    """Return the GPUs as text."""
     if 'problem' in known:
         return str(known['problem'])
     if not known['gpus']:
@@ -91,7 +93,7 @@ def describe_gpus(known: Dict[str, Any]) -> str:
 
 
 def split_version(text: str) -> Tuple[int, ...]:
-    """The leading numbers of a version."""
+    """Return the leading numbers of a version."""
     numbers = []
     for part in text.split('.'):
         digits = ''
@@ -111,13 +113,14 @@ def _python() -> Finding:
     if (3, 8) <= sys.version_info[:2] < (3, 12):
         return Finding(GROUP, 'python', FINE, text, data=data)
     return Finding(GROUP, 'python', FAILED, text + ': MXNet 1.9.1 runs on CPython 3.8 to 3.11',
-                   'use one of those, for example python3.11 -m venv', data)
+                   'use one of these versions, for example python3.11 -m venv', data)
 
 
 def _numpy(known: Dict[str, Any]) -> Finding:
     text = 'NumPy %s' % known['version']
     if split_version(known['version']) >= (1, 24):
-        return Finding(GROUP, 'numpy', FAILED, text + ': MXNet 1.9.1 needs one below 1.24', _INSTALL['numpy'], known)
+        return Finding(GROUP, 'numpy', FAILED, text + ': MXNet 1.9.1 needs a version below 1.24', _INSTALL['numpy'],
+                       known)
     return Finding(GROUP, 'numpy', FINE, text, data=known)
 
 
@@ -127,11 +130,11 @@ def _mxnet(known: Dict[str, Any]) -> Finding:
     if 'DIST_KVSTORE' not in features:
         return Finding(GROUP, 'mxnet', FAILED, text + ': built without parameter servers',
                        'build it with USE_DIST_KVSTORE=1, or: ' + _INSTALL['mxnet'], known)
-    if len(known['builds']) > 1:  # each overwrote files of the other, and takes them away when it goes
+    if len(known['builds']) > 1:  # one has overwritten files of the other, which will be removed with either
         return Finding(GROUP, 'mxnet', ADVICE, '%s: %s share a folder' % (text, ' and '.join(known['builds'])),
                        'pip uninstall %s, then install one' % ' '.join(known['builds']), known)
     if split_version(known['version'])[:2] != (1, 9):
-        return Finding(GROUP, 'mxnet', ADVICE, text + ': mxhybrid is made for and tested with 1.9.1',
+        return Finding(GROUP, 'mxnet', ADVICE, text + ': mxhybrid is made for MXNet 1.9.1, and tested with it',
                        _INSTALL['mxnet'], known)
     return Finding(GROUP, 'mxnet', FINE, text, data=known)
 
@@ -142,7 +145,7 @@ def _horovod(known: Dict[str, Any], mxnet: Dict[str, Any]) -> Finding:
         text += ' without MXNet support: %.300s' % known['lacks']
         remedy = _INSTALL['horovod']
         if 'problem' in mxnet:
-            remedy = 'make MXNet work first; then, if need be, ' + remedy
+            remedy = 'solve the problem of MXNet first; then, if it is still needed, ' + remedy
         return Finding(GROUP, 'horovod', FAILED, text, remedy, known)
     parts = [title for title, name in (('Gloo', 'gloo'), ('MPI', 'mpi'), ('NCCL', 'nccl')) if known[name]]
     text += ' with MXNet%s' % ''.join(', ' + part for part in parts)
@@ -156,12 +159,12 @@ def _mxhybrid(known: Dict[str, Any]) -> Finding:
     text = 'mxhybrid %s' % known['version']
     if 'lacks' in known:
         text += ' without the lane, so rows travel by ps-lite: ' + known['lacks']
-        return Finding(GROUP, 'mxhybrid', ADVICE, text, 'install g++, then mxhybrid again', known)
+        return Finding(GROUP, 'mxhybrid', ADVICE, text, 'install g++, then install mxhybrid again', known)
     return Finding(GROUP, 'mxhybrid', FINE, text + ' with the lane', data=known)
 
 
 def check_gpus(known: Dict[str, Any], horovod: Dict[str, Any]) -> List[Finding]:
-    """Findings about the GPUs, given what is known of them and of Horovod."""
+    """Return findings about the GPUs, from what is known of them and of Horovod."""
     text = 'GPUs of MXNet: ' + describe_gpus(known)
     if 'problem' in known:
         return [Finding(GROUP, 'gpus', FAILED, text, 'see nvidia-smi, and docs/gpu.md', known)]
@@ -169,15 +172,15 @@ def check_gpus(known: Dict[str, Any], horovod: Dict[str, Any]) -> List[Finding]:
     if broken:
         return [Finding(GROUP, 'gpus', FAILED, '%s; %s' % (text, '; '.join(broken)),
                         "MXNet's builds have no kernels for compute capability 9.0 and later, see docs/gpu.md; for "
-                        'another cause see nvidia-smi', known)]
+                        'other causes see nvidia-smi', known)]
     if not known['gpus']:
         return [Finding(GROUP, 'gpus', ADVICE, text + ', so this build works on CPUs only',
                         'see nvidia-smi for the driver, and CUDA_VISIBLE_DEVICES', known)]
-    found = [Finding(GROUP, 'gpus', FINE, text, data=known)]
+    findings = [Finding(GROUP, 'gpus', FINE, text, data=known)]
     if not horovod.get('nccl'):
-        found.append(Finding(GROUP, 'nccl', ADVICE, 'Horovod has no NCCL: dense gradients of GPUs are summed in the '
-                             "host's memory", 'build it with HOROVOD_GPU_OPERATIONS=NCCL, see docs/gpu.md'))
-    return found
+        findings.append(Finding(GROUP, 'nccl', ADVICE, 'Horovod has no NCCL: dense gradients of GPUs are summed in the '
+                                "host's memory", 'build it with HOROVOD_GPU_OPERATIONS=NCCL, see docs/gpu.md'))
+    return findings
 
 
 def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]]) -> Finding:
@@ -185,15 +188,15 @@ def _broken(name: str, known: Dict[str, Any], others: Dict[str, Dict[str, Any]])
     remedy = _INSTALL[name]
     needs = known.get('needs')
     if needs and needs != name and needs in PACKAGES:
-        remedy = 'it needs %s, see there' % _TITLES[needs]
+        remedy = 'it needs %s: see the remedy there' % _TITLES[needs]
     elif name == 'mxhybrid' and any('problem' in others[other] for other in ('numpy', 'mxnet')):
-        remedy = 'make what it needs work, see above'
+        remedy = 'solve the problems above first'
     elif 'libcuda.so' in text:
-        remedy = "this build of MXNet needs NVIDIA's driver, with which that comes; without GPUs take %s" % remedy
+        remedy = "this build of MXNet needs NVIDIA's driver, which has this library; without GPUs: %s" % remedy
     elif _OF_CUDA.search(text):
-        remedy = 'MXHYBRID_MXNET=mxnet-cu112 scripts/install brings CUDA libraries along, see docs/gpu.md'
+        remedy = 'MXHYBRID_MXNET=mxnet-cu112 scripts/install also installs CUDA libraries, see docs/gpu.md'
     elif not known.get('missing') and name != 'mxhybrid':
-        remedy = 'try it alone: %s -c "import %s"; install it again: %s' % (sys.executable, name, remedy)
+        remedy = 'try it alone: %s -c "import %s"; or install it again: %s' % (sys.executable, name, remedy)
     return Finding(GROUP, name, FAILED, text, remedy, {key: value for key, value in known.items() if key != 'needs'})
 
 
@@ -202,7 +205,7 @@ def _launchers() -> Finding:
     path = beside if os.access(beside, os.X_OK) else shutil.which('horovodrun')
     if path is None:
         return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is neither beside %s nor on PATH' % sys.executable,
-                       'activate the environment in which Horovod is installed, or call it as: '
+                       'activate the environment in which Horovod is installed, or run: '
                        'python -m horovod.runner.launch')
     if path != beside:
         return Finding(GROUP, 'horovodrun', ADVICE, 'horovodrun is %s, but Python is %s' % (path, sys.executable),
@@ -211,24 +214,24 @@ def _launchers() -> Finding:
 
 
 def check(seconds: float) -> List[Finding]:
-    """Look at Python and at every package, each import taking `seconds` at most."""
-    known = look_at_all(seconds)
-    found = [_python()]
+    """Check Python and every package; each import may take `seconds`."""
+    known = inspect_all(seconds)
+    findings = [_python()]
     for name in PACKAGES:
         if 'problem' in known[name]:
-            found.append(_broken(name, known[name], known))
+            findings.append(_broken(name, known[name], known))
         elif name == 'numpy':
-            found.append(_numpy(known[name]))
+            findings.append(_numpy(known[name]))
         elif name == 'mxnet':
-            found.append(_mxnet(known[name]))
+            findings.append(_mxnet(known[name]))
         elif name == 'horovod':
-            found.append(_horovod(known[name], known['mxnet']))
+            findings.append(_horovod(known[name], known['mxnet']))
         elif name == 'mxhybrid':
-            found.append(_mxhybrid(known[name]))
+            findings.append(_mxhybrid(known[name]))
         else:
-            found.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
-                                 data=known[name]))
-    gpus = look_at_gpus(known['mxnet'], seconds)
+            findings.append(Finding(GROUP, name, FINE, '%s %s' % (_TITLES[name], known[name]['version']),
+                                    data=known[name]))
+    gpus = inspect_gpus(known['mxnet'], seconds)
     if gpus:
-        found += check_gpus(gpus, known['horovod'])
-    return found + [_launchers()]
+        findings += check_gpus(gpus, known['horovod'])
+    return findings + [_launchers()]

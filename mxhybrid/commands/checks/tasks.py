@@ -1,4 +1,4 @@
-"""Checks that the tasks that a launcher has started are the workers of one job."""
+"""Check that the tasks of a launcher are the workers of one job."""
 from typing import List, Optional
 
 from ...base import launcher
@@ -9,8 +9,8 @@ from .settings import GROUP
 
 
 def check(launch: Launch, horovod_has_mpi: Optional[bool]) -> List[Finding]:
-    """Look for tasks that each train alone: of launchers that mxhybrid does not know, and of an MPI that Horovod lacks
-    (None: not known).
+    """Look for tasks that each train alone: those of launchers that mxhybrid does not know, and those of MPI if Horovod
+    was built without it; `horovod_has_mpi` is None if that is not known.
     """
     tasks = launcher.several_tasks()
     if tasks is None or launch.launcher == 'launch.py' or launch.rendezvous is not None and launch.workers != 1:
@@ -18,7 +18,7 @@ def check(launch: Launch, horovod_has_mpi: Optional[bool]) -> List[Finding]:
     data = {'launcher': tasks.launcher, 'tasks': tasks.count, 'variables': dict(tasks.variables)}
     if launch.launcher != 'none' and launch.workers != 1:
         if horovod_has_mpi is not False or not tasks.certain:
-            return []  # joining the job will tell
+            return []  # joining the job will show it
         return [Finding(GROUP, 'launcher', FAILED, describe_lone_task(tasks) + ', since Horovod was built without MPI',
                         lone_task_remedy(tasks), data)]
     if tasks.certain:

@@ -1,7 +1,7 @@
-"""Joins the job that a launcher started, as a training script would, and brings everybody's findings to worker 0.
+"""Joins the job that a launcher started, as a training script would, and gathers the findings of all workers.
 
-A process of its own, started by :mod:`mxhybrid.commands.doctor` in each worker: what fails, crashes or hangs here is a
-finding there.  Reads a JSON value and, in worker 0, writes one.
+:mod:`mxhybrid.commands.doctor` starts this program in each worker: there, a failure, crash or hang of it is a finding.
+It reads a report as JSON and, in worker 0, writes those of all workers.
 """
 import json
 import os
@@ -16,25 +16,25 @@ import mxhybrid
 
 from ...job.join import current
 
-#: What a line of standard output begins with that is meant for the process that started this one.
+#: The beginning of the line of standard output that is the answer to the process that started this one.
 ANSWER = 'mxhybrid-answer '
-#: Times that all look at their clocks.
-_LOOKS = 5
-#: Rows of the table that is summed for a try.
+#: Number of times that all workers read their clocks.
+_READINGS = 5
+#: Shape of the table that is summed as a test.
 _ROWS, _WIDTH = 64, 4
 
 
-def clock_offsets(looks: List[List[float]]) -> List[float]:
-    """How far each worker's clock is ahead of worker 0's at most, in seconds.
+def clock_offsets(readings: List[List[float]]) -> List[float]:
+    """Return the seconds by which each worker's clock is ahead of worker 0's.
 
-    Each look holds the times of all workers right after a barrier.  They leave it at slightly different times, so that
-    the look with the smallest difference tells most.
+    Each reading has the times of all workers right after a barrier.  Workers leave it at slightly different times, so
+    the reading with the smallest difference is the best one.
     """
-    return [min((look[rank] - look[0] for look in looks), key=abs) for rank in range(len(looks[0]))]
+    return [min((times[rank] - times[0] for times in readings), key=abs) for rank in range(len(readings[0]))]
 
 
 def _sums_are_right(store: Any) -> bool:
-    """Whether a dense array and some rows, different on each worker, are summed."""
+    """Tell whether a dense array and some rows, different on each worker, are summed correctly."""
     rank, workers = store.rank, store.num_workers
     dense = mx.nd.ones((3, 2)) * (rank + 1)
     store.init('doctor_dense', mx.nd.zeros((3, 2)))
@@ -42,9 +42,9 @@ def _sums_are_right(store: Any) -> bool:
     store.init('doctor_rows', mx.nd.sparse.row_sparse_array((mx.nd.zeros((_ROWS, _WIDTH)), mx.nd.arange(_ROWS)),
                                                             shape=(_ROWS, _WIDTH)))
     store.set_optimizer(mx.optimizer.create('sgd', learning_rate=1.0, wd=0.0, rescale_grad=-1.0))
-    mine = mx.nd.array([0, 1 + rank % (_ROWS - 1)])
+    row_ids = mx.nd.array([0, 1 + rank % (_ROWS - 1)])
     values = mx.nd.ones((2, _WIDTH)) * (rank + 1)
-    store.push('doctor_rows', mx.nd.sparse.row_sparse_array((values, mine), shape=(_ROWS, _WIDTH)))
+    store.push('doctor_rows', mx.nd.sparse.row_sparse_array((values, row_ids), shape=(_ROWS, _WIDTH)))
     out = mx.nd.sparse.zeros('row_sparse', (_ROWS, _WIDTH))
     store.row_sparse_pull('doctor_rows', out=out, row_ids=mx.nd.array([0]))
     expected = workers * (workers + 1) / 2
@@ -52,20 +52,20 @@ def _sums_are_right(store: Any) -> bool:
 
 
 def main() -> None:
-    """Join, exchange, write."""
-    mine = json.load(sys.stdin)
+    """Join the job, test sums, gather the reports and write the answer."""
+    report = json.load(sys.stdin)
     store = mxhybrid.create()
     job = current()
     assert job is not None
     right = _sums_are_right(store)
-    answer: Dict[str, Any] = {'reports': [mine], 'offsets': [0.0]}
+    answer: Dict[str, Any] = {'reports': [report], 'offsets': [0.0]}
     if job.collective is not None and job.num_workers > 1:
         exchange = job.collective.exchange
-        looks = []
-        for _ in range(_LOOKS):
+        readings = []
+        for _ in range(_READINGS):
             job.collective.any(False, 'mxhybrid.doctor.meet')
-            looks.append(exchange(time.time(), 'mxhybrid.doctor.clocks'))
-        answer = {'reports': exchange(mine, 'mxhybrid.doctor.reports'), 'offsets': clock_offsets(looks)}
+            readings.append(exchange(time.time(), 'mxhybrid.doctor.clocks'))
+        answer = {'reports': exchange(report, 'mxhybrid.doctor.reports'), 'offsets': clock_offsets(readings)}
         right = not job.collective.any(not right, 'mxhybrid.doctor.right')
     answer.update(right=right, hosts=job.topology.hosts, servers=job.num_servers, workers=job.num_workers,
                   host=socket.gethostname(), files=len(os.listdir('/proc/self/fd')))

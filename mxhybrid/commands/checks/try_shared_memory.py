@@ -1,5 +1,6 @@
-"""Tries shared memory as workers and servers of a host use it, in a process of its own, since NumPy may be broken:
-status 0 says that a piece of it and what was written into it arrived over a Unix socket.
+"""Tests shared memory as workers and servers of a host use it, in its own process, since NumPy may be broken.
+
+Exit status 0 means that a piece of shared memory and its content arrived over a Unix socket.
 """
 import mmap
 import os
@@ -23,7 +24,7 @@ def main() -> None:
     client.send([], descriptor)
     _, received = server.receive(_WAIT_S)
     if received is None or np.frombuffer(mmap.mmap(received, 4 * _NUMBERS), 'float32').sum() != 7 * _NUMBERS:
-        sys.exit('what was read from shared memory is not what was written')
+        sys.exit('the values that were read from shared memory are not those that were written')
 
 
 if __name__ == '__main__':

@@ -73,7 +73,7 @@ def test_what_is_late_is_measured_less_or_not_at_all(tmp_path):
 def test_one_worker(tmp_path):
     path = tmp_path / 'cluster.json'
     with jobs.start_command([sys.executable, '-m', 'mxhybrid', 'calibrate', str(path)]) as job:
-        job.wait(timeout=60).failed('mxhybrid calibrate: it measures what is between workers, and there is one',
+        job.wait(timeout=60).failed('mxhybrid calibrate: the job has 1 worker, at least 2 are needed',
                                     'horovodrun -np 4 -H hostA:2,hostB:2 mxhybrid calibrate')
     assert not path.exists()
 
