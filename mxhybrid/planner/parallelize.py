@@ -86,7 +86,8 @@ def parallelize(net: Any, plan: Any, data: Any, batch_axis: Any = 0, dtype: Any 
             raise
         team.agree('parallelize', outline_of("parallelize(plan='auto')", network, net.collect_params()))
         with preserve_rng_state():
-            plan = _Automatic(net, network, team, job.topology.memory_domains, job.sums if job.distributed else None).choose(
+            sums = job.sums if job.distributed else None
+            plan = _Automatic(net, network, team, job.topology.memory_domains, sums).choose(
                 data, batch_axis, dtype, cluster, search_seconds)
     elif cluster is not None:
         raise InputError("parallelize: cluster is used only with plan='auto', not with plan=%r: leave it out, or give "
