@@ -70,7 +70,7 @@ def test_large_parameters_of_no_layer_are_named():
 
 
 def test_what_has_no_sizes_is_refused():
-    with pytest.raises(InputError, match='no parameters'):
+    with pytest.raises(InputError, match='no trained parameters'):
         sizes_of(Graph(mx.sym.relu(mx.sym.var('data')), {'data': (2, 3)}, {'data': 'float32'}), 2)
     with pytest.raises(InputError, match='batch=0'):
         sizes_of(graph_of(gluon.nn.Dense(2, in_units=3), (2, 3)), 0)
