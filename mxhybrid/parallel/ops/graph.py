@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple
 
+import mxnet as mx
 import numpy as np
 
 from ...base.errors import InputError
@@ -84,6 +85,7 @@ class Graph:
         self.shapes: Dict[Entry, Tuple[int, ...]] = {}
         self.dtypes: Dict[Entry, np.dtype] = {}
         self._infer(symbol, dtypes)
+        self._refuse_scalars()
         #: Operators that compute from parameters and constants only.
         self.fixed = set()
         #: Operators through which a gradient may flow, to a parameter or to data.
@@ -102,6 +104,15 @@ class Graph:
         """The graph of the same symbol with other shapes of its inputs."""
         types = {one.name: self.dtypes[one.number, 0] for one in self.operators if one.op == 'null'}
         return Graph(symbol, data, types, self._prefix)
+
+    def _refuse_scalars(self) -> None:
+        """Raise InputError where an operator gives an array of shape (), which MXNet takes for an unknown shape."""
+        for (number, _), shape in self.shapes.items():
+            one = self.operators[number]
+            if shape == () and one.op != 'null' and not mx.util.is_np_shape():
+                raise InputError('parallelize: %s (%s) gives an array of shape (), which MXNet 1.9.1 takes for one of '
+                                 'an unknown shape: leave it out of the network, or call mx.npx.set_np() before the '
+                                 'network is made' % (one.name, one.op))
 
     def _infer(self, symbol: Any, dtypes: Dict[str, Any]) -> None:
         inner = symbol.get_internals()
