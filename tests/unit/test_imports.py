@@ -13,6 +13,8 @@ import pytest
 
 import mxhybrid
 
+pytestmark = pytest.mark.both_pythons
+
 PACKAGE = Path(mxhybrid.__file__).resolve().parent
 ROOT = PACKAGE.name
 #: Between top-level folders; a newcomer has to know each.

@@ -6,6 +6,8 @@ from ...helpers import comparing
 from ..faults import BODIES as FAULT_BODIES
 from ..training import BODIES as TRAINING_BODIES
 
+pytestmark = pytest.mark.both_pythons
+
 FAULTS, TRAIN = FAULT_BODIES / 'faults.py', TRAINING_BODIES / 'train.py'
 
 

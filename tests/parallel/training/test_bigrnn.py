@@ -15,7 +15,7 @@ from . import BODIES
 BODY = BODIES / 'bigrnn.py'
 TABLES = {'bigrnn0_embedding0_embedding0_weight': (200, 8), 'bigrnn0_decoder0_weight': (200, 6)}
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.both_pythons, pytest.mark.timeout(150)]
 
 
 @pytest.fixture(scope='module')

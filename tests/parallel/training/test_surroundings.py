@@ -11,6 +11,8 @@ from ...helpers import comparing
 from ...helpers.turns import by_turns, slow
 from . import BODIES
 
+pytestmark = pytest.mark.both_pythons
+
 BODY = BODIES / 'surroundings.py'
 LAUNCHERS = ['horovodrun', 'launch.py']
 

@@ -6,6 +6,8 @@ import pytest
 from mxhybrid.base import addresses
 from mxhybrid.base.errors import SettingError
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_a_free_port_can_be_listened_on():
     port = addresses.free_port('127.0.0.1')

@@ -6,6 +6,8 @@ import pytest
 from mxhybrid.base import launcher
 from mxhybrid.base.launcher import Launch
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize('environ, name', [
     ({}, 'none'),

@@ -10,6 +10,8 @@ from mxhybrid.base import local_sockets
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.local_sockets import Left, Listener, connect, differ_in_user, memory_domain, user_of_domain
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
     listener = Listener()

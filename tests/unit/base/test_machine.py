@@ -8,6 +8,8 @@ import pytest
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.machine import available_bytes, describe_status, remedy, total_bytes
 
+pytestmark = pytest.mark.both_pythons
+
 
 def files(root, **contents):
     """Write files below `root`, ``__`` standing for a slash."""

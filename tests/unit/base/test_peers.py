@@ -9,6 +9,8 @@ from mxhybrid.base import peers
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.sealed import prove
 
+pytestmark = pytest.mark.both_pythons
+
 SECRET, PURPOSE = 'open sesame', 'a test'
 
 

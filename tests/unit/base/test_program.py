@@ -8,6 +8,8 @@ from lab.launchers import REPOSITORY
 
 from mxhybrid.base.program import module_that_runs
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize('line, module', [
     ('python -m mxhybrid doctor', 'mxhybrid'), ('python -mmxhybrid', 'mxhybrid'), ('python -Sum mxhybrid', 'mxhybrid'),

@@ -13,6 +13,8 @@ from mxhybrid.base import sealed as sealed_module
 from mxhybrid.base.errors import HybridError, RefusedError
 from mxhybrid.base.sealed import Opener, Sealer, is_proof, new_secret, prove
 
+pytestmark = pytest.mark.both_pythons
+
 SECRET = new_secret()
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
                       lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -22,6 +22,8 @@ from mxhybrid.base.settings import (
     variable,
 )
 
+pytestmark = pytest.mark.both_pythons
+
 
 def problem(keywords=None, environ=None):
     """The message of the SettingError that these settings raise."""

@@ -3,6 +3,8 @@ import pytest
 
 from mxhybrid.base.text import aligned, seconds_text, size_text
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize('count, text', [
     (0, '0 B'), (1, '1 B'), (999, '999 B'), (1000, '1.0 kB'), (1500, '1.5 kB'), (10 ** 6, '1.0 MB'),

@@ -16,6 +16,8 @@ from mxhybrid.checkpoint.files import Damaged, Reader, Writer, newest
 from mxhybrid.checkpoint.folder import kept, locked, names
 from mxhybrid.checkpoint.manifest import plain
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):

@@ -12,6 +12,8 @@ from mxhybrid.checkpoint.folder import kept, names
 
 from .test_files import assert_whole, write
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):

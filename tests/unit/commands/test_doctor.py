@@ -17,6 +17,8 @@ from mxhybrid.commands.checks.findings import ADVICE, FAILED, FINE, Finding
 from mxhybrid.commands.checks.processes import Ended, OutOfTime, call_process, within
 from mxhybrid.commands.checks.software import check_gpus, describe_build, describe_gpus, split_version
 
+pytestmark = pytest.mark.both_pythons
+
 
 def doctor(*arguments, options=(), path='', env=None, limits=None):
     """Run the doctor in a process of its own; returns its status, its findings by name, and its output."""

@@ -4,7 +4,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from mxhybrid.commands import launching
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_a_process_that_shows_no_variables_is_ended_too():

@@ -12,6 +12,8 @@ import pytest
 
 from mxhybrid.job.children import Children
 
+pytestmark = pytest.mark.both_pythons
+
 
 def write_module(directory, text):
     """Make ``python -m mxhybrid.servers.main`` run `text`, in a package that needs no MXNet."""

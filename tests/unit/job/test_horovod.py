@@ -9,6 +9,8 @@ from mxhybrid.base.settings import Limits
 from mxhybrid.job import horovod
 from mxhybrid.job.horovod import prepare_horovod
 
+pytestmark = pytest.mark.both_pythons
+
 TIMEOUT, CYCLE = 'HOROVOD_GLOO_TIMEOUT_SECONDS', 'HOROVOD_CYCLE_TIME'
 
 

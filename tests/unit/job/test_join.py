@@ -11,6 +11,8 @@ from mxhybrid.job import horovodrun, join
 from mxhybrid.job.guard import Guard
 from mxhybrid.telemetry.session import Session
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_a_job_of_one_process_has_no_servers_and_needs_nobody(monkeypatch):
     for name in os.environ:

@@ -12,6 +12,8 @@ import pytest
 from mxhybrid.job import launch_py_processes
 from mxhybrid.job.launch_py_processes import end_processes_of_job
 
+pytestmark = pytest.mark.both_pythons
+
 
 def until(condition):
     """Wait for a condition, half a minute at most."""

@@ -9,6 +9,8 @@ from mxhybrid.base import launcher
 from mxhybrid.base.addresses import free_port
 from mxhybrid.job.roll_call import RollCall
 
+pytestmark = pytest.mark.both_pythons
+
 NAMES = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK', 'HOROVOD_SIZE')
 
 

@@ -6,6 +6,8 @@ from mxhybrid.base.settings import Settings
 from mxhybrid.job.horovodrun import check_reach
 from mxhybrid.job.wires import is_served
 
+pytestmark = pytest.mark.both_pythons
+
 ASKED = Settings(wire='lane')
 
 

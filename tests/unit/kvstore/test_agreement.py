@@ -3,9 +3,12 @@ import threading
 
 import mxnet as mx
 import numpy as np
+import pytest
 from mxnet import autograd, gluon
 
 from mxhybrid.kvstore.trainer_step import steps_of
+
+pytestmark = pytest.mark.both_pythons
 
 
 class Slow:

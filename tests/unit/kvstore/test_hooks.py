@@ -15,6 +15,8 @@ import mxhybrid
 from mxhybrid.kvstore import hooks
 from mxhybrid.kvstore.trainer_step import steps_of
 
+pytestmark = pytest.mark.both_pythons
+
 USERS = [mx.model, mx.gluon.trainer, mx.module.module]
 HOOKED = {
     mx.gluon.Trainer: ['__init__', '_init_kvstore', '_reset_kvstore', '_row_sparse_pull', '_allreduce_grads', '_update',

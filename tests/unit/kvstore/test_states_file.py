@@ -15,6 +15,8 @@ from mxhybrid.kvstore import states_file as states
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizer_state import state_arrays, state_shapes
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_a_file_is_written_and_replaced(tmp_path):
     path = tmp_path / 'trainer.states'

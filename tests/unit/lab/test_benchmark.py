@@ -12,6 +12,8 @@ import pytest
 from lab.launchers import REPOSITORY
 from mxnet.gluon.model_zoo import vision
 
+pytestmark = pytest.mark.both_pythons
+
 sys.path[:0] = [str(REPOSITORY / 'scripts'), str(REPOSITORY / 'examples')]
 
 import word_lm  # noqa: E402

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.both_pythons
+
 LAUNCH = runpy.run_path(str(Path(__file__).resolve().parents[3] / 'scripts' / 'launch.py'))
 
 

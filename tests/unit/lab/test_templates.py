@@ -11,6 +11,8 @@ from lab.launchers import REPOSITORY
 
 from mxhybrid.commands.main import make_parser
 
+pytestmark = pytest.mark.both_pythons
+
 TEMPLATES = REPOSITORY / 'scripts' / 'templates'
 SLURM = TEMPLATES / 'slurm.sbatch'
 KUBERNETES = TEMPLATES / 'kubernetes.yaml'

@@ -7,6 +7,8 @@ from mxhybrid.base.errors import JobError
 
 from .hosts import SUM_DTYPES, WorkerBuffer, hosts, lib
 
+pytestmark = pytest.mark.both_pythons
+
 #: Workers and agents of each host.
 SHAPES = {'one': ([1], [1]), 'host': ([3], [2]), 'two': ([1, 1], [1, 1]), 'uneven': ([3, 1, 2], [1, 2, 1]),
           'idle': ([2, 0, 1], [1, 1, 1])}

@@ -8,6 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.lane import library
 
+pytestmark = pytest.mark.both_pythons
+
 lib = library.load()
 #: Where MXNet makes floats: larger and smaller ones are errors there.
 LEAST, MOST = 1e-30, 1e30

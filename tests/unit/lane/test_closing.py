@@ -15,6 +15,8 @@ from mxhybrid.lane.agent import Agent
 from mxhybrid.lane.membership import Endpoint, Membership
 from mxhybrid.lane.worker import Lane
 
+pytestmark = pytest.mark.both_pythons
+
 SECRET = 'secret'
 #: Of a close, and of one that does not wait for what it cannot have.
 TIMEOUT_S, SOON_S = 0.3, 5

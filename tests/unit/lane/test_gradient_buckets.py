@@ -13,6 +13,8 @@ from mxhybrid.native.optimizer_state import state_arrays
 
 from .hosts import hosts
 
+pytestmark = pytest.mark.both_pythons
+
 SHAPES = [(3,), (7, 5), (1,), (40, 50), (2, 3, 4)]
 ROUNDS = 4
 #: Where learning rates differ from round to round.

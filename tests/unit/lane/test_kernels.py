@@ -7,6 +7,8 @@ from mxhybrid.lane import kernels
 
 from .hosts import ASSIGN, UNCACHED, hosts
 
+pytestmark = pytest.mark.both_pythons
+
 #: Of a row: by itself, and as many as go by the processor's vectors with some left over.
 WIDTHS = pytest.mark.parametrize('width', [1, 27])
 

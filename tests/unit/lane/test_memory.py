@@ -11,6 +11,8 @@ from mxhybrid.lane import library
 
 from .hosts import SGD, hosts, lib
 
+pytestmark = pytest.mark.both_pythons
+
 
 @contextlib.contextmanager
 def limited(which, value):

@@ -8,6 +8,8 @@ from mxhybrid.lane import kernels
 from mxhybrid.lane.row_arrays import FEW_IDS, read_few_ids, read_few_rows
 from mxhybrid.native.arrays import make_row_sparse
 
+pytestmark = pytest.mark.both_pythons
+
 fast = hypothesis_settings(max_examples=60, deadline=None)
 ID_DTYPES = ('int32', 'int64', 'float32', 'float64')
 

@@ -8,6 +8,8 @@ from mxhybrid.base.errors import JobError
 
 from .hosts import ADAM, ASSIGN, FENCE, LIMIT_MS, SGD, UNCACHED, Hosts, hosts, lib, pointer
 
+pytestmark = pytest.mark.both_pythons
+
 #: Workers and agents by host: one host, several servers on it, several hosts, a host without server, one without
 #: worker.
 JOBS = [([1], [1]), ([3], [2]), ([1, 1], [1, 1]), ([2, 3], [1, 2]), ([2, 1, 2], [1, 1, 1]), ([2, 0], [1, 1])]

@@ -14,8 +14,6 @@ import mxhybrid
 
 from ...helpers.turns import slow
 
-pytestmark = pytest.mark.any_python
-
 SOURCES = pathlib.Path(mxhybrid.__file__).parent / 'lane' / 'src'
 HERE = pathlib.Path(__file__).parent
 #: Of each sanitizer: what it is told, and what has to come before the program.

@@ -12,6 +12,8 @@ from mxhybrid.lane.transfers import PersistentTransfer
 
 from .hosts import ASSIGN, Hosts, begin, lib
 
+pytestmark = pytest.mark.both_pythons
+
 PUSH, PULL, ROWS, BYE, PART, TOTAL, MOVE, TAKEN = range(1, 9)
 #: The stream in which each kind of messages comes.
 STREAMS = {PUSH: 3, PULL: 2, ROWS: 3, BYE: 3, PART: 1, TOTAL: 1, MOVE: 0, TAKEN: 0}

@@ -11,6 +11,8 @@ from mxhybrid.lane.worker import _KINDS, _MESSAGES
 
 from .hosts import FENCE, SGD, UNCACHED, Hosts
 
+pytestmark = pytest.mark.both_pythons
+
 PUSH, PULL, ROWS, _, PART, TOTAL, MOVE, TAKEN = range(1, 9)
 #: Of a fragment, and of a message.
 FRAGMENT, HEADER = 4, 32

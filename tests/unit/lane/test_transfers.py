@@ -18,8 +18,6 @@ from mxhybrid.parallel.sharding.layout import Layout
 
 from .hosts import LIMIT_MS, begin, hosts, lib
 
-pytestmark = pytest.mark.any_python
-
 #: Workers and agents of each host; three workers, so that sums have an order.
 SHAPES = {'host': ([3], [1]), 'two': ([2, 1], [1, 1]), 'three': ([1, 1, 1], [1, 1, 1]), 'agents': ([1, 2], [2, 3])}
 FLOATS = ['float16', 'float32', 'float64']

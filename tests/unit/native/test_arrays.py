@@ -21,6 +21,8 @@ from mxhybrid.native.arrays import (
     write_rows,
 )
 
+pytestmark = pytest.mark.both_pythons
+
 DTYPES = ['float16', 'float32', 'float64']
 fast = hypothesis_settings(max_examples=50, deadline=None)
 

@@ -8,6 +8,8 @@ import pytest
 from mxhybrid.native.arrays import allocate_rows
 from mxhybrid.native.deliveries import Deliveries
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def deliveries():

@@ -3,8 +3,11 @@ import threading
 
 import mxnet as mx
 import numpy as np
+import pytest
 
 from mxhybrid.native.engine import Deferred, Notifier
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_callbacks_see_an_array_between_the_writes_before_and_after():

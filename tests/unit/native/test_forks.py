@@ -5,6 +5,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.both_pythons
+
 #: Operations that a Python thread ends, a moment after an engine thread has begun them in Python.
 BEGINNING = '''
 import os, queue, subprocess, sys, threading, time

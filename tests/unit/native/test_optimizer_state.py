@@ -15,6 +15,8 @@ from mxhybrid.native.optimizer_state import (
 
 from .test_optimizers import CHANGED
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_state_arrays_are_listed_in_order_and_put_back():
     state = (None, ('a', ('b', None)), ['c'], 'd')

@@ -17,6 +17,8 @@ from mxhybrid.native.optimizers import (
     scalars,
 )
 
+pytestmark = pytest.mark.both_pythons
+
 ALLOWED = SPARSE_KERNELS + ELEMENTWISE
 # dcasgd, ftml, ... and whatever else this MXNet registers.
 REGISTERED = sorted(name for name, kind in mx.optimizer.Optimizer.opt_registry.items()

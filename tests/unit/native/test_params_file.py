@@ -6,6 +6,8 @@ import pytest
 from mxhybrid import InputError
 from mxhybrid.native.params_file import ParamsReader, ParamsWriter
 
+pytestmark = pytest.mark.both_pythons
+
 ARRAYS = {'layers.0.weight': mx.nd.arange(12).reshape((3, 4)), 'half': mx.nd.array([1, 2.5, 3], dtype='float16'),
           'counts': mx.nd.array([1, 2], dtype='int64'), 'double': mx.nd.ones((2, 1, 3), dtype='float64')}
 

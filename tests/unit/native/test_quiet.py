@@ -8,6 +8,8 @@ from mxnet import nd
 
 from mxhybrid.native import quiet
 
+pytestmark = pytest.mark.both_pythons
+
 LAZY = 'lazy_update = True'
 
 # What MXNet has remarks on, in a process that said nothing yet; the arguments are what the test varies.

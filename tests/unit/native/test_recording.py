@@ -1,7 +1,10 @@
 import mxnet as mx
+import pytest
 from mxnet import autograd
 
 from mxhybrid.native.recording import expect, has_gone_back, wants_gradient
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_what_wants_a_gradient():

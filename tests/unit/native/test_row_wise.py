@@ -18,6 +18,8 @@ from mxhybrid.servers.trial import check_row_wise
 
 from ...helpers.tables import COMMON, ROWS, WIDTH, Table, Whole, equal, merged_gradients, recut, start_values
 
+pytestmark = pytest.mark.both_pythons
+
 
 @mxhybrid.row_wise
 class Plain(mx.optimizer.Optimizer):

@@ -18,8 +18,6 @@ from mxhybrid.planner.task_graph.operator_tasks import StepModel
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
 
-pytestmark = pytest.mark.any_python
-
 
 class Counted(Times):
     """Knows what was measured, and counts it."""

@@ -6,6 +6,8 @@ import pytest
 
 import mxhybrid
 
+pytestmark = pytest.mark.both_pythons
+
 PACKAGE = pathlib.Path(mxhybrid.__file__).parent
 CLASSES = {'DenseAllreduce', 'ServerGradients', 'OwnRows', 'RowAllreduce', 'ServerWeights', 'Replicated', 'Route',
            'HeldWeight', 'RowGradients', 'Replica', 'Table', 'Distributed', 'OneProcess'}

@@ -5,6 +5,8 @@ from hypothesis import given, strategies as st
 
 from mxhybrid.servers.channel import Channel, packed_width, unpack
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize('width', [1, 2, 3, 8])
 def test_pairs_hold_rows_of_any_width(width):

@@ -11,6 +11,8 @@ from mxhybrid.servers import client
 from mxhybrid.servers.channel import Channel
 from mxhybrid.servers.partitioning import Placement
 
+pytestmark = pytest.mark.both_pythons
+
 
 def table_of(rows, width, count, dtype, halves=False):
     partitioning = Placement(2).place(rows, width, np.dtype(dtype).itemsize, count)

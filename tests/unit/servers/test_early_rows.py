@@ -9,6 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.servers.early_rows import MOST_UNDER_WAY, Ahead
 
+pytestmark = pytest.mark.both_pythons
+
 ROWS = 12
 
 

@@ -36,6 +36,8 @@ from ...helpers.tables import (
     start_values,
 )
 
+pytestmark = pytest.mark.both_pythons
+
 OPTIMIZERS = [
     ('sgd', {'wd': 0.01}), ('sgd', {'wd': 0.01, 'momentum': 0.9}),
     ('sgd', {'wd': 0.01, 'lazy_update': False}), ('sgd', {'wd': 0.01, 'momentum': 0.9, 'lazy_update': False}),

@@ -11,6 +11,8 @@ from mxhybrid.servers.handler import Handler
 from mxhybrid.servers.main import Controller
 from mxhybrid.servers.pickled import pickled
 
+pytestmark = pytest.mark.both_pythons
+
 SECRET = new_secret()
 
 

@@ -4,7 +4,11 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from mxhybrid.servers.pickled import pickled
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_workers_make_them_without_the_servers_program():

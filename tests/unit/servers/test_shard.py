@@ -20,6 +20,8 @@ from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
 from mxhybrid.servers.shard import Shard
 from mxhybrid.servers.stored import Partition, updated_optimizer
 
+pytestmark = pytest.mark.both_pythons
+
 ROWS, WIDTH = 40, 5
 
 #: With their own settings; those for which the compiled part has kernels first.

@@ -1,7 +1,10 @@
 """Offsets between clocks."""
+import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.telemetry.clocks import ClockOffset
+
+pytestmark = pytest.mark.both_pythons
 
 DELAYS = st.integers(0, 10 ** 7)
 TRIPS = st.lists(st.tuples(st.integers(0, 10 ** 15), DELAYS, DELAYS), min_size=1, max_size=10)

@@ -15,6 +15,8 @@ from mxhybrid.watchdog.monitor import Monitor
 
 from ...helpers.obedient import Obedient
 
+pytestmark = pytest.mark.both_pythons
+
 LIMIT_S = 20
 
 MEMBER = """

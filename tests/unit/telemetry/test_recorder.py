@@ -6,6 +6,8 @@ import pytest
 from mxhybrid.telemetry import recorder as trace
 from mxhybrid.telemetry.recorder import OFF, Recorder, in_microseconds
 
+pytestmark = pytest.mark.both_pythons
+
 
 def events(recorder):
     """All events but the names of threads."""

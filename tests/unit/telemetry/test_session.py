@@ -12,6 +12,8 @@ from mxhybrid.telemetry import step_outputs as metrics
 from mxhybrid.telemetry.recorder import OFF
 from mxhybrid.telemetry.session import Session
 
+pytestmark = pytest.mark.both_pythons
+
 REPOSITORY = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..', '..'))
 
 SCRIPT = """

@@ -8,6 +8,8 @@ from mxhybrid.telemetry.recorder import OFF, Recorder
 from mxhybrid.telemetry.step_meter import NO_METER, StepMeter
 from mxhybrid.telemetry.traffic import Traffic
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 from mxhybrid.telemetry import step_outputs as metrics
 from mxhybrid.telemetry.step_outputs import JsonLines, StepOutputs, TensorBoard, numbers_by_tag
 
+pytestmark = pytest.mark.both_pythons
+
 RECORD = {'step': 3, 'store': 0, 'wall': 1.0, 'seconds': 0.5, 'store_seconds': 0.25,
           'routes': {'server weights': {'rows': 2, 'pushed': 8, 'pulled': 9}}, 'alpha': {'words': 0.01}}
 

@@ -7,6 +7,8 @@ import pytest
 
 from mxhybrid.telemetry.trace_file import TraceFile
 
+pytestmark = pytest.mark.both_pythons
+
 EVENT = {'ph': 'i', 's': 't', 'name': 'ä "quoted"\n', 'ts': 1.5, 'tid': 0}
 
 

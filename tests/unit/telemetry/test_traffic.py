@@ -1,5 +1,9 @@
 """What a parameter has moved adds up."""
+import pytest
+
 from mxhybrid.telemetry.traffic import Traffic
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_traffic_adds_up():

@@ -10,6 +10,8 @@ from mxhybrid.watchdog.activity import Activity, look_at_threads
 
 from .conftest import PROGRAMS
 
+pytestmark = pytest.mark.both_pythons
+
 
 def watched(pid, looks=4):
     """What an activity says of a process, look by look."""

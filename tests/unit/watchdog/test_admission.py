@@ -16,6 +16,8 @@ from mxhybrid.watchdog.lifeline import Lifeline
 from mxhybrid.watchdog.messages import send
 from mxhybrid.watchdog.monitor import Monitor
 
+pytestmark = pytest.mark.both_pythons
+
 SECRET = new_secret()
 LIMIT_S = 15
 NAME = 'worker 1 (host h)'

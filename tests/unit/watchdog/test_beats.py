@@ -9,6 +9,8 @@ from mxhybrid.watchdog.beats import AWAKE_S, AwakeClock, Pulse
 
 from .watching import Seen, Time
 
+pytestmark = pytest.mark.both_pythons
+
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
 def test_a_clock_counts_only_what_lies_between_frequent_looks(gaps):

@@ -11,6 +11,8 @@ import pytest
 
 from mxhybrid.watchdog import identity
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def sleeper():

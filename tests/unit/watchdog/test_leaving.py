@@ -6,6 +6,8 @@ from mxhybrid.watchdog.leaving import ABORT_STATUS
 from ...helpers.obedient import run_python
 from .test_lifeline import LIMIT_S, PACKAGE
 
+pytestmark = pytest.mark.both_pythons
+
 
 def last_words(program):
     """Output and errors of a process that leaves."""

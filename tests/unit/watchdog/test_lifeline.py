@@ -25,6 +25,8 @@ from mxhybrid.watchdog.monitor import Monitor
 
 from ...helpers.obedient import Obedient, run_python
 
+pytestmark = pytest.mark.both_pythons
+
 LIMIT_S = 15
 SECRET = 'open sesame'
 

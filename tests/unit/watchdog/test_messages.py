@@ -8,6 +8,8 @@ from hypothesis import given, strategies as st
 from mxhybrid.watchdog import messages
 from mxhybrid.watchdog.messages import Lines, Sender, decode, receive, send
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def pair():

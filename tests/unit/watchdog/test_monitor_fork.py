@@ -12,6 +12,8 @@ from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.messages import send
 from mxhybrid.watchdog.monitor import Monitor
 
+pytestmark = pytest.mark.both_pythons
+
 CHILD = '''
 import os, sys, time
 from mxhybrid.watchdog.lifeline import Lifeline

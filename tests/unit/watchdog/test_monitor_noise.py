@@ -8,6 +8,8 @@ from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.messages import send
 from mxhybrid.watchdog.monitor import Monitor
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize('noise', [b'5\n', b'[]\n', b'{"hello": 5}\n', b'{"hello": {}}\n', b'{"done": 1}\n',
                                    b'\xff\xfe\n', b'{"hello": {"name": "x", "rank": "y"}}\n',

@@ -7,6 +7,8 @@ import pytest
 
 from mxhybrid.watchdog import scheduler
 
+pytestmark = pytest.mark.both_pythons
+
 LIMIT_S = 15
 
 

@@ -13,6 +13,8 @@ from ...helpers.obedient import run_python
 from . import watching
 from .watching import LIMITS, Watch
 
+pytestmark = pytest.mark.both_pythons
+
 FORWARD, STEP = 'a call of a network that is split', 'a step of a Trainer'
 
 # ------------------------------------------------------------------------------------------ logs

@@ -9,6 +9,8 @@ from mxhybrid.watchdog.vigil import GATHER_S
 
 from .watching import LIMITS, Seen, Watch
 
+pytestmark = pytest.mark.both_pythons
+
 # ------------------------------------------------------------------------------------------ silence
 
 

@@ -9,6 +9,8 @@ from mxhybrid.watchdog import identity
 from mxhybrid.watchdog.activity import Activity
 from mxhybrid.watchdog.witnesses import MAX_ANSWER_BYTES, WITNESS_S, Witness, ask_witness
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_a_witness_tells_whoever_asks(program):
     process = program('computes')

@@ -8,6 +8,8 @@ import pytest
 
 from mxhybrid.planner.calibration.cpu_meter import process_seconds
 
+pytestmark = pytest.mark.both_pythons
+
 
 def test_those_of_this_process():
     before = time.process_time()

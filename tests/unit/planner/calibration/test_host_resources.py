@@ -5,6 +5,8 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.planner.calibration import host_resources
 from mxhybrid.planner.calibration.host_resources import core_share, local_resources, quota
 
+pytestmark = pytest.mark.both_pythons
+
 
 def machine(root, groups, files):
     """Folders that look like /proc and /sys: /proc/self/cgroup, and files of groups."""

@@ -3,8 +3,6 @@ import pytest
 
 from mxhybrid.planner.calibration.time_budget import TimeBudget
 
-pytestmark = pytest.mark.any_python
-
 
 class Clock:
     def __init__(self):

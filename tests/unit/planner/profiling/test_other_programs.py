@@ -6,6 +6,8 @@ import pytest
 from mxhybrid.planner.profiling import other_programs
 from mxhybrid.planner.profiling.other_programs import OtherPrograms, processor_seconds
 
+pytestmark = pytest.mark.both_pythons
+
 TICKS = os.sysconf('SC_CLK_TCK')
 
 

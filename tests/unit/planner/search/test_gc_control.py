@@ -5,7 +5,7 @@ import pytest
 
 from mxhybrid.planner.search.gc_control import no_collections
 
-pytestmark = pytest.mark.any_python
+pytestmark = pytest.mark.both_pythons
 
 
 def test_it_is_on_again_afterwards_and_what_came_meanwhile_is_old():

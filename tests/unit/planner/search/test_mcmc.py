@@ -11,8 +11,6 @@ from mxhybrid.planner.search.mcmc import Progress, SearchLimits, _one_at_a_time,
 from mxhybrid.planner.search.pareto import ParetoFront
 from tests.helpers.small_plans import WAYS, SmallPlan
 
-pytestmark = pytest.mark.any_python
-
 SAMPLES = ('samples', 4)
 
 

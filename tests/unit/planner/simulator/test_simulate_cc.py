@@ -13,8 +13,6 @@ from mxhybrid.planner.simulator.backend import PYTHON
 from mxhybrid.planner.simulator.native_library import planner_library
 from mxhybrid.planner.simulator.simulation import Simulation
 
-pytestmark = pytest.mark.any_python
-
 SOURCES = sorted((pathlib.Path(mxhybrid.__file__).parent / 'planner' / 'simulator' / 'src').glob('*.cc'))
 CHANGES = """
 import sys

@@ -10,8 +10,6 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import Block
 from mxhybrid.planner.simulator.token_bucket import Bucket
 
-pytestmark = pytest.mark.any_python
-
 RESOURCES = [Bucket(1.0), Bucket(2.0), Bucket(1.0, 3.0, 4.0), Bucket(0.7, 2.5, 1.0)]
 #: Resources that slow each other down, or none.
 GROUPS = st.sampled_from([(), (ResourceGroup((0, 1), (1.0, 0.6)),)])

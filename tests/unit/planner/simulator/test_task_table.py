@@ -8,8 +8,6 @@ from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 
 from .test_simulation import changes, whole_steps
 
-pytestmark = pytest.mark.any_python
-
 
 def arrays_of(found):
     """All that is used."""

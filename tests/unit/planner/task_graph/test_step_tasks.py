@@ -27,8 +27,6 @@ from mxhybrid.planner.task_graph.task_builder import Machine, Tasks
 from mxhybrid.planner.task_graph.transfer_tasks import Transfers
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
 
-pytestmark = pytest.mark.any_python
-
 RANKS = 4
 
 

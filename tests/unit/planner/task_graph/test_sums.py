@@ -17,8 +17,6 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.step_tasks import StepBlocks
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
-pytestmark = pytest.mark.any_python
-
 RANKS = 4
 #: Of Horovod's sums: less of bytes than the lane's, more of parameters.
 HOROVOD = TransferCost(2e-4, 1e-4, 1e-10, 3e-4)

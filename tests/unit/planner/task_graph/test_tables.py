@@ -17,8 +17,6 @@ from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
 from mxhybrid.planner.search.search_space import Choices
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
-pytestmark = pytest.mark.any_python
-
 RANKS, BATCH, IDS = 4, 8, 20
 USERS, ITEMS = 'net_embedding0_weight', 'net_embedding1_weight'
 
