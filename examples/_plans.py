@@ -1,4 +1,4 @@
-"""What the examples of split networks share: their flags, plans as text, and the same training in one process."""
+"""Code that the examples of split networks share: flags, plans as text, and the same training in one process."""
 from _cli import positive
 from mxnet import autograd, gluon
 
@@ -9,7 +9,7 @@ KINDS = {'data_parallel': mxhybrid.parallel.data_parallel, 'one_weird_trick': mx
 
 
 def add_plan_arguments(parser, plan, steps, batch_size, lr):
-    """Add the flags that every example of a split network has; `plan` says in words what is taken without one."""
+    """Add the flags that every example of a split network has; `plan` describes the default plan."""
     parser.add_argument('--plan', default=None, metavar='PLAN',
                         help='data_parallel, one_weird_trick, a grid as grid:model=2,batch=2 or grid:domain=2x2, a '
                              'JSON file with a plan, or auto, which searches for one (default: %s)' % plan)
@@ -43,7 +43,7 @@ def plan_of(text):
 
 
 def split(args, net, plan, shape):
-    """The network, split over all workers by what the flags say, else by `plan`; `shape` is that of the joint batch."""
+    """Split the network over all workers, by the plan of the flags or by `plan`; `shape` is that of the joint batch."""
     chosen = plan if args.plan is None else plan_of(args.plan)
     if args.cluster is not None and chosen != 'auto':
         raise SystemExit('--cluster %s: it is for --plan auto: give that, too' % args.cluster)
@@ -54,7 +54,7 @@ def split(args, net, plan, shape):
 
 
 class OneProcess:
-    """The same training on joint batches, in worker 0 alone, from the same weights.
+    """Training on joint batches from the same weights, in worker 0 alone.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ from mxnet.gluon import nn
 import mxhybrid
 
 CLASSES = 4
-NOISE, WAVE = 0.5, 24  # beside stripes of amplitude 1, so many pixels apart
+NOISE, WAVE = 0.5, 24  # the noise beside stripes of amplitude 1; the distance of stripes in pixels
 
 
 def make_net():

@@ -26,7 +26,7 @@ itself ::
 
 The default takes 2 to 3 minutes on 2 cores. ``--corpus news --vocab 30000`` is larger. The first run downloads
 the text, see ``_data.py``. The last line is ``final test perplexity X``; the unigram perplexity printed at the
-start is what a model that ignores the context reaches.
+start is the perplexity of a model that ignores the context.
 
 Training loss is the sampled one, on rank 0's share; perplexities are exact, over the full vocabulary. Sampling
 follows Jozefowicz et al., "Exploring the Limits of Language Modeling" (2016), section 3.1: distinct candidates from
@@ -200,7 +200,7 @@ def evaluate(model, tokens, bptt):
 
 
 class Progress:
-    """How far training is, and what the next step takes from the last one.
+    """The progress of training, and the values that the next step takes from the last one.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class Progress:
                                      'sampler': sampler.state})
 
     def restore(self, checkpoints, sampler, mine):
-        """Take over what was saved; `mine` are this worker's columns."""
+        """Restore the saved progress; `mine` are this worker's columns."""
         self.step, extra = checkpoints.step, checkpoints.extra
         self.state = [nd.array(np.array(array, dtype=np.float32)[:, mine]) for array in extra['state']]
         self.total, sampler.state = nd.array([extra['total']]), extra['sampler']

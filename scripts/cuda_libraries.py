@@ -33,7 +33,7 @@ _OF_TOOLKITS = {
 
 
 def mxnet_directory() -> Path:
-    """Where MXNet is installed; it is not imported, which may fail."""
+    """Find the directory where MXNet is installed, without importing MXNet, which may fail."""
     found = util.find_spec('mxnet')
     if found is None or not found.submodule_search_locations:
         raise SystemExit('MXNet is not installed')
@@ -50,7 +50,7 @@ def needed(library: Path) -> List[str]:
 
 
 def is_loadable(name: str) -> bool:
-    """Whether the loader finds a library by itself: a CUDA toolkit's, or the driver's."""
+    """Tell whether the loader finds a library by itself, in a CUDA toolkit or in the driver."""
     try:
         ctypes.CDLL(name)
     except OSError:
@@ -65,7 +65,7 @@ def on_pypi() -> Dict[str, str]:
 
 
 def check(build: str) -> None:
-    """Refuse to go on without what the driver and, for some builds, a CUDA toolkit have to bring."""
+    """Refuse to go on without the libraries of the driver and, for some builds, of a CUDA toolkit."""
     if platform.machine() != 'x86_64':
         raise SystemExit('MXNet for GPUs is on PyPI for x86_64 only, and this is %s' % platform.machine())
     if not is_loadable(_DRIVER):
@@ -80,7 +80,7 @@ def check(build: str) -> None:
 
 
 def packages() -> List[str]:
-    """Requirements for what the loader does not find."""
+    """Return the requirements for libraries that the loader does not find."""
     lacking = [name for name in needed(mxnet_directory() / 'libmxnet.so') if not is_loadable(name)]
     known = on_pypi()
     foreign = [name for name in lacking if name not in known]
@@ -108,7 +108,7 @@ def link() -> None:
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     if sys.argv[1:] == ['packages']:
         print('\n'.join(packages()))
     elif len(sys.argv) == 3 and sys.argv[1] == 'check':

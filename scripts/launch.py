@@ -6,21 +6,21 @@ which this script runs, and of the package ``dmlc_tracker`` that the mxnet wheel
 
     python scripts/launch.py -n 4 -s 2 --launcher local python train.py --epochs 3
 
-As there, the command is joined with spaces and run by a shell, and options that the launcher knows are taken from
-behind the command, too; a ``--`` before the command keeps them in the command.
+As in MXNet, the words of the command are joined by spaces and run by a shell, and the launcher also takes its options
+from behind the command; a ``--`` before the command keeps them in the command.
 
-What differs:
+Differences:
 
 - Every process that the tracker starts is watched. The first worker, server or scheduler that fails is named, the
   others are ended (SIGTERM, then SIGKILL) and its exit status is the launcher's: 128 + n for signal n.
-- When all workers ended with 0, servers and the scheduler have ``LINGER_S`` to follow. Those that do not are ended,
-  with a warning: the workers' results are complete.
+- When all workers ended with 0, servers and the scheduler have ``LINGER_S`` to follow. Processes that do not are
+  ended, with a warning: the workers' results are complete.
 - SIGINT, SIGTERM and SIGHUP end the whole job. So does SIGKILL of the launcher: a guardian process outlives it
   for that.
-- ``--launcher local`` has the system choose the scheduler's port, so that jobs can start at the same time.
+- ``--launcher local`` lets the system choose the scheduler's port, so that jobs can start at the same time.
 - ``--env``, ``--env-worker`` and ``--env-server`` work: the tracker of MXNet 1.9.1 drops the first under ssh and mpi
   and takes the others for words of the command.
-- ``--restarts N``, before the command, starts a job that failed again, N times at most: see ``restart.py``.
+- ``--restarts N``, before the command, starts a failed job again, at most N times: see ``restart.py``.
 - ``-s 0`` is refused for more than one worker. The tracker would wait for Rabit, another library's collectives.
 
 ``ssh`` sees the status of every remote process, and they end with their connection. ``mpi`` sees that of mpirun.
@@ -65,7 +65,7 @@ _SSH_ENDED = 255
 
 
 class Task:
-    """One process that the tracker started, and its status once it ended.
+    """A process that the tracker started, and its status once it has ended.
 
     Attributes
     ----------
@@ -285,7 +285,7 @@ def group_exists(group):
 
 
 def describe_command(command, env):
-    """Tell from a command of the tracker what it runs.
+    """Parse a command of the tracker: find out what it runs.
 
     Parameters
     ----------
@@ -323,7 +323,7 @@ def describe_status(status, by_ssh=False):
 
 
 def exit_status(status):
-    """int: what a shell would report for a status of `Task`."""
+    """Return the exit status that a shell would report for a status of `Task`."""
     return status if status >= 0 else 128 - status
 
 

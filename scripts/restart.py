@@ -10,9 +10,9 @@ The command runs until it ends with status 0, or has failed N + 1 times; then it
 signal n. ``MXHYBRID_RESTART`` in its environment counts the starts before this one: 0, 1, ... The script has to look
 for a checkpoint itself (``mxhybrid.checkpoint.load``).
 
-A job that somebody ends is not started again: SIGINT, SIGTERM and SIGHUP are passed on to the command, whose end is
-waited for; a command that one of them ended is taken to be meant, too. SIGKILL of this script ends the command by
-SIGTERM.
+A job that a user ends is not started again: this script passes SIGINT, SIGTERM and SIGHUP on to the command and waits
+for its end. A command that ended by one of these signals is not started again either. SIGKILL of this script ends the
+command by SIGTERM.
 """
 import argparse
 import ctypes
@@ -23,7 +23,7 @@ import subprocess
 import sys
 from typing import Any, List, Optional
 
-#: What ends a job because somebody wants it to.
+#: Signals by which a user ends a job.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 ATTEMPT = 'MXHYBRID_RESTART'
@@ -34,7 +34,7 @@ log = logging.getLogger('restart.py')
 
 
 class Runner:
-    """Runs commands one after the other, and passes signals on to the one that runs."""
+    """Runs commands one after the other, and passes signals on to the running one."""
 
     def __init__(self) -> None:
         self.stopped: Optional[int] = None

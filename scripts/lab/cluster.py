@@ -23,7 +23,7 @@ _PACKAGES = {'sshd': 'openssh-server', 'ssh': 'openssh-client', 'ssh-keygen': 'o
 _START_S = 20.0  # for every sshd to answer
 _CONNECT_S = 5
 
-# HOME is an empty directory: bash reads ~/.bashrc for commands over ssh, and what the user has there may be slow, or
+# HOME is an empty directory: bash reads ~/.bashrc for commands over ssh, and the commands there may be slow, or
 # wait for a lock that a login of before was killed with (pyenv's rehash does, for a minute).
 _SSHD_CONFIG = '''\
 ListenAddress {address}

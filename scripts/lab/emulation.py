@@ -41,8 +41,8 @@ PACKAGES = {'ip': 'iproute2', 'tc': 'iproute2', 'unshare': 'util-linux', 'mount'
 _AS_HOST = ('ip', 'netns', 'exec', '{namespace}', 'unshare', '--uts',
             'sh', '-c', 'hostname "$0" && mount --bind "$1" /dev/shm && shift && exec "$@"', '{name}', '{shm}')
 
-# A token bucket must hold what the kernel sends between two ticks, and 64 KiB as they leave TCP in one piece, with the
-# headers of all the packets that they stand for: it would cut them up, which costs more of the CPU than all else.
+# A token bucket must hold the bytes that the kernel sends between two ticks, and a segment of 64 KiB of TCP with the
+# headers of all its packets: otherwise it splits segments, which costs more CPU time than all else.
 _BURST_S = 0.004
 _MIN_BURST_BYTES = 81920
 _QUEUE = '50ms'
@@ -249,7 +249,7 @@ class Network:
         etc = _NETNS_ETC / own.namespace
         etc.mkdir(parents=True)
         (etc / 'hosts').write_text('\n'.join(lines) + '\n')
-        (etc / 'resolv.conf').write_text('')  # no name server: what the hosts file lacks does not exist
+        (etc / 'resolv.conf').write_text('')  # no name server: only names in the hosts file exist
 
     def _make_shared_memory(self, index: int) -> None:
         path = self.shared_memory(index)
@@ -266,7 +266,7 @@ class Network:
                 for word in _AS_HOST] + [str(word) for word in argv]
 
     def shared_memory(self, host_index: int) -> Path:
-        """What a host's processes see as ``/dev/shm``, and nobody else."""
+        """The ``/dev/shm`` of a host, which only the processes of that host see."""
         return _SHM / self.hosts[host_index].namespace
 
     @staticmethod

@@ -28,7 +28,7 @@ Row = namedtuple('Row', 'name workers words perplexity')
 
 
 def ways(workers, carrier):
-    """list of Way: what is compared; `carrier` is what Horovod sums by, empty where it cannot."""
+    """Return the ways that are compared; `carrier` is the library by which Horovod sums, empty if there is none."""
     found = [Way("MXNet's device, one process", 'none', 1, 'device', {}),
              Way('mxhybrid, one process', 'none', 1, 'hybrid', {}),
              Way('mxhybrid, dense sums on the host', 'horovodrun', workers, 'hybrid', {'MXHYBRID_DENSE': 'lane'}),
@@ -44,7 +44,7 @@ def measure(way, flags, timeout):
     """Row: one job; JobFailed or AssertionError where it fails."""
     result = run_job(EXAMPLE, way.launcher, workers=way.workers, args=['--kvstore', way.kvstore] + flags,
                      env=dict(way.env), timeout=timeout).ok()
-    # The last epoch: the first one has what is done once.
+    # The last epoch: the first one includes work that is done once.
     words = re.findall(r'([\d,]+) words/s', result.output)[-1]
     perplexity, = re.findall(r'final test perplexity ([\d.]+)', result.output)
     return Row(way.name, way.workers, int(words.replace(',', '')), float(perplexity))
@@ -60,10 +60,10 @@ def lines_of(rows):
 def main():
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--workers', type=int, default=0, help='default: one a GPU, at least two')
+    parser.add_argument('--workers', type=int, default=0, help='default: one for each GPU, at least two')
     parser.add_argument('--cpus', action='store_true', help='compute on CPUs, to try the jobs')
     parser.add_argument('--timeout', type=float, default=1800, help='seconds for each job (default %(default)s)')
-    parser.add_argument('--json', metavar='FILE', help='write the rows there, too')
+    parser.add_argument('--json', metavar='FILE', help='also write the rows to FILE')
     options, flags = parser.parse_known_args()
     gpus = mx.context.num_gpus()
     if not gpus and not options.cpus:

@@ -10,7 +10,7 @@ and it hands its results back::
     from lab.reports import report
     report(kv.rank, weights={name: param.data() for name, param in params.items()}, steps=20)
 
-Who wants to disturb a job holds it in the hands::
+A test that disturbs a job starts it and keeps hold of it::
 
     with start_job(body, 'horovodrun', workers=2) as job:
         job.wait_for_output('step 3', timeout=60)
@@ -18,9 +18,9 @@ Who wants to disturb a job holds it in the hands::
         result = job.wait(timeout=30)
     assert result.returncode != 0
 
-Every process of a job carries a marker (:mod:`lab.processes`): those that do not end in time, and those that outlive
-their launcher, fail the job and are killed by process id. Nothing is ever killed by name. MXHYBRID_TEST_PATIENCE=2
-doubles every limit of time, for slow machines.
+Every process of a job carries a marker (:mod:`lab.processes`): processes that do not end in time, and processes that
+outlive their launcher, fail the job and are killed by process id. Nothing is ever killed by name.
+MXHYBRID_TEST_PATIENCE=2 doubles every time limit, for slow machines.
 """
 import contextlib
 import os
@@ -43,12 +43,12 @@ _REAP_S = 10.0
 
 
 def _obey_ctrl_c():
-    """Undo what a shell does to commands in its background: those ignore SIGINT, and so would all they start."""
+    """Restore SIGINT: a shell lets commands in its background ignore it, and their children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Command:
-    """One command of a job, in a session of its own, and the file that takes what it writes."""
+    """A command of a job, in a session of its own, and the file that takes its output."""
 
     def __init__(self, label, argv, log, **how):
         self.label, self._log = label, log
@@ -70,7 +70,7 @@ class Command:
 
     @property
     def output(self):
-        """str: what it has written so far, standard output and error together."""
+        """str: its output so far, standard output and error together."""
         return self._log.read_text(errors='replace')
 
     def tail(self, lines=TAIL_LINES):
@@ -124,7 +124,7 @@ class Job:
              'PYTHONUNBUFFERED': '1',
              # Lines break in the same places whatever terminal there is: with readline, a terminal's width is in here.
              'COLUMNS': '100',
-             # SIGABRT then prints the Python stack of every thread: how a job that is out of time explains itself.
+             # SIGABRT then prints the Python stack of every thread, which explains why a job is out of time.
              'PYTHONFAULTHANDLER': '1'}, env)
 
     def __enter__(self):
@@ -159,7 +159,7 @@ class Job:
             time.sleep(POLL_S)
 
     def explain(self, over, timeout, what):
-        """str: what the job was doing when it was over, or else when time was up."""
+        """Describe the state of the job when it ended, or when time was up."""
         said = '\n'.join('last lines of the output:\n' + command.tail() for command in self.commands)
         return f'{over or "%g s passed" % timeout} while waiting for {what}; running:\n{self.running()}\n{said}'
 
@@ -168,13 +168,13 @@ class Job:
         return processes.format_processes(processes.find_processes(self.marker))
 
     def end(self):
-        """Kill what is left of the job."""
+        """Kill all processes of the job that are left."""
         for command in self.commands:
             command.kill()  # by itself: one that renames itself (sshd) overwrites its environment
         processes.kill_processes(self.marker)
 
     def close(self):
-        """Kill what is left of the job and remove its files. Safe to call twice."""
+        """Kill all processes that are left and remove the files of the job. Safe to call twice."""
         try:
             self.end()
         finally:
@@ -193,7 +193,7 @@ def _with(environment, *changes):
 
 
 class Result:
-    """What a job left: its exit status, its output and the reports of its workers.
+    """The result of a job: its exit status, its output and the reports of its workers.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ class LaunchedJob(Job):
 
     @property
     def output(self):
-        """str: what the job has written so far, standard output and error together."""
+        """str: the output of the job so far, standard output and error together."""
         return self._result.output if self._result else self._launcher.output
 
     def processes(self, role=None):
@@ -336,7 +336,7 @@ class LaunchedJob(Job):
                         f'running at that time:\n{table}\n{indented(self.output)}')
 
     def end(self):
-        """Kill what is left of the job; what it has written stays to be read."""
+        """Kill all processes that are left; the output of the job can still be read."""
         super().end()
         if self._result is None:
             self._result = Result(self.command, self.poll(), self.output, time.monotonic() - self._started, {})

@@ -1,4 +1,4 @@
-"""What workers hand back: a body reports values under names, whoever started its job reads them by rank.
+"""Results of workers: a body reports values under names, and the test that started its job reads them by rank.
 
 Bodies import this module, so it imports neither mxnet nor horovod.
 """
@@ -11,7 +11,9 @@ DIRECTORY = 'MXHYBRID_LAB_REPORTS'
 
 
 def report(rank, **values):
-    """Hand results from a body to whoever started its job; called in a worker, as often as wanted (later values win).
+    """Hand results from a body to the test that started its job; call it in a worker, repeatedly if need be.
+
+    A later value of a name replaces an earlier one.
 
     Parameters
     ----------
@@ -44,6 +46,6 @@ def _plain(value, name):
 
 
 def read_reports(directory):
-    """What every worker reported, by rank."""
+    """Return the reports of all workers, by rank."""
     return {int(path.stem[len('rank'):]): pickle.loads(path.read_bytes())
             for path in directory.glob('rank*.pickle')}

@@ -5,13 +5,13 @@ Each module imports only modules below it.
 =================  ===================================================================================
 ``cli``            arguments of ``scripts/bench``; what runs in which order
 ``exchange``       workloads that exchange gradients and compute nothing
-``overhead``       what a step of the store costs one process, beside MXNet's own way
+``overhead``       the cost of a step of the store in one process, beside MXNet's own
 ``training``       the real training run, examples/word_lm.py
 ``layers``         training steps with layers split by several plans
 ``layers_training``  one worker of those
 ``layers_formula`` what Gholami's formulas say of one of those
 ``plans``          training steps that were predicted, by several plans
-``plan_training``  one worker of those; what the planner predicts
+``plan_training``  a worker of those; the planner's predictions
 ``plan_cases``     networks and plans of those
 ``asking``         what programs say that need MXNet, which the benchmark's own process does without
 ``interruption``   signals that end the benchmark, and with it its jobs

@@ -1,4 +1,4 @@
-"""What programs of the benchmark that need MXNet say: its own process is better without the threads of that."""
+"""Runs programs that need MXNet and reads their answers: the process of the benchmark must not have MXNet's threads."""
 import json
 import os
 import subprocess
@@ -20,7 +20,7 @@ def ask(module: str, given: Any, seconds: float, check: Callable[[], None]) -> A
     seconds : float
         That it may take.
     check : callable
-        Raises what a signal asked for meanwhile.
+        Raise the exception of a signal that came meanwhile.
 
     Raises
     ------

@@ -92,29 +92,30 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
              'what the planner predicts')
     add('--width-scale', type=_scale, default=0.125,
         help='factor on the width of tables and on dense parameters; 1 is the published model')
-    add('--shrink', type=_positive, default=1, help='a workload that many times smaller, to try things out')
+    add('--shrink', type=_positive, default=1, help='divide the size of the workload by this number, for trials')
     add('--hosts', type=_counts, default=[4], metavar='H[,H...]', help='emulated hosts; several counts give a curve')
     add('--workers', type=_positive, default=2, metavar='G', help='workers on each host')
     add('--mbit', type=_rates, default=[100.0], metavar='RATE[,RATE...]',
-        help='rate of every link, 10^6 bits per second; several, with several --hosts, give a grid')
+        help='rate of every link, in Mbit/s; several rates with several --hosts give a grid')
     add('--tcp', default=CONGESTION_CONTROL, metavar='NAME',
         help="congestion control of the hosts' TCP, as in sysctl net.ipv4.tcp_allowed_congestion_control")
     add('--no-network', action='store_true',
-        help='plain processes on this host, no limit, no byte counts; needs no root')
+        help='run plain processes on this host, without limits and byte counts; needs no root')
     add('--contenders', type=_names, default=list(launching.CONTENDERS), metavar='NAME[,NAME...]',
-        help='who takes part: ' + ', '.join(launching.CONTENDERS))
+        help='the contenders that take part: ' + ', '.join(launching.CONTENDERS))
     add('--cases', type=lambda text: text.split(','), default=list(PLAN_NAMES), metavar='NAME[,NAME...]',
         help='networks of the workload plans: ' + ', '.join(PLAN_NAMES))
-    add('--profiles', metavar='FILE', help='where times of operators are kept, of the workload plans')
+    add('--profiles', metavar='FILE', help='file that keeps the times of operators, for the workload plans')
     add('--torch-python', metavar='PATH', help='interpreter with PyTorch, for torch_sharded')
     add('--rounds', type=_positive, default=2, help='jobs of each contender')
     add('--steps', type=_positive, default=10, help='steps measured in each job')
-    add('--warmup', type=_positive, default=3, help='steps before them')
-    add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='that one job may take')
-    add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE', help='for all processes of jobs')
-    add('--json', type=_output, metavar='FILE', help='write all figures, anew after each count of hosts, or network')
+    add('--warmup', type=_positive, default=3, help='steps before the measured ones')
+    add('--timeout', type=_rate, default=900.0, metavar='SECONDS', help='time limit of a job')
+    add('--env', type=_variable, action='append', default=[], metavar='NAME=VALUE',
+        help='environment variable for all processes of jobs')
+    add('--json', type=_output, metavar='FILE', help='write all figures, after each number of hosts or network')
     add('--plot', type=_output, metavar='FILE.png',
-        help='draw bars, and a curve over several --hosts; predictions beside what was measured; needs matplotlib')
+        help='draw bars, and a curve over several --hosts; predictions beside measurements; needs matplotlib')
     args = parser.parse_args(argv)
     if args.no_network:
         args.mbit = [None]

@@ -11,7 +11,7 @@ from lab.processes import JobFailed
 
 from .worker import PARENT
 
-#: Settings of the shell that would reach into a job; --env passes on what is wanted. MXHYBRID_* stay.
+#: Variables of the shell that would change a job; --env passes some on. MXHYBRID_* are inherited.
 _NOT_INHERITED = '(HOROVOD|DMLC|MXNET|PS|OMPI|PMI|PMIX|GLOO)_'
 _FAREWELL_S = 60.0  # for servers, once the last worker has ended
 _TAIL_LINES = 30
@@ -85,7 +85,7 @@ class ContenderJob(Job):
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def over(self) -> str:
-        """Which process failed, and what it said."""
+        """Name the process that failed, and show its output."""
         self._check()
         for command in self.commands:
             if command.poll():
@@ -93,7 +93,7 @@ class ContenderJob(Job):
         return ''
 
     def explain(self, over: str, timeout: float, what: str) -> str:
-        """What is told of a job that is over, or out of time."""
+        """Explain how a job ended, or why it ran out of time."""
         if over:
             return over
         running = [command for command in self.commands if command.poll() is None]
@@ -121,15 +121,15 @@ class ContenderJob(Job):
                          time.monotonic() + _FAREWELL_S)
 
     def outputs(self) -> List[str]:
-        """What each worker wrote."""
+        """Return the output of each worker."""
         return [worker.output for worker in self._workers]
 
     def readings(self) -> List[Dict[str, Any]]:
-        """What each worker left."""
+        """Return the results of each worker."""
         return [json.loads((self.directory / ('rank%d.json' % rank)).read_text())
                 for rank in range(len(self._workers))]
 
     def end(self) -> None:
-        """Kill what is left of the job, and whatever else is on its hosts."""
+        """Kill all processes of the job that are left, and all others on its hosts."""
         self.place.kill_processes()
         super().end()

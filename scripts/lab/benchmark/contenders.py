@@ -21,7 +21,7 @@ def row_sparse(ids: np.ndarray, rows: np.ndarray, shape: tuple) -> Any:
 
 
 class Contender:
-    """One worker's part in one way to exchange gradients.
+    """A worker's part in one way to exchange gradients.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Contender:
         self.phases: Dict[str, float] = {}
         self.drawn = [workload.draw(batch, rank) for batch in range(BATCHES)]
         self.unique = [{name: np.unique(ids) for name, ids in drawn.items()} for drawn in self.drawn]
-        # The order of parameters in a model: what is looked up first, the layers, what comes last.
+        # The order of parameters in a model: tables that are looked up first, layers, tables that come last.
         self.parameters: List[Any] = list(workload.tables[:1]) + list(workload.dense) + list(workload.tables[1:])
         self._dense = [(mx.nd.full(one.shape, dense_value(rank, index)), mx.nd.empty(one.shape))
                        for index, one in enumerate(workload.dense)]
@@ -171,7 +171,7 @@ class _Store(Contender):
 
 
 class Hybrid(_Store):
-    """This project's store."""
+    """The store of mxhybrid."""
 
     _settings: Dict[str, str] = {}
 
@@ -195,7 +195,7 @@ class Hybrid(_Store):
 
 
 class HybridPrefetch(Hybrid):
-    """The same, asking for the rows of the next batch ahead, as `mxhybrid.prefetching` does."""
+    """The store of mxhybrid, which requests the rows of the next batch early, as `mxhybrid.prefetching` does."""
 
     def _pull(self, batch: int) -> None:
         following = self._row_ids[(batch + 1) % BATCHES]
@@ -206,7 +206,7 @@ class HybridPrefetch(Hybrid):
 
 
 class HybridFloat16(Hybrid):
-    """The same, but all values travel as float16."""
+    """The store of mxhybrid, whose values travel as float16."""
 
     _settings = {'wire_dtype': 'float16'}
 

@@ -22,7 +22,7 @@ available_bytes = runpy.run_path(str(SCRIPTS.parent / 'mxhybrid' / 'base' / 'mac
 
 
 class Exchange:
-    """What `cli` runs.
+    """The benchmark of an exchange of gradients, which `cli` runs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Exchange:
         return report.bound_row(bound, self.units(hosts))
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Nothing beside the table."""
+        """Return an empty text: the table says everything."""
         return []
 
     def skipped(self, hosts: int) -> Dict[str, str]:
@@ -77,7 +77,7 @@ class Exchange:
         Raises
         ------
         JobFailed
-            It did not come to its end, or did not sum what it was given.
+            The job did not come to its end, or its sums are wrong.
         """
         args = self._args
         with ContenderJob(place, hosts, args.workers, args.timeout, dict(args.env), check) as job:

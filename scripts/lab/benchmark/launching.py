@@ -1,4 +1,4 @@
-"""How each contender's job is started: which helpers it needs, which variables tell its workers their place."""
+"""Starts the job of each contender: its helper processes, and the variables that tell its workers their ranks."""
 import json
 import sys
 from typing import Any, Dict, List, Optional
@@ -11,7 +11,7 @@ from .places import Loopback
 CONTENDERS = ('hybrid', 'hybrid_prefetch', 'hybrid_float16', 'dist_sync', 'horovod_gather', 'horovod_dense',
               'torch_sharded')
 
-#: Those that round what they move to float16.
+#: Contenders that round values to float16 before they travel.
 ROUNDED = ('hybrid_float16',)
 
 WORKER = ['-m', 'lab.benchmark.worker']

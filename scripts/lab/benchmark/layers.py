@@ -17,7 +17,7 @@ from .contender_job import ContenderJob
 #: Between the losses of two plans, which round differently.
 _TOLERANCE = 1e-3
 
-#: The workload, and its plans, of which formulas tell what they gain; data parallelism comes first.
+#: The workload, and its plans, whose gains formulas predict; data parallelism comes first.
 _BY_FORMULA, _DATA, _SPLIT = 'layers_dense', 'data', ('grid', 'trick')
 _FORMULA_S = 300.0
 
@@ -45,7 +45,7 @@ CASES = {
 
 
 class Layers:
-    """What `cli` runs; the methods are those of `exchange.Exchange`."""
+    """The benchmark of split layers, which `cli` runs; the methods are those of `exchange.Exchange`."""
 
     unit = 'samples'
 
@@ -62,7 +62,7 @@ class Layers:
         return batch if batch > 0 else -batch * hosts * self._args.workers
 
     def describe(self) -> str:
-        """What is trained."""
+        """Describe the network that is trained."""
         return self._case.text + ', forward and backward passes included'
 
     def bound(self, hosts: int, mbit: Optional[float]) -> Optional[Dict[str, Any]]:
@@ -89,7 +89,7 @@ class Layers:
         return report.one_round(readings, args.steps)
 
     def _calibrated(self, place: Any, hosts: int, check: Callable[[], None]) -> Dict[str, float]:
-        """What communication takes by formulas, with latency and bandwidth as they are measured on these hosts."""
+        """Return the communication time by formulas, with the latency and bandwidth measured on these hosts."""
         args = self._args
         with tempfile.TemporaryDirectory() as directory:
             cluster = str(Path(directory) / 'cluster.json')
@@ -100,7 +100,7 @@ class Layers:
             return ask('layers_formula', given, _FORMULA_S, check)
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """What plans gain beside what formulas say, which is forgotten then: other hosts are next."""
+        """Return the measured gains of plans beside the predicted ones, and forget them: other hosts are next."""
         formula, self._formula = self._formula, None
         if formula is None:
             return []
@@ -116,7 +116,7 @@ class Layers:
 
 
 def gain_sentence(name: str, data: Dict[str, Any], split: Dict[str, Any], formula: Dict[str, float], cores: int) -> str:
-    """By how much a plan is faster than data parallelism, and than formulas say it is.
+    """Compare the speedup of a plan over data parallelism with the speedup that formulas predict.
 
     They count no computing.  All hosts share this machine's cores, so that it takes as long as these need for the CPU
     seconds of all processes, which what moves is a part of.

@@ -1,4 +1,4 @@
-"""What communication takes by the formulas of Gholami et al., of a network that `layers_training` trains: a program,
+"""Prints the communication time of a network of `layers_training` by the formulas of Gholami et al.: a program,
 since it needs MXNet.
 """
 import json

@@ -1,4 +1,4 @@
-"""One worker's part in the training of a network whose layers are split by a plan."""
+"""A worker's part in the training of a network whose layers are split by a plan."""
 from typing import Any, Dict, List
 
 import mxnet as mx
@@ -58,7 +58,7 @@ def network(workload: str) -> Any:
 
 
 def plan_of(name: str, size: int) -> Any:
-    """The plan of a name, for so many workers."""
+    """Return the plan of a name, for a number of workers."""
     return {'data': parallel.data_parallel, 'trick': parallel.one_weird_trick,
             'grid': lambda: parallel.grid(model=size), 'height': lambda: parallel.grid(domain=(size,)),
             'vocabulary': lambda: parallel.layers({'*dense*': {'channels': size}, '*log_softmax*': {'channels': size},
@@ -89,7 +89,7 @@ class Trained:
             rank, size = (self._rank, self._size) if contender == 'plain' else (0, 1)
             mine = slice(rank * batch // size, (rank + 1) * batch // size)
         else:
-            # Statistics as they are without a plan, where that is what is compared.
+            # Statistics as without a plan, if training without a plan is in the comparison.
             batch_norm = 'local' if self._spec['workload'] == 'layers_plain' else 'joint'
             net = mxhybrid.parallelize(net, plan_of(contender, self._size), list(shapes),
                                        batch_norm=batch_norm)

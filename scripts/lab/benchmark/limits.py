@@ -1,6 +1,6 @@
 """Emulated hosts with processors of their own: two share out the machine's, more have quotas of control groups.
 
-Without them hosts take processors from each other, and what a plan takes depends on what runs beside it.
+Without limits hosts take processors from each other, and the time of a plan depends on other processes.
 """
 import contextlib
 import os
@@ -18,7 +18,7 @@ _PERIOD_US, _LEAST_QUOTA_US = 2500, 1000
 
 
 class Limited(Emulated):
-    """As :class:`Emulated`, each host on its share of the processors."""
+    """Emulated hosts as in :class:`Emulated`, each on its share of the processors."""
 
     def __init__(self, hosts: int, mbit_per_s: Optional[float], congestion_control: str):
         super().__init__(hosts, mbit_per_s, congestion_control)
@@ -42,7 +42,7 @@ class Limited(Emulated):
         self._undo.close()
 
     def _make_groups(self) -> None:
-        # 80 % of the processors: the rest is the kernel's, which does not count what it does for the network.
+        # 80 % of the processors: the rest is for the kernel, whose work for the network is not charged to any process.
         quota = int(0.8 * _PERIOD_US * len(self._processors) / self._hosts)
         if quota < _LEAST_QUOTA_US:
             raise EmulationError('%d hosts on %d processors have less than %d us in %d us each, which the kernel '

@@ -1,4 +1,5 @@
-"""What the store costs a single process: the training step of examples/word_lm.py with it and with MXNet's own way.
+"""Measures the cost of the store in a single process: the training step of examples/word_lm.py with the store and
+by MXNet's own means.
 
 Two equal models in one process take turns, a block of steps each, so that both meet the same moments of the machine;
 which one goes first alternates.  Words are random: times do not depend on them.

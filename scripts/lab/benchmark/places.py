@@ -1,4 +1,4 @@
-"""Where the processes of a job run: on emulated hosts, or on this one as it is."""
+"""Places where the processes of a job run: emulated hosts, or this host as it is."""
 from typing import List, Optional, Sequence
 
 from lab.emulation import INTERFACE, Network
@@ -12,7 +12,7 @@ class Emulated:
     link : str
         Network interface that libraries are told to use.
     counted : str or None
-        Interface whose counters tell what a host sends and receives.
+        Interface whose counters give the bytes that a host sends and receives.
     """
 
     link = INTERFACE
@@ -46,7 +46,7 @@ class Emulated:
 
 
 class Loopback:
-    """Plain processes: all workers share this host, and nothing limits or counts what they exchange."""
+    """Plain processes: all workers share this host, and nothing limits or counts their traffic."""
 
     link = 'lo'
     counted: Optional[str] = None
@@ -58,16 +58,16 @@ class Loopback:
         pass
 
     def name(self, host: int) -> str:
-        """The same for all."""
+        """Return the name of this host."""
         return 'localhost'
 
     def address(self, host: int) -> str:
-        """The same for all."""
+        """Return the address of this host."""
         return '127.0.0.1'
 
     def argv(self, host: int, argv: Sequence[str]) -> List[str]:
-        """The command line as it is."""
+        """Return the command line as it is."""
         return list(argv)
 
     def kill_processes(self) -> None:
-        """Nothing to end beyond what carries the job's marker."""
+        """Do nothing: all processes carry the marker of the job, by which they are ended."""

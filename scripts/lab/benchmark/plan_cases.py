@@ -1,4 +1,4 @@
-"""Networks that are trained by several plans, to see what the planner makes of them."""
+"""Networks that are trained by several plans, to test the predictions of the planner."""
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from mxnet import gluon
@@ -99,7 +99,7 @@ def _images(ranks: int) -> Dict[str, Any]:
 
 
 def _placed(ranks: int) -> Dict[str, Any]:
-    """As of images, and all on one rank, while the others wait."""
+    """Return plans as for images, and one with everything on one rank, for which the others wait."""
     return dict(_images(ranks), alone=parallel.layers({'*': {'ranks': [0], 'samples': 1}}))
 
 
@@ -131,5 +131,5 @@ PLAN_CASES: Dict[str, PlanCase] = {
 
 
 def shapes_of(case: PlanCase, ranks: int) -> List[Tuple[int, ...]]:
-    """Of the joint batch, of each input."""
+    """Return the shape of each input, for the joint batch."""
     return [(case.batch * ranks,) + shape for shape in case.shapes]

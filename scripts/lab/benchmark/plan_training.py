@@ -1,4 +1,4 @@
-"""One worker's part in training a network by a plan, and what the planner predicts of several."""
+"""A worker's part in training a network by a plan, and the planner's predictions for several plans."""
 import json
 import sys
 from typing import Any, Dict
@@ -56,14 +56,12 @@ class PlanTrained:
         self._store.backend.barrier()
 
     def verify(self, batch: int) -> Dict[str, float]:
-        """That something finite comes out."""
+        """Check that the results are finite."""
         return {'mean': float(self._found.mean().asscalar())}
 
 
 def main() -> None:
-    """Say which plans there are, find one, or predict what a step takes by each of some; the argument is JSON, and so
-    is what is printed.
-    """
+    """List the plans, search for one, or predict the step times of several; argument and output are JSON."""
     spec = json.loads(sys.argv[1])
     case = PLAN_CASES[spec['case']]
     if 'ranks' in spec:

@@ -1,4 +1,4 @@
-"""How right the planner is: steps of several plans of several networks, predicted and measured.
+"""Compares the planner's predictions with measurements: steps of several plans of several networks.
 
 For each number of hosts and rate of links, `--rounds` times: for each network calibrate there, predict its plans, then
 launch every one of them in turn, with the one weird trick, a short step, first and last.  Where that has moved by more
@@ -37,7 +37,7 @@ _PREDICT_S = 1800.0
 
 
 class Plans:
-    """What `cli` runs.
+    """The benchmark of plans, which `cli` runs.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class _Case:
 
     def __init__(self, name: str):
         self._name = name
-        #: By name; what was found by searching is from `found`.
+        #: Plans by name; `found` gives the plan of a search.
         self.plans: Dict[str, Any] = {}
         self.found = ''
         self._rounds: List[Dict[str, Any]] = []
@@ -144,7 +144,7 @@ class _Case:
 
 
 def error_of(run: Dict[str, Any], name: str) -> float:
-    """By how much a plan's step was predicted otherwise than measured, as a share of that."""
+    """Return the relative error of a predicted step: its difference from the measured one, divided by that."""
     return run['predicted'][name] / run['measured'][name] - 1
 
 
@@ -160,7 +160,7 @@ def tau_of(run: Dict[str, Any]) -> Optional[float]:
 
 
 def table(run: Dict[str, Any]) -> str:
-    """Of a network on a cluster: each plan, from the fastest."""
+    """Return a line for each plan of a network on a cluster, the fastest first."""
     lines = [['plan', 'predicted s', 'measured s', 'error']]
     lines += [[name, '%.4f' % run['predicted'][name], '%.4f' % run['measured'][name], '%+.1f %%' % (
         100 * error_of(run, name))] for name in sorted(run['measured'], key=lambda one: run['measured'][one])]
@@ -172,7 +172,7 @@ def table(run: Dict[str, Any]) -> str:
 
 
 def summary(runs: List[Dict[str, Any]]) -> str:
-    """Of all: errors, and what is found beside data parallelism."""
+    """Summarize all results: errors, and the plans that were found beside data parallelism."""
     errors = sorted(abs(error_of(run, name)) for run in runs for name in run['measured'])
     gains = ['%s %d x %d %.2f' % (run['case'], run['hosts'], run['workers'],
                                   run['measured'][_BASE] / run['measured'][_FOUND]) for run in runs]

@@ -1,4 +1,4 @@
-"""Where Horovod's workers find each other: writes its port to a file, and serves until standard input ends.
+"""The rendezvous server of Horovod's workers: writes its port to a file, and serves until standard input ends.
 
 Horovod asks the same of every launcher; see ``horovod/runner/gloo_run.py``.
 """

@@ -1,4 +1,4 @@
-"""From the readings of workers to figures per contender, a table for people and a JSON file for programs.
+"""Turns the readings of workers into figures for each contender, a table for people and a JSON file for programs.
 
 The JSON file holds ``settings``, the machine among them, and ``runs``, one for each number of hosts::
 
@@ -105,7 +105,7 @@ def table(run: Dict[str, Any]) -> str:
 
 
 def grid(runs: List[Dict[str, Any]]) -> str:
-    """Who wins where: a line a run, seconds and CPU seconds of each contender."""
+    """Summarize the runs: a line for each, with the seconds and CPU seconds of each contender."""
     names = list(dict.fromkeys(name for run in runs for name in run['contenders']))
     lines = [['hosts', 'Mbit/s'] + names + ['lower bound']]
     for run in runs:

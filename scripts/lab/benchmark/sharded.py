@@ -17,7 +17,7 @@ _BUCKET_BYTES = 25 << 20
 
 
 class TorchSharded:
-    """One worker's part; the methods are those of `contenders.Contender`.
+    """A worker's part; the methods are those of `contenders.Contender`.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class TorchSharded:
         return pulled
 
     def _push(self, table: Table, batch: int, asked: Any, asked_splits: List[int]) -> None:
-        """Give gradients of rows to their owners, who subtract them."""
+        """Send gradients of rows to their owners, which subtract them."""
         _, _, counts, gradient = self._lookups[batch][table.name]
         received = torch.empty(len(asked), table.width)
         dist.all_to_all_single(received, gradient, asked_splits, counts)
@@ -100,7 +100,7 @@ class TorchSharded:
         self._allreduce_dense()
 
     def flush(self) -> None:
-        """Nothing is under way after a step."""
+        """Do nothing: no exchange is in flight after a step."""
 
     def barrier(self) -> None:
         """Wait for all workers."""

@@ -32,7 +32,7 @@ def tokens_for(workers: int, steps: int) -> int:
 
 
 class Training:
-    """What `cli` runs; the methods are those of `exchange.Exchange`."""
+    """The benchmark of training, which `cli` runs; the methods are those of `exchange.Exchange`."""
 
     unit = 'words'
 
@@ -61,7 +61,7 @@ class Training:
         """None: here the workers compute, too."""
 
     def told(self, contenders: Dict[str, Dict[str, Any]]) -> List[str]:
-        """Nothing beside the table."""
+        """Return an empty text: the table says everything."""
         return []
 
     def skipped(self, hosts: int) -> Dict[str, str]:
@@ -96,7 +96,7 @@ class Training:
 
 
 def read(outputs: List[str]) -> Any:
-    """Words per second of every epoch, and the final perplexity, from what the workers printed.
+    """Parse the output of workers: words per second of every epoch, and the final perplexity.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def make_workload(spec: Dict[str, Any]) -> Workload:
 
 
 def make_contender(spec: Dict[str, Any], rank: int) -> Any:
-    """This worker's contender; imports the library that it needs and no other."""
+    """Make the contender of this worker; import the library that it needs and no other."""
     size = spec['hosts'] * spec['workers']
     if spec['workload'] == 'plans':
         from .plan_training import PlanTrained

@@ -1,4 +1,4 @@
-"""What is exchanged: tensors, and which rows of the tables a worker touches in a step.
+"""Workloads: the tensors that workers exchange, and the rows of tables that a worker touches in a step.
 
 ================  ==========================================  ======================================================
 workload          tables                                      dense elements at full width
@@ -99,7 +99,7 @@ class Workload:
     units: int
 
     def scaled(self, width: float) -> 'Workload':
-        """The same access pattern with tables and dense parameters `width` times as wide."""
+        """Return a workload with the same access pattern, and tables and dense parameters `width` times as wide."""
         if not 0 < width <= 1:
             raise ValueError('--width-scale %g is not above 0 and at most 1' % width)
         return replace(

@@ -1,4 +1,4 @@
-"""What every worker of a case runs: trains, saves, and says at its moments that it is there.
+"""The script of every worker of a case: trains, saves, and announces the moments that it reaches.
 
 The case is in the environment, as JSON in ``MXHYBRID_CHAOS``.  A worker announces a moment by a file and waits for
 another one, the go, where the case wants that.  Without the variable it only trains.

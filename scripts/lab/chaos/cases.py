@@ -1,4 +1,4 @@
-"""All cases: a fault, who it hits, when, and what the job should make of it."""
+"""All cases: a fault, its victim, its moment, and the expected reaction of the job."""
 import fnmatch
 import itertools
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -33,7 +33,7 @@ HOSTS = {'a': 0, 'b': 1}
 
 
 class Case(NamedTuple):
-    """One case.
+    """A case: a fault, a moment and a job.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As given to ``--only``."""
+        """Return the name, as given to ``--only``."""
         return '%s/%s/%s' % self
 
     @property
@@ -70,7 +70,7 @@ class Case(NamedTuple):
 
     @property
     def place(self) -> Optional[int]:
-        """Index of the host of whoever is hit, where there is one."""
+        """Return the index of the host of the victim, if there is one."""
         return self.host if self.rank is None else self.rank // 2
 
     @property
@@ -80,12 +80,12 @@ class Case(NamedTuple):
 
     @property
     def must_end_well(self) -> bool:
-        """Whether the job has to finish, with the right weights, in spite of the fault."""
+        """Tell whether the job has to finish, with the right weights, in spite of the fault."""
         return self.fault in ('slow', 'none', 'away') or self.target in ('metrics', 'trace', 'shm-a')
 
     @property
     def silent(self) -> bool:
-        """Whether no connection tells of the fault."""
+        """Tell whether the fault breaks no connection."""
         return self.fault in ('stop', 'cut')
 
     @property
@@ -127,12 +127,12 @@ class Case(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether announcers wait until the fault has happened; if not, training goes on while it does."""
+        """Tell whether workers wait at the moment until the fault has happened, or train meanwhile."""
         return self.rank is not None or self.moment != 'mid'
 
     @property
     def lasts(self) -> bool:
-        """Whether training goes on until the fault ends it."""
+        """Tell whether training goes on until the fault ends it."""
         return bool(self.delay) or not self.holds and not self.must_end_well
 
 

@@ -21,7 +21,7 @@ def parse(argv):
     parser.add_argument('--only', action='append', default=[], metavar='PATTERN',
                         help="cases whose name matches, for example 'kill/server-*/*'; may be given more than once")
     parser.add_argument('--results', default='chaos.json', metavar='FILE',
-                        help='what came out, as JSON; cases that passed there are not run again (default: %(default)s)')
+                        help='outcomes, as JSON; cases that passed there are not run again (default: %(default)s)')
     parser.add_argument('--again', action='store_true', help='run all chosen cases, whatever FILE holds')
     return parser.parse_args(argv)
 
@@ -49,13 +49,13 @@ def row(outcome):
 
 
 def main(argv=None):
-    """Run what was chosen; status 1 if any case failed."""
+    """Run the chosen cases; return status 1 if any failed."""
     args = parse(argv)
     chosen = select(args.only)
     if args.list:
         print('\n'.join(case.name for case in chosen))
         return 0
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and remove what was made
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and remove all files and hosts
     path = Path(args.results)
     outcomes = read(path)
     todo = [case for case in chosen if args.again or outcomes.get(case.name, {'problems': ['not run']})['problems']]

@@ -1,4 +1,4 @@
-"""What goes wrong: to a process, to a link, to a host."""
+"""Faults of a process, of a link, and of a host."""
 import contextlib
 import os
 import resource

@@ -42,7 +42,7 @@ _OF_PROCESSES = (*faults.SIGNALS, *faults.LIMITS)
 
 
 class Outcome(NamedTuple):
-    """What became of a case.
+    """The outcome of a case.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class _Run:
             time.sleep(_POLL_S)
 
     def _victim(self):
-        """Process id of who is hit, as soon as there is one."""
+        """Return the process id of the victim, as soon as it runs."""
         case, found = self.case, []
         if case.target == 'launcher':
             return self.job.pid
@@ -258,7 +258,7 @@ class _Run:
         return self._ended()
 
     def _wait_for_rest(self, victim):
-        # What was cut off notices by itself; who still imports MXNet notices afterwards.
+        # A host that was cut off notices it by itself; a process that still imports MXNet notices it afterwards.
         extra = (SILENCE_S + 3.0) * self.case.silent + IMPORT_S * (self.case.moment == 'start')
         deadline = time.monotonic() + _GRACE_S + extra
         while True:
@@ -280,7 +280,7 @@ class _Run:
         return left
 
     def _ends_once_continued(self, victim):
-        """Whether a process that was stopped before anybody in the job knew of it ends by itself when it goes on."""
+        """Tell whether a process that was stopped before the job knew it ends by itself when it is continued."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGCONT)
         deadline = time.monotonic() + IMPORT_S
@@ -349,7 +349,7 @@ class _Run:
             warned = re.search(r'worker %s \(.*has not come to the calls.*body\.py:\d+' % case.rank, text)
             return not causes and (case.fault != 'away' or warned is not None)
         if case.target == 'launcher':
-            return True  # nobody is left to whom it could be told
+            return True  # no process is left that could be told
         patterns = []
         if case.fault == 'kill' and case.rank is not None:
             patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) died' % (case.rank, host, victim)]

@@ -1,7 +1,7 @@
 """Random training programs: each runs in a job and in one process with MXNet alone, and must not differ.
 
 =============  ==========================================================================================
-module         what is in it
+module         contents
 =============  ==========================================================================================
 `cli`          the command line: draws, runs, looks closer at failures, counts
 `runner`       runs many programs in the same processes, and compares

@@ -82,7 +82,7 @@ def main():
     for name in names:
         problem = run(os.path.join(directory, name + '.py'), name, directory, side, job, swallowed)
         if job.size > 1:
-            # A worker that failed alone leaves the others waiting; those who fail together go on together.
+            # A worker that failed alone leaves the others waiting; workers that fail together go on together.
             everyone = job.store.backend.exchange(problem, 'fuzz.' + name)
             if any(each != everyone[0] for each in everyone):
                 raise RuntimeError('workers differ: %s' % everyone)

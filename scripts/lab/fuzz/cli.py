@@ -23,13 +23,13 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
                     'they have after every event. A failing program is made small and written as a script.',
         epilog='scripts/fuzz networks, with options of its own, does it for networks that are split.')
     add = parser.add_argument
-    add('--programs', type=int, default=100, help='how many')
+    add('--programs', type=int, default=100, help='number of programs')
     add('--first', type=int, default=0, metavar='SEED', help='seed of the first; the others follow')
     add('--seed', type=int, help='run this program by itself')
-    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='where scripts of failures go')
+    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='directory for scripts of failures')
     add('--messages', type=float, metavar='MINUTES',
-        help='in place of programs, try for so long what messages of a host that lies do; needs clang++')
-    add('--no-shrink', action='store_true', help='write failing programs as they were drawn')
+        help='in place of programs, fuzz the messages between hosts for this time; needs clang++')
+    add('--no-shrink', action='store_true', help='do not make failing programs smaller')
     return parser.parse_args(argv)
 
 
@@ -45,7 +45,7 @@ class Session:
         self.outcomes: Dict[int, runner.Outcome] = {}
 
     def run(self, seeds: List[int]) -> None:
-        """Run the programs of seeds that share a job; look closer at those that fail."""
+        """Run the programs of seeds that share a job; examine the failing ones."""
         began = time.monotonic()
         programs = [draw(seed) for seed in seeds]
         outcomes = runner.run(programs)
@@ -85,7 +85,7 @@ def _shortened(words: str) -> str:
 
 
 def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[runner.Alter] = None) -> Dict[str, Any]:
-    """A smaller program that fails in the same way."""
+    """Find a smaller program that fails in the same way."""
     kind = outcome.kind
 
     def fails(programs: List[Dict[str, Any]]) -> List[bool]:
@@ -97,7 +97,7 @@ def shrink(program: Dict[str, Any], outcome: runner.Outcome, alter: Optional[run
 
 
 def with_those_before(programs: List[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
-    """As few programs as possible of which the last fails, after the others in one job; none if it does not."""
+    """Find as few programs as possible of which the last fails behind the others in one job; none if it does not."""
     def fails(chosen: List[Dict[str, Any]]) -> bool:
         return runner.run(chosen)[-1].kind == kind
     *before, last = programs
@@ -118,12 +118,12 @@ def with_those_before(programs: List[Dict[str, Any]], kind: str) -> List[Dict[st
 
 
 def gist(words: str) -> str:
-    """Words of an error without the numbers and names that differ from case to case."""
+    """Return the message of an error without the numbers and names that differ from case to case."""
     return re.sub(r'net_\w+', 'PARAMETER', re.sub(r'\d+(\.\d+)?(e-?\d+)?', 'N', words.strip().splitlines()[-1]))[:160]
 
 
 def summary(outcomes: Dict[int, runner.Outcome], seconds: float) -> str:
-    """What became of all programs."""
+    """Summarize the outcomes of all programs."""
     kinds = collections.Counter(outcome.kind for outcome in outcomes.values())
     lines = ['%d programs in %.0f min: %s' % (len(outcomes), seconds / 60, ', '.join(
         '%d %s' % (count, kind) for kind, count in kinds.most_common()))]

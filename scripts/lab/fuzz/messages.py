@@ -13,7 +13,7 @@ _INPUT_S, _INPUT_MB = 10, 1024
 
 
 def run(minutes: float, folder: Path) -> int:
-    """Look for so long; what it learns, and what did harm, goes to `folder`.  Status 1 if anything did."""
+    """Fuzz messages for some minutes; keep the corpus and harmful messages in `folder`. Return 1 if any did harm."""
     if shutil.which('clang++') is None:
         sys.exit('scripts/fuzz --messages needs clang++: apt-get install clang')
     corpus = folder / 'messages'

@@ -1,4 +1,4 @@
-"""What training programs are made of.
+"""The pieces of training programs.
 
 Every program is a script of calls to what is here; the source of each piece that it needs is copied into the script
 (:mod:`lab.fuzz.script`), so the pieces name nothing but each other and what :data:`lab.fuzz.script.HEAD` imports.
@@ -19,7 +19,7 @@ WORDS, OUTPUTS = 3, 2
 
 
 class Branch(gluon.Block):
-    """A table and a dense layer on what it gives for the ids of a sample."""
+    """A table, and a dense layer on the rows of a sample's ids."""
 
     def __init__(self, kind, rows, width, units, dtype, bias=True, uses=1, shared=None, prefix=None):
         super().__init__(prefix=prefix)
@@ -86,7 +86,7 @@ class Net(gluon.Block):
             self.out = gluon.nn.Dense(OUTPUTS, in_units=4, use_bias=bias, dtype=dtype, prefix='out_')
 
     def forward(self, branch, ids):
-        """What one branch leads to."""
+        """Return the result of one branch."""
         return self.out(self.trunk(self.branches[branch](ids)))
 
 
@@ -120,7 +120,7 @@ class StoreTrainer(gluon.Trainer):
 class Job:
     """The processes that run a program: workers with mxhybrid, or one with MXNet alone.
 
-    ``nudge`` is a relative change of all targets: what it changes, rounding changes, too.
+    ``nudge`` is a relative change of all targets: values that it changes, rounding changes, too.
     """
 
     def __init__(self, alone):
@@ -134,7 +134,7 @@ class Job:
             self.store._barrier()
 
     def trainer(self, net, optimizer, options, on_store, asked=None, **settings):
-        """A Trainer; `on_store` says who updates, `asked` whether the script says so."""
+        """Make a Trainer; `on_store`: the store updates weights; `asked`: the script says so."""
         if self.alone:
             if on_store:
                 return StoreTrainer(net.collect_params(), optimizer, options, update_on_kvstore=True)
@@ -162,7 +162,7 @@ def joint_batch(job, net, seed, samples, use, ids):
 
 
 def shares(job, seed, samples, split):
-    """Which samples each worker gets."""
+    """Return the samples that each worker gets."""
     random = np.random.RandomState(seed + 1)
     owner = {'even': np.arange(samples) % job.size,
              'uneven': np.minimum(random.geometric(0.5, samples) - 1, job.size - 1),
@@ -172,13 +172,13 @@ def shares(job, seed, samples, split):
 
 
 def is_stale(net, batch, everyone):
-    """Whether some parameter gets no gradient, on some device of some worker."""
+    """Tell whether some parameter gets no gradient on some device of some worker."""
     devices = len(net.out.weight.list_ctx())
     return any((taken & share).sum() < devices for _, _, taken in batch for share in everyone)
 
 
 def forward(net, batch, share):
-    """Of a worker's share, cut for its devices: branch, samples, predictions and targets."""
+    """Yield branch, samples, predictions and targets of a worker's share, cut for its devices."""
     contexts = net.out.weight.list_ctx()
     found = []
     for branch, (ids, targets, taken) in enumerate(batch):
@@ -241,7 +241,7 @@ def train_ahead(job, record, net, trainer, seed, samples, steps):
 
 @contextlib.contextmanager
 def skipping_stale(job, trainer):
-    """Have MXNet alone do what it documents: where the store updates, it pushes gradients that no backward made."""
+    """Make MXNet alone do what it documents: where the store updates, it pushes gradients of no backward pass."""
     skipped = []
     if job.alone and trainer._kvstore_params['update_on_kvstore']:
         trained = [param for param in trainer._params if param.grad_req != 'null']
@@ -313,7 +313,7 @@ def save(job, record, net, trainer, directory, slot, what):
 
 
 def load(job, net, trainer, directory, slot, what):
-    """Go back to what a slot has."""
+    """Restore the values of a slot."""
     path = os.path.join(directory, slot)
     if 'parameters' in what:
         net.load_parameters(path + '.params', cast_dtype=True)
@@ -327,7 +327,7 @@ def load(job, net, trainer, directory, slot, what):
 def set_value(job, params, place, seed):
     """Give one parameter new values in mid-training."""
     if job.alone:
-        # MXNet alone then forgets all rows of other tables but those that were pulled last.
+        # MXNet alone then forgets all rows of other tables but the ones that were pulled last.
         whole = [(param, param._reduce()) for param in params if param._stype == 'row_sparse']
         for param, values in whole:
             param.set_data(values.astype(param.dtype))
@@ -373,7 +373,7 @@ def prefetch(job, params, place, seed, count, after_step=False):
 
 
 def slack_of(values, nudged):
-    """By name, what rounding may change: some times what it changed in another run."""
+    """Return the slack for rounding by name: a multiple of the difference from another run."""
     slack = {}
     for name, value in values.items():
         if value.shape == nudged[name].shape:
@@ -384,7 +384,7 @@ def slack_of(values, nudged):
 
 
 def differences(expected, found, slack, rtol, atol):
-    """What a worker found that is not as expected: name and words."""
+    """Yield the values of a worker that are not as expected: name and explanation."""
     wrong = []
     for name, value in found.items():
         wanted = expected.get(name)

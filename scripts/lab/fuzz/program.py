@@ -1,4 +1,4 @@
-"""A program as data: what follows from it, for those that draw, write, run and shrink it.
+"""A program as data, and what follows from it: for drawing, writing, running and shrinking programs.
 
 A program is a dict that JSON can hold::
 
@@ -12,7 +12,7 @@ A program is a dict that JSON can hold::
 
 A branch may have ``'shared': 0``, the place of the branch whose table it uses.  ``asked`` is the Trainer's
 ``update_on_kvstore``.  ``looks`` says whether all values are compared after every event; else they are where the
-program evaluates, and at its end, so that looking does not refresh what a worker holds.
+program evaluates, and at its end, so that a look does not refresh the rows of a worker.
 """
 from typing import Any, Dict, List, NamedTuple, Tuple
 
@@ -21,7 +21,7 @@ FLOAT32 = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta', 'dcasgd', '
 
 
 class Parameter(NamedTuple):
-    """One parameter of a program's net."""
+    """A parameter of a program's network."""
 
     #: Place in ``net.collect_params()``.
     place: int
@@ -46,12 +46,12 @@ def parameters(model: Dict[str, Any]) -> List[Parameter]:
 
 
 def has(program: Dict[str, Any], kind: str) -> bool:
-    """Whether the model has a table of a kind."""
+    """Tell whether the model has a table of a kind."""
     return any(branch['kind'] == kind for branch in program['model']['branches'])
 
 
 def update_on_store(program: Dict[str, Any]) -> bool:
-    """Whether the store updates: where weights are row_sparse, MXNet's Trainer insists."""
+    """Tell whether the store updates the weights: MXNet's Trainer insists on it where they are row_sparse."""
     return has(program, 'weight') or bool(program['asked'])
 
 

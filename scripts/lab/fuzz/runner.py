@@ -32,7 +32,7 @@ _REFUSALS = ('InputError', 'SettingError')
 
 
 class Outcome(NamedTuple):
-    """What became of a program.
+    """The outcome of a program.
 
     Attributes
     ----------
@@ -51,12 +51,12 @@ class Outcome(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether this is a finding."""
+        """Tell whether this is a finding."""
         return self.kind not in ('same', 'invalid')
 
 
 class Side(NamedTuple):
-    """What one side made of a program: a problem, the values of each worker, and what rounding may change of them."""
+    """The result of a program on one side: a problem, the values of each worker, and the slack that rounding gets."""
 
     problem: Optional[Outcome]
     values: List[Dict[str, np.ndarray]]
@@ -176,7 +176,7 @@ def _progress(directory: Path, side: str) -> List[Path]:
 
 
 def _of_some(directory: Path, side: str, name: str, ended: Outcome) -> Outcome:
-    """What became of the program that ended the job: the error of a worker that failed alone, if one did."""
+    """Return the outcome of the program that ended the job: the error of a worker that failed alone, if any."""
     for path in sorted(directory.glob('%s.%s.*.json' % (name, side))):
         problem = json.loads(path.read_text())
         if problem:
@@ -187,7 +187,7 @@ def _of_some(directory: Path, side: str, name: str, ended: Outcome) -> Outcome:
 
 
 def _last_event(directory: Path, side: str) -> int:
-    """Where the slowest worker was."""
+    """Return the last event that the slowest worker began."""
     events = []
     for path in _progress(directory, side):
         with contextlib.suppress(ValueError):

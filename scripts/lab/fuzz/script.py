@@ -32,14 +32,14 @@ def _names(source: str) -> Set[str]:
 
 @functools.lru_cache(maxsize=None)
 def _pieces(module: Any) -> Dict[str, Tuple[str, Set[str]]]:
-    """Of each piece its source and the pieces that it names."""
+    """Return the source of each piece, and the pieces that it names."""
     sources = {name: inspect.getsource(value) for name, value in vars(module).items()
                if getattr(value, '__module__', None) == module.__name__}
     return {name: (source, _names(source) & set(sources)) for name, source in sources.items()}
 
 
 def needed(source: str, module: Any = pieces) -> List[str]:
-    """The sources of all pieces of a module that a source names, and those that they name, in their order."""
+    """Return the sources of all pieces of a module that a source names, directly or not, in their order."""
     known = _pieces(module)
     wanted: Set[str] = set()
     left = _names(source) & set(known)
@@ -184,7 +184,7 @@ def commands(program: Dict[str, Any], file: str) -> List[str]:
 
 
 def check_names(source: str) -> None:
-    """Raise where a script names what it does not have."""
+    """Raise an error if a script uses a name that it does not define."""
     tree = ast.parse(source)
     compile(source, 'script', 'exec')
     have = set(dir(builtins)) | {'__file__', '__name__'}

@@ -125,7 +125,7 @@ def _simpler_job(program: Program) -> Iterator[Program]:
         yield _with(program, job=dict(job, **{name: value}))
 
 
-#: Where in a program, and what is to be there; None: nothing.
+#: A path in a program, and the value to put there; None removes the entry.
 Change = Tuple[Tuple[Any, ...], Any]
 
 

@@ -1,1 +1,1 @@
-"""What the planner costs, measured without a job."""
+"""Measurements of the planner's own cost, without a job."""

@@ -1,4 +1,4 @@
-"""How long simulations of made-up steps take: ``PYTHONPATH=scripts python -m lab.planner.simulation_speed``."""
+"""Measures the time of simulations of made-up steps: ``PYTHONPATH=scripts python -m lab.planner.simulation_speed``."""
 import argparse
 import statistics
 import time
@@ -51,8 +51,8 @@ def measure(step, engine, times, proposals):
 def main():
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--python', action='store_true', help='what is in Python, not what is compiled')
-    parser.add_argument('--sizes', type=int, default=len(SIZES), help='only so many of the sizes')
+    parser.add_argument('--python', action='store_true', help='simulate in Python, not in C++')
+    parser.add_argument('--sizes', type=int, default=len(SIZES), help='number of sizes to simulate, from the smallest')
     given = parser.parse_args()
     engine = PYTHON if given.python else compiled_engine()
     print('%-36s %8s %9s %9s %9s %9s %9s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'none ms', 'change ms',

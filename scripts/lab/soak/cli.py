@@ -27,8 +27,8 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
         description='Run a job of random steps for long: every step is compared with NumPy, and no process may come '
                     'to hold more memory, descriptors, threads or shared memory.')
     add = parser.add_argument
-    add('--minutes', type=float, default=60.0, help='how long at least')
-    add('--steps', type=int, default=10000, help='steps at least')
+    add('--minutes', type=float, default=60.0, help='least duration')
+    add('--steps', type=int, default=10000, help='least number of steps')
     add('--workers', type=int, default=2)
     add('--servers', type=int, default=2)
     add('--launcher', choices=('horovodrun', 'launch.py'), default='horovodrun')

@@ -1,4 +1,4 @@
-"""What the processes of a job hold, and whether it grows."""
+"""The memory, descriptors and threads of the processes of a job, and whether they grow."""
 import statistics
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -14,7 +14,7 @@ _SLACK = {'memory': 3.0, 'shared': 1.0, 'descriptors': 0, 'threads': 0}
 
 
 class Sample(NamedTuple):
-    """What one process holds: memory of its own and shared memory in MB, open descriptors, threads."""
+    """The resources of one process: private and shared memory in MB, open descriptors, threads."""
 
     memory: float
     shared: float

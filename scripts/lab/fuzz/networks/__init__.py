@@ -1,7 +1,7 @@
 """Random networks: each is trained split over the workers of a job and in one process, and must not differ.
 
 =============  ==========================================================================================
-module         what is in it
+module         contents
 =============  ==========================================================================================
 `cli`          the command line: draws, runs, shrinks failures, counts
 `runner`       runs many networks in the same job

@@ -16,7 +16,7 @@ NOISE = 1e-12
 
 
 def noisy(found):
-    """Change what is not exact a little, equal values by the same factor."""
+    """Change values that are not exact a little, equal values by the same factor."""
     if isinstance(found, (list, tuple)):
         return type(found)([noisy(each) for each in found])
     if not found.dtype.__name__.startswith('float'):
@@ -44,7 +44,7 @@ def examine(program: Program) -> Program:
     Raises
     ------
     Rejected
-        One process does not train it, or what it finds is not finite.
+        One process cannot train it, or its results are not finite.
     """
     make = class_of(program)
     program = dict(program, heads=[dict(head) for head in program['heads']])
@@ -59,7 +59,7 @@ def examine(program: Program) -> Program:
             record = pieces.run_whole(make, {**shapes, 'heads': program['heads'], 'frozen': program['frozen']}, None,
                                       folder)
         if any(not np.isfinite(value).all() or np.abs(value).max(initial=0) > 1e6 for value in record.values()):
-            raise Rejected('what it finds is not finite')
+            raise Rejected('its results are not finite')
     except Rejected:
         raise
     except Exception as error:
@@ -97,8 +97,8 @@ def _outputs(make: Any, spec: Dict[str, Any], change: Any = None, trains: bool =
 
 
 def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]:
-    """Where samples are in each value that is an output, None where an operator that reads both values that have lost
-    samples and values that have them may cut what it makes.
+    """Find the dimension of the samples in each value that is an output; None where an operator reads values with
+    samples and values that have lost them, and may cut its result.
     """
     names = list(dict.fromkeys(value for statement in program['statements'] for value in [
         *statement['reads'], *(head['name'] for head in program['heads'])] if value.startswith('x')))
@@ -117,13 +117,14 @@ def _samples_of_values(program: Program, spec: Dict[str, Any]) -> Dict[str, Any]
 
 
 def _stays(one: np.ndarray, other: np.ndarray, axis: int, rows: np.ndarray) -> bool:
-    """Whether two outputs are the same but for these places in a dimension."""
+    """Tell whether two outputs are equal but for these positions of a dimension."""
     return np.array_equal(np.delete(one, rows, axis), np.delete(other, rows, axis), equal_nan=True)
 
 
 def _sample_axes(make: Any, spec: Dict[str, Any], outputs: List[np.ndarray]) -> List[List[List[int]]]:
-    """For each output the dimensions that may have the samples, and how often all of them stand there: it moves along
-    them as samples move, or a sample changes its own part only.
+    """Find the dimensions of each output that may have the samples, and how often all samples stand there.
+
+    An output moves along such a dimension as samples move, or a sample changes its own part only.
     """
     count = spec['samples']
     found = []

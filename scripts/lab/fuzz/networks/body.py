@@ -40,7 +40,7 @@ def reference(program, found, directory):
     whole = pieces.run_whole(plain, spec, found, directory)
     try:
         others = [pieces.run_whole(hybridized, spec, found, directory)]
-    except Exception:  # where MXNet itself does not compile what it computes
+    except Exception:  # where MXNet itself cannot compile the network
         others = []
     noise = pieces.run_whole(class_of(program, noisy=True), spec, found, directory)
     slack = {}
@@ -70,7 +70,7 @@ def verdict(program, records, directory):
 
 
 def run(program, name, directory, store):
-    """Run one network; worker 0 leaves the verdict.  Returns what is to be the same on all workers."""
+    """Run one network; worker 0 leaves the verdict.  Return the values that have to be equal on all workers."""
     rank = store.rank
 
     def at(words):

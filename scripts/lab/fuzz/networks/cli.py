@@ -25,12 +25,13 @@ def parse(argv: Optional[List[str]] = None) -> argparse.Namespace:
                     'compare outputs, gradients, weights and running averages. A failing network is made small and '
                     'written as a script.')
     add = parser.add_argument
-    add('--count', type=int, default=100, help='how many')
+    add('--count', type=int, default=100, help='number of networks')
     add('--seed', type=int, default=0, help='seed of the first; the others follow')
-    add('--ranks', default='2,3,4', help='numbers of workers, which take turns')
-    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='where scripts of failures go')
-    add('--no-shrink', action='store_true', help='write failing networks as they were drawn')
-    add('--operators', action='store_true', help='list how often each operator was drawn, and which never are, and why')
+    add('--ranks', default='2,3,4', help='numbers of workers, used in turn')
+    add('--scripts', type=Path, default=Path('fuzz-failures'), metavar='DIR', help='directory for scripts of failures')
+    add('--no-shrink', action='store_true', help='do not make failing networks smaller')
+    add('--operators', action='store_true',
+        help='list how often each operator was drawn, and operators that never are, with reasons')
     args = parser.parse_args(argv)
     try:
         args.ranks = [int(rank) for rank in args.ranks.split(',')]
@@ -47,13 +48,13 @@ def workers_of(seed: int, ranks: List[int]) -> int:
 
 
 def sort_of(outcome: Outcome) -> str:
-    """What failures have in common while they shrink."""
+    """Return the sort of a failure, which has to stay the same while its program shrinks."""
     return outcome.kind + (' cut' if 'is cut along' in outcome.words else '')
 
 
 def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer: Drawer, tell: Any
                ) -> Dict[int, Program]:
-    """Shrink programs, whose candidates share jobs; by seed."""
+    """Shrink programs, whose candidates share jobs; return them by seed."""
     found = dict(failing)
     going: Dict[int, Shrinking] = {}
     asked: Dict[int, List[Program]] = {}
@@ -80,7 +81,7 @@ def shrink_all(failing: Dict[int, Program], outcomes: Dict[int, Outcome], drawer
 
 
 def write(program: Program, folder: Path) -> str:
-    """Write a script that shows a failure; its name and the commands that run it."""
+    """Write a script that shows a failure; return its name and the commands that run it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ('network-%d.py' % program['seed'])
     path.write_text(standing_alone(program, str(path), tolerance_of(program)))

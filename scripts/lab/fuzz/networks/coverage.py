@@ -1,4 +1,4 @@
-"""Which operators were drawn, and which never are."""
+"""Counts of the operators that were drawn, and a list of those that never are."""
 import collections
 from typing import List
 
@@ -7,7 +7,7 @@ from .network import Program
 
 
 def table(programs: List[Program]) -> str:
-    """How often each operator was drawn, and the operators of MXNet that never are, with reasons."""
+    """List how often each operator was drawn, and the operators of MXNet that never are, with reasons."""
     counts = collections.Counter(statement['op'] for program in programs for statement in program['statements'])
     lines = ['operators drawn: ' + ', '.join('%s %d' % item for item in sorted(counts.items()))]
     for reason, names in sorted(reasons().items()):

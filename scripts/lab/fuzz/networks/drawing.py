@@ -91,14 +91,14 @@ class Drawing:
         return [name for name in reversed(list(self.arrays)) if self.kinds[name] == kind and test(self.shape(name))]
 
     def pick(self, test: Callable[[Shape], bool] = lambda shape: True, kind: str = 'reals') -> str:
-        """One of these values, rather a newer one; Rejected where there is none."""
+        """Draw one of these values, newer ones more often; raise Rejected if there is none."""
         found = self.known(test, kind)
         if not found:
             raise Rejected('no such value')
         return found[min(int(self.random.expovariate(0.6)), len(found) - 1)]
 
     def ranked(self, *counts: int) -> str:
-        """A value with so many dimensions."""
+        """Draw a value with a number of dimensions."""
         return self.pick(lambda shape: len(shape) in counts)
 
     def same_as(self, name: str) -> str:
@@ -121,7 +121,7 @@ class Drawing:
         return name
 
     def ids(self, limit: int, test: Callable[[Shape], bool] = lambda shape: True) -> str:
-        """Whole numbers below a limit: an input of them, or what is made of a value."""
+        """Draw whole numbers below a limit: a new input, or a value that is converted to them."""
         have = [each['name'] for each in self.program['inputs'] if each['values'] == 'ids' and each['limit'] <= limit
                 and test(tuple(each['shape']))]
         if have and self.random.random() < 0.7:
@@ -188,20 +188,20 @@ class Drawing:
         return [self.arrays['%s[%d]' % (base(read), at)] for at in range(count)]
 
     def undo_to(self, mark: Tuple[int, ...]) -> None:
-        """Forget what was added since a mark."""
+        """Remove all that was added since a mark."""
         for key, count in zip(('statements', 'params', 'layers'), mark):
             del self.program[key][count:]
         for name in list(self.arrays)[mark[3]:]:
             del self.arrays[name], self.kinds[name]
 
     def mark(self) -> Tuple[int, ...]:
-        """Where the network is."""
+        """Return the present lengths of the lists of the network."""
         return (len(self.program['statements']), len(self.program['params']), len(self.program['layers']),
                 len(self.arrays))
 
 
 def heads_of(drawing: Drawing) -> List[Dict[str, Any]]:
-    """Outputs: values that nothing reads, some of them, and those that are drawn."""
+    """Draw the outputs: some of the values that nothing reads, and values of random operators."""
     program, random = drawing.program, drawing.random
     read = {value for statement in program['statements'] for value in statement['reads']}
     free = [name for name in drawing.arrays if name not in read and name.startswith('x')]
@@ -215,7 +215,7 @@ def heads_of(drawing: Drawing) -> List[Dict[str, Any]]:
 
 
 def with_shapes(program: Program) -> Program:
-    """The program without what it does not need, with shapes of heads and the dimensions that may have samples.
+    """Return the program without unused parts, with shapes of heads and the dimensions that may have samples.
 
     Raises
     ------

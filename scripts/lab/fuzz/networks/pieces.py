@@ -158,7 +158,7 @@ def run_split(rank, make, spec, directory, note):
 
 
 def run_whole(make, spec, drawn, directory):
-    """Train the network in one process; `drawn` has the values of what the split network has drawn."""
+    """Train the network in one process; `drawn` has the random values of the split network."""
     net = prepared(make, spec)
     trainer = trainer_of(net, spec, kvstore=None)
     record = {}
@@ -257,7 +257,7 @@ def joined(records, spec):
 
 
 def masks_problems(found, spec):
-    """Check by count what was drawn: shares of zeros, one value along axes."""
+    """Check random values by their counts: shares of zeros, one value along axes."""
     problems = []
     for name, values in found.items():
         head = spec['heads'][int(name.split('/')[1])] if ' output ' in name else None

@@ -56,7 +56,7 @@ def run(programs: List[Dict[str, Any]]) -> List[Outcome]:
 
 
 def _blamed(directory: Path, name: str, ended: Any) -> Outcome:
-    """What became of the program that ended the job: invalid, if one process has ended it."""
+    """Return the outcome of the program that ended the job: invalid, if the process with MXNet alone ended."""
     notes = [json.loads(path.read_text()) for path in sorted(directory.glob('progress.job.?'))]
     where = ', '.join('worker %d: %s' % (rank, words if at == name else 'at %s' % at)
                       for rank, (at, words) in enumerate(notes))
@@ -82,6 +82,6 @@ def _run_job(directory: Path, names: List[str], workers: int) -> Any:
 
 
 def _cause(output: str) -> str:
-    """What workers said before Horovod says that they have ended."""
+    """Return the output of the workers, without Horovod's report of their ends."""
     said = [line for line in output.splitlines() if re.match(r'\[\d+\]<', line)]
     return '\n'.join(said[-30:] or output.splitlines()[-30:])

@@ -29,12 +29,12 @@ _SPEC = ('inputs', 'heads', 'plan', 'frozen', 'input_grad', 'steps', 'calls', 'o
 
 
 def spec_of(program: Program) -> Dict[str, Any]:
-    """What the pieces ask for."""
+    """Return the entries of a program that the pieces read."""
     return {**{name: program[name] for name in _SPEC}, 'samples': samples_of(program)}
 
 
 def network(program: Program, noisy: bool = False) -> str:
-    """The class of the network; if `noisy`, each value goes through the function ``noisy``."""
+    """Return the source of the class of the network; if `noisy`, each value goes through the function ``noisy``."""
     lines = ['class Net(gluon.HybridBlock):', _INDENT + '"""The network."""', '',
              _INDENT + 'def __init__(self):', 2 * _INDENT + "super().__init__(prefix='net_')",
              2 * _INDENT + 'with self.name_scope():']

@@ -37,13 +37,13 @@ def shrink(program: Program, examine: Examine) -> Shrinking:
 
 
 def size(program: Program) -> Any:
-    """What is made smaller."""
+    """A program that is made smaller."""
     return (len(program['statements']), len(program['heads']), len(program['layers']) + len(program['params']),
             len(str(program['plan'])), program['workers'], program['steps'] + program['calls'], len(str(program)))
 
 
 def with_heads(program: Program, names: Sequence[str]) -> Program:
-    """The program with these outputs, besides what is drawn on the way to them."""
+    """Return the program with these outputs, and those of the random operators on the way to them."""
     heads = [dict(head) for head in program['heads'] if head['name'] in names and not head['drawn']]
     heads += [{'name': name, 'drawn': None} for name in names if name not in {head['name'] for head in heads}]
     found = pruned(dict(program, heads=heads))
@@ -58,7 +58,7 @@ def _names(program: Program) -> List[str]:
 
 
 def _values(program: Program) -> Iterator[str]:
-    """A value of each statement; of several outputs those that are read."""
+    """Return a value of each statement; of a statement with several outputs, all that are read."""
     read = {value for statement in program['statements'] for value in statement['reads']} | set(_names(program))
     for statement in program['statements']:
         inner = sorted(value for value in read if base(value) == statement['name'])
@@ -66,7 +66,7 @@ def _values(program: Program) -> Iterator[str]:
 
 
 def _outputs(program: Program, examine: Examine) -> Iterator[Program]:
-    """One output: one of those that are there, or any value; or all outputs but one."""
+    """Keep one output, an old one or any value, or drop one output."""
     names = _names(program)
     for name in _values(program):
         if [name] != names:
@@ -85,7 +85,7 @@ def _replaced(program: Program, old: str, new: str) -> Program:
 
 
 def _without(program: Program, examine: Examine) -> Iterator[Program]:
-    """A statement less: what it reads takes its place, where that is no output by itself."""
+    """Drop a statement: its input takes its place, unless that is an output by itself."""
     for statement, value in zip(program['statements'], list(_values(program))):
         for read in dict.fromkeys(statement['reads']):
             if read.startswith('x') or value not in _names(program):

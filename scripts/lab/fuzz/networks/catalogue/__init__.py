@@ -1,7 +1,7 @@
 """The operators that are drawn, and those that are not, with the reason.
 
 =============  ==========================================================================================
-module         what is in it
+module         contents
 =============  ==========================================================================================
 `registry`     the table of entries
 `pointwise`    elementwise operators, and what draws numbers elementwise

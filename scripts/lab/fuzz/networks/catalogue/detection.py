@@ -55,7 +55,7 @@ def _decode(drawing: Any) -> None:
 
 @entry('contrib.PSROIPooling', 'contrib.Proposal', chance=0.0)
 def _none(drawing: Any) -> None:
-    """Nothing: their numbers of samples are in the data."""
+    """Draw nothing: the numbers of samples of these operators are in the data."""
 
 
 @entry('contrib.MultiBoxTarget', 'contrib.MultiBoxDetection', chance=0.3)

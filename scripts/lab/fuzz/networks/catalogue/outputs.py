@@ -81,4 +81,4 @@ def _losses(drawing: Any) -> None:
 
 @entry('IdentityAttachKLSparseReg', chance=0.0)
 def _sparse_reg(drawing: Any) -> None:
-    """Nothing: it keeps a moving average that no process shares."""
+    """Draw nothing: this operator keeps a moving average that processes do not share."""

@@ -135,4 +135,4 @@ def _cross_attention(drawing: Any) -> None:
 
 @entry('contrib.fft', 'contrib.count_sketch', chance=0.0)
 def _none(drawing: Any) -> None:
-    """Nothing: they are for GPUs."""
+    """Draw nothing: these operators are for GPUs."""

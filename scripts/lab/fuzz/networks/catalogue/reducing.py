@@ -39,7 +39,7 @@ def _norm(drawing: Any) -> None:
 @entry('moments', chance=0.4)
 def _moments(drawing: Any) -> None:
     value = drawing.pick()
-    # Both, for MXNet's compiled operator takes a variance for what it finds in memory where nothing reads the mean.
+    # Both: MXNet's compiled operator returns uninitialised memory as the variance where nothing reads the mean.
     drawing.add('moments', 'F.elemwise_add(*F.moments({0}, axes=(%d,)%s))' % (
         axis_of(drawing, value, False), ', keepdims=True' * drawing.random.choice((0, 1))), value)
 

@@ -29,5 +29,5 @@ def any_shape(shape: Tuple[int, ...]) -> bool:
 
 
 def ranks(*counts: int) -> Callable[[Tuple[int, ...]], bool]:
-    """Take shapes with so many dimensions."""
+    """Accept shapes with this number of dimensions."""
     return lambda shape: len(shape) in counts
