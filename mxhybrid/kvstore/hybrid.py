@@ -12,7 +12,7 @@ from ..base.errors import InputError
 from ..base.log import get_logger
 from ..base.settings import TablePlan
 from ..job.join import join
-from ..native import quiet, trainers
+from ..native import log_filter, trainers
 from ..native.forks import gate
 from ..routes import checks
 from ..telemetry.step_meter import NoMeter, StepMeter
@@ -92,7 +92,7 @@ class Hybrid(KVStore):
         self._job, checked = join(settings)
         if self._job.distributed:
             with gate:  # what is forked meanwhile would have no standard error
-                quiet.hush()
+                log_filter.suppress_repeated_logs()
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, checked) if self._job.distributed
             else OneProcess(counts_rows=self._job.telemetry.measures))

@@ -25,7 +25,7 @@ from ..base.addresses import address_towards
 from ..base.machine import remedy
 from ..lane.agent import Agent
 from ..lane.membership import Membership
-from ..native import quiet
+from ..native import log_filter
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts, trim_heap
 from ..native.optimizers import TableOptimizer, find_class
 from ..telemetry.courier import Courier
@@ -43,7 +43,7 @@ class Handler(Optimizer):
 
     def __init__(self, lifeline: Optional[Lifeline] = None, secret: str = '', address: str = '') -> None:
         super().__init__()
-        quiet.hush()
+        log_filter.suppress_repeated_logs()
         self.aggregate_num = 0
         self._partitions: Dict[int, Partition] = {}
         #: Partitions by the keys to which gradients are pushed, and by those from which workers pull.

@@ -4,7 +4,7 @@ import re
 import pytest
 from lab.jobs import run_job
 
-from mxhybrid.native.quiet import VARIABLE
+from mxhybrid.native.log_filter import VARIABLE
 
 from . import BODIES
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 from mxnet import nd
 
-from mxhybrid.native import quiet
+from mxhybrid.native import log_filter
 
 pytestmark = pytest.mark.both_pythons
 
@@ -16,9 +16,9 @@ LAZY = 'lazy_update = True'
 SCRIPT = '''
 import sys
 from mxnet import nd
-from mxhybrid.native import quiet
+from mxhybrid.native import log_filter
 
-quiet.hush()
+log_filter.suppress_repeated_logs()
 rows = nd.ones((2, 2)).tostype('row_sparse')
 nd.reverse(rows, axis=1)
 nd.ones((2, 2)).copyto(rows)
@@ -44,19 +44,19 @@ def in_a_thread(*calls):
 
 
 def test_lazy_updates_are_not_remarked_on(monkeypatch, capfd):
-    monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    monkeypatch.delenv(log_filter.VARIABLE, raising=False)
     nd.waitall()  # other tests' remarks
     in_a_thread(update)
     assert LAZY in capfd.readouterr().err
-    in_a_thread(quiet.hush, update)
+    in_a_thread(log_filter.suppress_repeated_logs, update)
     assert capfd.readouterr().err == ''
-    assert quiet.VARIABLE not in os.environ
+    assert log_filter.VARIABLE not in os.environ
 
 
 def test_nothing_is_said_of_what_makes_mxnet_speak_where_it_has_read_the_variable_before():
     before = 'from mxnet import nd\nnd.reverse(nd.ones((3, 3)).tostype("row_sparse"), axis=1).wait_to_read()\n'
     script = before + SCRIPT.replace('nd.reverse(rows, axis=1)\nnd.ones((2, 2)).copyto(rows)', '')
-    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
     done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
     for word in ('utils.h', 'fallback detected', 'operator = reverse', 'MXNET_STORAGE_FALLBACK'):
@@ -67,33 +67,33 @@ def test_nothing_is_said_again_in_another_thread_of_copies_that_the_script_has_m
     script = '''
 import threading
 from mxnet import nd
-from mxhybrid.native import quiet
+from mxhybrid.native import log_filter
 
 nd.ones((2, 2)).copyto(nd.ones((2, 2)).tostype('row_sparse'))
 nd.waitall()
-thread = threading.Thread(target=quiet.hush)
+thread = threading.Thread(target=log_filter.suppress_repeated_logs)
 thread.start()
 thread.join()
 nd.waitall()
 '''
-    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
     done = subprocess.run([sys.executable, '-c', script], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
     assert done.stderr.count('Copy from default storage') == 1, done.stderr
 
 
 def test_whoever_wants_to_hear_it_does(monkeypatch, capfd):
-    monkeypatch.setenv(quiet.VARIABLE, '1')
-    in_a_thread(quiet.hush, update)
+    monkeypatch.setenv(log_filter.VARIABLE, '1')
+    in_a_thread(log_filter.suppress_repeated_logs, update)
     assert LAZY in capfd.readouterr().err
-    assert os.environ[quiet.VARIABLE] == '1'
+    assert os.environ[log_filter.VARIABLE] == '1'
 
 
 @pytest.mark.parametrize('given, heard', [(None, 0), ('0', 0), ('1', 2)])
 def test_work_on_copies(given, heard):
-    env = {name: value for name, value in os.environ.items() if name != quiet.VARIABLE}
+    env = {name: value for name, value in os.environ.items() if name != log_filter.VARIABLE}
     if given is not None:
-        env[quiet.VARIABLE] = given
+        env[log_filter.VARIABLE] = given
     done = subprocess.run([sys.executable, '-c', SCRIPT], env=env, timeout=60, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, universal_newlines=True, check=True)
     assert done.stderr.count('fallback detected') == heard, done.stderr
@@ -101,7 +101,7 @@ def test_work_on_copies(given, heard):
 
 
 def test_what_others_write_meanwhile_is_kept(capfd):
-    with quiet._without(b'secret'):
+    with log_filter._without_lines(b'secret'):
         os.write(2, b'one\na secret\n')
         os.write(2, b'two\n')
     os.write(2, b'three\n')
@@ -112,16 +112,16 @@ def test_without_a_place_for_a_file_everything_is_heard(monkeypatch, capfd):
     def full(*_):
         raise OSError('no space left')
 
-    monkeypatch.delenv(quiet.VARIABLE, raising=False)
+    monkeypatch.delenv(log_filter.VARIABLE, raising=False)
     monkeypatch.setattr(quiet.tempfile, 'TemporaryFile', full)
     descriptors = os.listdir('/proc/self/fd')
-    in_a_thread(quiet.hush, update)
+    in_a_thread(log_filter.suppress_repeated_logs, update)
     assert LAZY in capfd.readouterr().err
     assert len(os.listdir('/proc/self/fd')) == len(descriptors)
 
 
 def test_a_reader_that_has_gone_ends_nobody():
-    program = "import os\nfrom mxhybrid.native import quiet\nwith quiet._without(b'x'):\n    os.write(2, b'one\\n')\n"
+    program = "import os\nfrom mxhybrid.native import log_filter\nwith log_filter._without_lines(b'x'):\n    os.write(2, b'one\\n')\n"
     done = subprocess.Popen([sys.executable, '-c', program], stderr=subprocess.PIPE)
     done.stderr.close()
     assert done.wait(60) == 0

@@ -19,7 +19,7 @@ from mxnet.context import cpu
 VARIABLE = 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE'
 
 #: Of the lines that MXNet may say when it is made to: of copies only where the script has had it read the variable.
-_REMARKS = (b'Optimizer with lazy_update = True detected', b'common/utils.h:', b'fallback detected',
+_MESSAGES = (b'Optimizer with lazy_update = True detected', b'common/utils.h:', b'fallback detected',
             b'operator = reverse', b'put storage types = [', b'params = {"axis" : 0, }', b'context.dev_mask = ',
             b'The operator with default storage type will be dispatched', b'Copy from default storage type on cpu to ',
             b'A temporary ndarray with row_sparse storage type will be generated')
@@ -27,15 +27,15 @@ _REMARKS = (b'Optimizer with lazy_update = True detected', b'common/utils.h:', b
 _thread = threading.local()
 
 
-def hush() -> None:
+def suppress_repeated_logs() -> None:
     """Silence the remarks, those on lazy updates in this thread only, unless the user wants to hear them."""
     given = os.environ.get(VARIABLE)
-    if getattr(_thread, 'hushed', False) or given not in (None, '0'):
+    if getattr(_thread, 'suppressed', False) or given not in (None, '0'):
         return
-    _thread.hushed = True
+    _thread.suppressed = True
     os.environ[VARIABLE] = '0'
     try:
-        with _without(*_REMARKS):
+        with _without_lines(*_MESSAGES):
             rows = nd.ones((1, 1), ctx=cpu()).tostype('row_sparse')
             nd.reverse(rows, axis=0)
             nd.ones((1, 1), ctx=cpu()).copyto(rows)
@@ -46,7 +46,7 @@ def hush() -> None:
 
 
 @contextlib.contextmanager
-def _without(*texts: bytes) -> Iterator[None]:
+def _without_lines(*texts: bytes) -> Iterator[None]:
     """Drop lines of standard error that hold one of `texts`; what other threads write meanwhile comes at the end."""
     try:
         screen, aside = open(os.dup(2), 'wb', 0), tempfile.TemporaryFile()
