@@ -19,7 +19,7 @@ import numpy as np
 from ..base.errors import JobError, SettingError
 from ..native.arrays import host_view
 from ..native.engine import Notifier, address_of
-from ..native.forks import gate
+from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..watchdog.lifeline import Lifeline
 
@@ -120,7 +120,7 @@ class Collective:
         if self.reduction is not None and self.reduction.serves(array):
             self.reduction.allreduce_(array, name, priority)
         else:
-            with self._reachable(array) as same, gate:
+            with self._reachable(array) as same, fork_guard:
                 self._horovod.allreduce_(same, op=self._hvd.Sum, name=name, priority=priority)
         ends()
 
@@ -156,7 +156,7 @@ class Collective:
             # Convolutions leave weights in layouts of oneDNN's, which Horovod would send as they are; this ends that.
             address_of(array)
         ends = self._begins('broadcast', array, name, priority)
-        with self._reachable(array) as same, gate:
+        with self._reachable(array) as same, fork_guard:
             self._horovod.broadcast_(same, root_rank=0, name=name, priority=priority)
         ends()
 

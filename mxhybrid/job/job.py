@@ -177,7 +177,7 @@ class Job:
         an MXNetError of an operation that failed before.
         """
         if self.distributed:
-            forks.gate.check()
+            forks.fork_guard.check()
             if self._forked:
                 raise JobError('this process was forked from worker %d and is no member of its job: make calls of the '
                                'store, and steps of a Trainer, in the worker itself' % self.rank)

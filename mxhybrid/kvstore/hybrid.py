@@ -13,7 +13,7 @@ from ..base.log import get_logger
 from ..base.settings import TablePlan
 from ..job.join import join
 from ..native import log_filter, trainers
-from ..native.forks import gate
+from ..native.forks import fork_guard
 from ..routes import checks
 from ..telemetry.step_meter import NoMeter, StepMeter
 from ..telemetry.traffic import Network, moved_between
@@ -91,7 +91,7 @@ class Hybrid(KVStore):
         # KVStore.__init__ would need a native handle of our own; the one native store of the job is shared.
         self._job, checked = join(settings)
         if self._job.distributed:
-            with gate:  # what is forked meanwhile would have no standard error
+            with fork_guard:  # what is forked meanwhile would have no standard error
                 log_filter.suppress_repeated_logs()
         self._backend: Union[Distributed, OneProcess] = (
             Distributed(self._job, checked) if self._job.distributed

@@ -8,7 +8,7 @@ import numpy as np
 from mxnet.base import check_call
 
 from ..native.engine import address_of, function_address, handles_of, operator_handle, own_handle, push_native
-from ..native.forks import gate
+from ..native.forks import fork_guard
 from . import library
 from .agent import rule_settings
 from .allreduce import AllreduceBuffer
@@ -84,7 +84,7 @@ class Copies:
 
     def run(self) -> None:
         """Push the copies to the engine."""
-        with gate:  # a fork by another thread waits until the engine has all copies
+        with fork_guard:  # a fork by another thread waits until the engine has all copies
             check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
 
 

@@ -11,7 +11,7 @@ from mxnet.base import check_call
 from ..base.errors import JobError
 from ..base.local_sockets import Connection, connect
 from ..native.engine import handles_of, push_native
-from ..native.forks import gate
+from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 from ..telemetry.traffic import Network
 from . import library
@@ -175,7 +175,7 @@ class Lane:
             return False
         number, ids, handles = self._numbers[table.index], np.ascontiguousarray(ids, np.int64), handles_of(outs)
         while True:
-            with gate:  # a fork by another thread waits until the engine has all operations
+            with fork_guard:  # a fork by another thread waits until the engine has all operations
                 result = self._library.checked(self._library.worker_pull(
                     self._handle, mxnet_functions(), number, ids.ctypes.data, len(ids), handles, len(outs), priority))
             if result == 3:

@@ -4,7 +4,7 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from .engine import Deferred
-from .forks import gate
+from .forks import fork_guard
 
 _Item = Optional[Tuple[Callable[[], None], Callable[[], None]]]
 
@@ -36,7 +36,7 @@ class Deliveries:
         self._thread.join()
 
     def _run(self) -> None:
-        gate.serve()
+        fork_guard.serve()
         try:
             while self._next():
                 pass

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from mxnet.base import _LIB, check_call
 
-from .forks import gate
+from .forks import fork_guard
 
 #: ``void (*)(void *run_context, void *parameter)``, EngineSyncFunc of ``include/mxnet/c_api.h``.
 _SyncFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -90,7 +90,7 @@ def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority
     parameter.
     """
     arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
-    with gate:
+    with fork_guard:
         if not ends_itself:
             check_call(_LIB.MXEnginePushSyncND(
                 function, ctypes.c_void_p(parameter), delete, ctypes.byref(_CPU), *arrays,
@@ -112,7 +112,7 @@ class Notifier:
         self._context = _Context(1, 0)
         self._property = ctypes.c_int(_PRIORITIZED)
 
-    @gate.called_by_engine
+    @fork_guard.called_by_engine
     def _arrived(self, _: Any, number: int) -> None:
         self._waiting.pop(number)()
 
@@ -123,7 +123,7 @@ class Notifier:
         """
         self._count += 1
         self._waiting[self._count] = callback
-        with gate:
+        with fork_guard:
             check_call(_LIB.MXEnginePushSyncND(
                 self._function, ctypes.c_void_p(self._count), None, ctypes.byref(self._context), handles_of([array]), 1,
                 None, 0, ctypes.byref(self._property), priority, b'mxhybrid_trace'))
@@ -149,13 +149,13 @@ class Deferred:
         """Have operation `what`, which reads and writes `arrays` on the CPU, each given once, take its turn."""
         number = next(self._numbers)
         self._waiting[number] = what
-        with gate:
+        with fork_guard:
             check_call(_LIB.MXEnginePushAsyncND(
                 self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0,
                 handles_of(arrays), len(arrays), ctypes.byref(self._property), int(priority), b'mxhybrid_deferred',
                 ctypes.c_bool(False)))
 
-    @gate.called_by_engine
+    @fork_guard.called_by_engine
     def _begin(self, _: Any, on_complete: int, number: int) -> None:
         # The engine's object lives as long as this call: copy it.
         done = _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))

@@ -23,7 +23,7 @@ import mxnet as mx
 #: Seconds between two looks at what other threads do.
 _PAUSE_S = 0.0005
 
-#: Seconds to wait for threads of the script that call MXNet all the time, or were interrupted inside of the gate; then
+#: Seconds to wait for threads of the script that call MXNet all the time, or were interrupted inside of the fork_guard; then
 #: it is as with MXNet alone.
 _PATIENCE_S = 2.0
 
@@ -32,7 +32,7 @@ _CALLERS = (os.path.join(os.path.dirname(mx.__file__), ''), os.path.join('horovo
             *(os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ('arrays.py', 'engine.py')))
 
 
-class Gate:
+class ForkGuard:
     """Passed by whoever hands the engine what ends only with the help of Python or of other processes; closed by forks.
 
     As a context manager for the former.  Inside, wait for what this process computes at most, and for nobody else: a
@@ -68,7 +68,7 @@ class Gate:
     def _may_pass(self, thread: int) -> bool:
         return self._closed_by in (None, thread) or not self._shut and thread in self._servants
 
-    def __enter__(self) -> 'Gate':
+    def __enter__(self) -> 'ForkGuard':
         me = threading.get_ident()
         with self._lock:
             while not (self._closed_by is None or self._may_pass(me)):
@@ -88,7 +88,7 @@ class Gate:
             if self._closed_by is not None:
                 self._changed.notify_all()
 
-    def close(self) -> None:
+    def before_fork(self) -> None:
         """Before a fork: wait until the engine has done everything, and let nobody hand it more."""
         me = threading.get_ident()
         with self._changed:
@@ -128,8 +128,8 @@ class Gate:
                 at = at.f_back
         return False
 
-    def open(self) -> None:
-        """After a fork, also one for which :meth:`close` was interrupted by what a signal's handler raised."""
+    def after_fork_in_parent(self) -> None:
+        """After a fork, also one for which :meth:`before_fork` was interrupted by what a signal's handler raised."""
         with self._changed:
             if self._closed_by != threading.get_ident():
                 return
@@ -138,7 +138,7 @@ class Gate:
                 self._closed_by, self._shut = None, False
                 self._changed.notify_all()
 
-    def open_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """After a fork, in a process that has none of the other threads."""
         self._lock, self._inside, self._servants = threading.RLock(), {}, set()
         self._changed = threading.Condition(self._lock)
@@ -152,7 +152,7 @@ class Gate:
 
 
 #: The engine is one per process, and so are forks.
-gate = Gate()
+fork_guard = ForkGuard()
 
 
 def prepare(in_child: Callable[[], None]) -> None:
@@ -162,13 +162,13 @@ def prepare(in_child: Callable[[], None]) -> None:
     on_exit, leave = libc.on_exit, ctypes.cast(libc._exit, ctypes.c_void_p)
 
     def child() -> None:
-        gate.open_in_child()
+        fork_guard.after_fork_in_child()
         in_child()
         # It ends without the exit handlers of native libraries, which wait for threads that are not here: on_exit(3)
         # calls the function that was given last first, with the exit status.
         on_exit(leave, None)
 
-    os.register_at_fork(before=gate.close, after_in_parent=gate.open, after_in_child=child)
+    os.register_at_fork(before=fork_guard.before_fork, after_in_parent=fork_guard.after_fork_in_parent, after_in_child=child)
     _guard_fork_exec()
 
 
@@ -187,10 +187,10 @@ def _guard_fork_exec() -> None:
         if _is_vfork(args):
             return original(*args)
         try:
-            gate.close()
+            fork_guard.before_fork()
             return original(*args)
         finally:
-            gate.open()
+            fork_guard.after_fork_in_parent()
 
     _posixsubprocess.fork_exec = fork_exec
     if getattr(subprocess, '_fork_exec', None) is original:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.errors import JobError
 from ..native.arrays import allocate_rows, row_sparse_parts
-from ..native.forks import gate
+from ..native.forks import fork_guard
 from ..telemetry.recorder import OFF, AnyRecorder
 
 
@@ -30,10 +30,10 @@ class Client:
 
     def push(self, table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray, priority: int) -> None:
         """Push rows, read before this returns, at `offsets` (sorted, unique), to which they belong in this order."""
-        with self._trace.span('cut ' + table.name, 'merge'), gate:
+        with self._trace.span('cut ' + table.name, 'merge'), fork_guard:
             arrays = cut(table, offsets, rows, order)
         channel = table.channel
-        with self._trace.span('hand over ' + table.name, 'servers'), gate, self.lock:
+        with self._trace.span('hand over ' + table.name, 'servers'), fork_guard, self.lock:
             self.native.push(list(channel.push_keys), arrays, priority)
             self.requests += len(arrays)
             if channel.order is not None:
@@ -53,7 +53,7 @@ class Client:
             wanted.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
             spans.append((start, stop))
         if keys:
-            with gate, self.lock:
+            with fork_guard, self.lock:
                 if channel.order is not None:
                     channel.order.hold(wanted)
                 self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
@@ -78,7 +78,7 @@ class Arrival:
         """Wait for the rows and write them to `result`, to the positions `order` if given."""
         for (start, stop), out in zip(self._spans, self._outs):
             out.wait_to_read()
-            with gate:
+            with fork_guard:
                 held, rows = row_sparse_parts(out)
             if len(held) != stop - start:
                 raise JobError('%s: a server answered a pull of %d rows with %d'

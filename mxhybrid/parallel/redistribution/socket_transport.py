@@ -11,7 +11,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from ...native.forks import gate
+from ...native.forks import fork_guard
 from .exchange import Move, shape_at
 
 #: In front of a piece: the move's tag, and bytes.
@@ -84,7 +84,7 @@ class Mail:
         self._selector.close()
 
     def _run(self) -> None:
-        gate.serve()
+        fork_guard.serve()
         try:
             while not self._closing:
                 for key, events in self._selector.select():

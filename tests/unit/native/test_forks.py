@@ -105,10 +105,10 @@ def test_a_fork_waits_for_what_a_thread_was_about_to_hand_over():
         import contextlib
         from mxhybrid.native import engine
 
-        engine.gate, inside = contextlib.nullcontext(), threading.Event()
+        engine.fork_guard, inside = contextlib.nullcontext(), threading.Event()
 
         def hand():
-            with forks.gate:
+            with forks.fork_guard:
                 inside.set()
                 time.sleep(0.3)  # the fork has looked at the engine by then
                 deferred.push([array], None)
@@ -134,7 +134,7 @@ def test_a_wait_for_a_fork_that_a_signal_handler_interrupts_leaves_the_gate_open
         go_on = threading.Event()
 
         def inside():
-            with forks.gate:
+            with forks.fork_guard:
                 entered.set()
                 go_on.wait(20)
 
@@ -149,7 +149,7 @@ def test_a_wait_for_a_fork_that_a_signal_handler_interrupts_leaves_the_gate_open
             pass
 
         def passes():
-            with forks.gate:
+            with forks.fork_guard:
                 passed.set()
 
         threading.Thread(target=passes, daemon=True).start()
@@ -163,10 +163,10 @@ def test_an_error_of_an_operation_is_not_lost():
         mx.nd.random.normal(loc=0, scale=-1, shape=(2,), out=bad)
         child()
         try:
-            forks.gate.check()
+            forks.fork_guard.check()
         except mx.base.MXNetError as error:
             print('raised')
-        forks.gate.check()''') == ['raised']
+        forks.fork_guard.check()''') == ['raised']
 
 
 def test_a_child_that_ends_like_any_script_has_its_own_status_and_no_native_exit_handlers():
