@@ -2,7 +2,7 @@
 
 A process that is stopped, a host that hangs and a link that is cut close no connection.  So every process sends a
 beat a second from its lifeline's thread, and the monitor answers each.  Who hears nothing for too long draws its
-conclusion: the monitor ends the job, see :mod:`mxhybrid.watchdog.vigil`; a process that misses the monitor ends itself.
+conclusion: the monitor ends the job, see :mod:`mxhybrid.watchdog.failure_detector`; a process that misses the monitor ends itself.
 
 The beat of a worker also says how many calls that need everybody it has made, and where its script is.
 
@@ -133,7 +133,7 @@ class Pulse:
         """What to say when the connection is closed: who stopped it may have been ended for that by another process."""
         self._clock.advance()
         # What is left of it now tells nothing, what was seen of it before does.
-        return self._verdict(self._limit / 2) or 'worker 0, which watches the job, died without a word'
+        return self._failure_reason(self._limit / 2) or 'worker 0, which watches the job, died without a word'
 
     def silence(self) -> Optional[str]:
         """What to say if the monitor has been silent for too long, else None.
@@ -144,9 +144,9 @@ class Pulse:
         if self._is_the_monitors():
             return None
         unclear = self._clock.advance() - self._heard > activity.LATE_S and self._look()
-        return None if unclear else self._verdict(self._limit)
+        return None if unclear else self._failure_reason(self._limit)
 
-    def _verdict(self, limit: float) -> Optional[str]:
+    def _failure_reason(self, limit: float) -> Optional[str]:
         now = self._clock.seconds
         seconds = now - self._heard
         if now - self._computed <= limit:

@@ -14,7 +14,7 @@ from .call_log import checked_recent
 from .messages import Lines, decode, send
 from .peers import Peer
 from .scheduler import watch_scheduler
-from .vigil import Vigil
+from .failure_detector import FailureDetector
 
 logger = get_logger(__name__)
 
@@ -55,11 +55,11 @@ class Monitor:
         #: Deaths that a parent may still explain, and until when.
         self._deaths: List[Tuple[float, str]] = []
         self._lock = threading.Lock()
-        self._vigil = Vigil(workers, limits or Limits())
+        self._detector = FailureDetector(workers, limits or Limits())
         self._looked = self._asked = 0.0
         self._listeners: Dict[str, Act] = {
-            'beat': self._vigil.beat, 'children': self._vigil.expect,
-            'looked': lambda peer, seen: self._vigil.looked(self.peers(), seen)}
+            'beat': self._detector.beat, 'children': self._detector.expect,
+            'looked': lambda peer, seen: self._detector.looked(self.peers(), seen)}
         self._duties: List[Callable[[], bool]] = []
         self._after_failure: List[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
@@ -157,12 +157,12 @@ class Monitor:
             if now > deadline:
                 self.report_failure(text)
         peers = self.peers()
-        verdict = self._vigil.verdict(peers)
-        if verdict is not None:
-            self.report_failure(verdict.text, silent=verdict.silent)
+        failure = self._detector.detect(peers)
+        if failure is not None:
+            self.report_failure(failure.reason, silent=failure.silent)
         # Two looks have to be there before the limit is over.
         if now - self._asked > BETWEEN_LOOKS_S:
-            for witness, processes in self._vigil.questions(peers):
+            for witness, processes in self._detector.questions(peers):
                 self._asked = now
                 for sock, peer in list(self._peers.items()):
                     if peer is witness:
@@ -209,7 +209,7 @@ class Monitor:
         if not data:
             return False
         if sock in self._peers:
-            self._vigil.heard(self._peers[sock])
+            self._detector.heard(self._peers[sock])
         lines = self._lines[sock]
         for line in lines.take(data):
             if sock not in self._admission:
@@ -225,7 +225,7 @@ class Monitor:
         if found is None:
             self._refuse(sock)
             return False
-        peer = self._vigil.joined(*found)
+        peer = self._detector.joined(*found)
         with self._lock:
             self._peers[sock] = peer
             failure = self.failure
@@ -247,7 +247,7 @@ class Monitor:
         if peer is None or peer.has_left:
             return
         text = '%s died without a word (killed, or crashed in native code)' % peer.name
-        if self._vigil.has_parent(peer):
+        if self._detector.has_parent(peer):
             self._deaths.append((time.monotonic() + PARENT_S, text))
         else:
             self.report_failure(text)

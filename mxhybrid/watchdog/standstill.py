@@ -24,7 +24,7 @@ class Standstill:
         self._limits = limits
         self._patience = limits.silence
 
-    def verdict(self, workers: List[Peer], now: float) -> Optional[str]:
+    def detect(self, workers: List[Peer], now: float) -> Optional[str]:
         """Return why the job must end, for the monitor to say; None while it may go on."""
         running = [peer for peer in workers if not peer.has_ended]
         waiting = [peer for peer in running if peer.waits_for is not None]

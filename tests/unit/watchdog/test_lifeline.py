@@ -286,7 +286,7 @@ LIMITS = Limits(start=20, silence=4, stall=0)
 
 
 def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(job, monkeypatch):
-    monkeypatch.setattr('mxhybrid.watchdog.vigil.GATHER_S', 0.5)
+    monkeypatch.setattr('mxhybrid.watchdog.failure_detector.GATHER_S', 0.5)
     monitor = Monitor('127.0.0.1', 3, 0, SECRET, LIMITS)
     first, second, third = job(3, address=monitor.address)
     assert met(first, second, third)

@@ -62,14 +62,14 @@ def beats(*names, waiting=AN_ARRAY, **more):
 def test_workers_that_wait_after_other_calls_are_named_with_them(caplog):
     watch = Watch(2, worker0='a', worker1='b')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.standstill'):
-        verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, at='train.py:9'),
+        failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, at='train.py:9'),
                              worker1=beats(FORWARD, STEP, FORWARD))
-    assert verdict.text == (
+    assert failure.reason == (
         'workers have waited for each other for 101 s: worker0 waits at train.py:9, after call number 3, %s; worker1 '
         'waits at train.py:1, after call number 3, %s; the first difference is call number 2: worker 0 made %s, '
         'worker 1 made %s; make the same calls, and the same backward passes, in the same order on every worker'
         % (STEP, FORWARD, FORWARD, STEP))
-    assert verdict.silent == []
+    assert failure.silent == []
     texts = [record.getMessage() for record in caplog.records]
     assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
 
@@ -82,30 +82,30 @@ def test_workers_that_join_have_another_deadline():
 
 def test_workers_that_wait_after_the_same_calls_end_too():
     watch = Watch(2, worker0='a', worker1='b')
-    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
-    assert verdict.text.startswith('workers have waited for each other for 101 s') and 'difference' not in verdict.text
+    failure = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
+    assert failure.reason.startswith('workers have waited for each other for 101 s') and 'difference' not in failure.reason
 
 
 def test_a_worker_that_waits_while_another_has_ended():
     watch = Watch(2, worker0='a', worker1='b')
     watch.peers[1].ends()
-    verdict = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
-    assert 'worker1 has ended its script, after call number 1, ' + FORWARD in verdict.text
-    assert 'the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD) in verdict.text
+    failure = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
+    assert 'worker1 has ended its script, after call number 1, ' + FORWARD in failure.reason
+    assert 'the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD) in failure.reason
 
 
 def test_a_worker_that_waits_while_another_computes_after_another_call():
     watch = Watch(2, worker0='a', worker1='b')
-    verdict = watch.wait(200, watch.peers, worker0=beats('votes', waiting='votes'), worker1=beats(STEP, waiting=None))
-    assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in verdict.text
+    failure = watch.wait(200, watch.peers, worker0=beats('votes', waiting='votes'), worker1=beats(STEP, waiting=None))
+    assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in failure.reason
 
 
 def test_a_difference_in_calls_is_named_where_one_worker_has_not_come():
     watch = Watch(2, worker0='a', worker1='b')
-    verdict = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
+    failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
                          worker1=beats(FORWARD, STEP, waiting=None))
-    assert verdict.text.startswith('worker1 has not come to the calls in which others wait')
-    assert 'the first difference is call number 2' in verdict.text
+    assert failure.reason.startswith('worker1 has not come to the calls in which others wait')
+    assert 'the first difference is call number 2' in failure.reason
 
 
 @pytest.mark.parametrize('first, second', [

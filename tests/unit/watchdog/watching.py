@@ -1,6 +1,6 @@
-"""A vigil over processes that beat when told to, by a clock that is set by hand."""
+"""A failure detector over processes that beat when told to, by a clock that is set by hand."""
 from mxhybrid.base.settings import Limits
-from mxhybrid.watchdog.vigil import Vigil
+from mxhybrid.watchdog.failure_detector import FailureDetector
 
 LIMITS = Limits(start=30.0, silence=10.0, stall=100.0)
 
@@ -16,30 +16,30 @@ class Time:
 
 
 class Watch:
-    """A vigil over processes that beat when told to."""
+    """A failure detector over processes that beat when told to."""
 
     def __init__(self, workers, **hosts):
         self.time = Time()
-        self.vigil = Vigil(workers, LIMITS, self.time)
+        self.detector = FailureDetector(workers, LIMITS, self.time)
         self.peers = []
         for name, host in hosts.items():
-            who = self.vigil.joined(name, int(name[-1]) if name.startswith('worker') else -1)
+            who = self.detector.joined(name, int(name[-1]) if name.startswith('worker') else -1)
             self.peers.append(who)
             self.beat(who, me={'pid': 2 ** 22 + len(self.peers), 'host': host, 'pid_space': host, 'started': '1'})
 
     def beat(self, who, calls=0, call='', at='train.py:1', waiting=None, **more):
-        self.vigil.heard(who)
-        return self.vigil.beat(who, dict(more, calls=calls, call=call, at=at, waiting=waiting))
+        self.detector.heard(who)
+        return self.detector.beat(who, dict(more, calls=calls, call=call, at=at, waiting=waiting))
 
     def wait(self, seconds, beating=(), **beat):
-        """Let time pass while some beat every second; the first verdict, if there is one."""
+        """Let time pass while some beat every second; the first failure, if there is one."""
         for _ in range(int(seconds)):
             self.time.now += 1
             for who in beating:
                 self.beat(who, **beat.get(who.name, {}))
-            verdict = self.vigil.verdict(self.peers)
-            if verdict is not None:
-                return verdict
+            failure = self.detector.detect(self.peers)
+            if failure is not None:
+                return failure
         return None
 
 

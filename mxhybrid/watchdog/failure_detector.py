@@ -26,14 +26,14 @@ GATHER_S = 2.0
 _WITNESSES = 4
 
 
-class Verdict(NamedTuple):
+class Failure(NamedTuple):
     """Why the job must end, and the processes that cannot leave by themselves."""
 
-    text: str
+    reason: str
     silent: List[Dict[str, Any]]
 
 
-class Vigil:
+class FailureDetector:
     """Keeps watch over all processes for the monitor, in its thread; so many `workers` will come."""
 
     def __init__(self, workers: int, limits: Limits, now: Callable[[], float] = time.monotonic):
@@ -93,7 +93,7 @@ class Vigil:
         """Whether a worker started this process and will learn how it ended."""
         return peer.key in self._children
 
-    def verdict(self, peers: List[Peer]) -> Optional[Verdict]:
+    def detect(self, peers: List[Peer]) -> Optional[Failure]:
         """Whether the job must end, because a process of `peers` is silent, or one did not come, or does not go on."""
         now = self._clock.advance()
         peers = [peer for peer in peers if not peer.has_left]
@@ -128,7 +128,7 @@ class Vigil:
                 if peer.process == process:
                     peer.seen(self._clock.seconds, checked_look(found))
 
-    def _silent(self, peers: List[Peer], now: float) -> Optional[Verdict]:
+    def _silent(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:
             if peer.is_quiet(now):
                 logger.warning(COMPUTES % (peer.name, now - peer.heard) + (peer.at and '; it was at ' + peer.at))
@@ -136,12 +136,12 @@ class Vigil:
         for peer in peers:
             stalled = 0 < self._limits.stall and limit < now - peer.heard and not peer.busy
             if stalled and now - peer.computed <= self._limits.silence:
-                return Verdict(COMPUTES % (peer.name, now - peer.heard), _processes([peer]))
+                return Failure(COMPUTES % (peer.name, now - peer.heard), _processes([peer]))
         if max([now - peer.computed for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
             return None
         silent = [peer for peer in peers if now - peer.computed > self._limits.silence]
         age = max(now - peer.heard for peer in silent)
-        return Verdict('; '.join(self._describe(silent, peers, age)), _processes(silent))
+        return Failure('; '.join(self._describe(silent, peers, age)), _processes(silent))
 
     def _describe(self, silent: List[Peer], peers: List[Peer], age: float) -> List[str]:
         texts = []
@@ -159,16 +159,16 @@ class Vigil:
                 texts += ['%s has said nothing for %.0f s: %s' % (peer.name, age, _cause(peer)) for peer in quiet]
         return texts
 
-    def _absent(self, now: float) -> Optional[Verdict]:
+    def _absent(self, now: float) -> Optional[Failure]:
         if now > self._limits.start and len(self._came) < self._workers:
             missing = sorted(set(range(self._workers)) - set(self._came))
-            return Verdict('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
+            return Failure('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
         for child, since in self._awaited.items():
             if now - since > self._limits.start:
-                return Verdict('%s did not come within %g s' % (self._children[child], self._limits.start), [])
+                return Failure('%s did not come within %g s' % (self._children[child], self._limits.start), [])
         return None
 
-    def _stalled(self, peers: List[Peer], now: float) -> Optional[Verdict]:
+    def _stalled(self, peers: List[Peer], now: float) -> Optional[Failure]:
         workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]
         if not workers:
             return None
@@ -186,14 +186,14 @@ class Vigil:
                 if odd:
                     text += '; %s; %s' % (odd, ADVICE)
                 mute = now - peer.heard > self._limits.silence
-                return Verdict(text, _processes([peer]) if mute else [])
+                return Failure(text, _processes([peer]) if mute else [])
             if peer.is_overdue(missed):
                 logger.warning('%s', text)
         return None
 
-    def _still(self, peers: List[Peer], now: float) -> Optional[Verdict]:
-        text = self._standstill.verdict([peer for peer in peers if peer.is_worker], now)
-        return None if text is None else Verdict(text, [])
+    def _still(self, peers: List[Peer], now: float) -> Optional[Failure]:
+        text = self._standstill.detect([peer for peer in peers if peer.is_worker], now)
+        return None if text is None else Failure(text, [])
 
 
 def _cause(peer: Peer) -> str:

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from mxhybrid.watchdog import identity, vigil
-from mxhybrid.watchdog.vigil import GATHER_S
+from mxhybrid.watchdog import failure_detector, identity
+from mxhybrid.watchdog.failure_detector import GATHER_S
 
 from .watching import LIMITS, Seen, Watch
 
@@ -18,46 +18,46 @@ def test_a_silent_worker_is_named_with_seconds_and_likely_causes():
     watch = Watch(2, worker0='a', worker1='b')
     first, second = watch.peers
     assert watch.wait(LIMITS.silence + GATHER_S, [first]) is None
-    verdict = watch.wait(1, [first])
-    assert verdict.text == ('worker1 has said nothing for 13 s: it is stopped, its host hangs, or the network to it is '
+    failure = watch.wait(1, [first])
+    assert failure.reason == ('worker1 has said nothing for 13 s: it is stopped, its host hangs, or the network to it is '
                             'cut')
-    assert [process['host'] for process in verdict.silent] == ['b']
+    assert [process['host'] for process in failure.silent] == ['b']
 
 
 def test_any_message_counts_as_a_sign_of_life():
     watch = Watch(2, worker0='a', worker1='b')
     for _ in range(3):
         assert watch.wait(LIMITS.silence, watch.peers[:1]) is None
-        watch.vigil.heard(watch.peers[1])
+        watch.detector.heard(watch.peers[1])
     assert watch.wait(60, watch.peers) is None
 
 
 def test_a_host_of_which_nobody_says_anything_is_named_as_one():
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
-    verdict = watch.wait(60, watch.peers[:2])
-    assert verdict.text.startswith('host b (worker2, worker3, server) has said nothing for ')
-    assert verdict.text.endswith('it hangs, or its network is cut')
-    assert len(verdict.silent) == 3
+    failure = watch.wait(60, watch.peers[:2])
+    assert failure.reason.startswith('host b (worker2, worker3, server) has said nothing for ')
+    assert failure.reason.endswith('it hangs, or its network is cut')
+    assert len(failure.silent) == 3
 
 
 def test_of_a_host_that_lives_only_the_silent_are_named():
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b')
-    verdict = watch.wait(60, watch.peers[:3])
-    assert verdict.text.startswith('worker3 has said nothing') and 'worker2' not in verdict.text
+    failure = watch.wait(60, watch.peers[:3])
+    assert failure.reason.startswith('worker3 has said nothing') and 'worker2' not in failure.reason
 
 
 def test_where_all_other_hosts_are_silent_the_own_network_is_blamed(monkeypatch):
     monkeypatch.setattr(identity.socket, 'gethostname', lambda: 'a')
     watch = Watch(3, worker0='a', worker1='b', worker2='c')
-    verdict = watch.wait(60, watch.peers[:1])
-    assert verdict.text.startswith('all other hosts have said nothing for')
-    assert 'the network of host a, where worker 0 runs, is cut' in verdict.text
+    failure = watch.wait(60, watch.peers[:1])
+    assert failure.reason.startswith('all other hosts have said nothing for')
+    assert 'the network of host a, where worker 0 runs, is cut' in failure.reason
 
 
 def test_a_monitor_that_was_stopped_blames_nobody():
     watch = Watch(2, worker0='a', worker1='b')
     watch.time.now += 1000
-    assert watch.vigil.verdict(watch.peers) is None
+    assert watch.detector.detect(watch.peers) is None
     assert watch.wait(60, watch.peers) is None
 
 
@@ -72,26 +72,26 @@ def test_who_has_left_may_be_silent():
 
 def test_a_worker_that_does_not_come_is_named():
     watch = Watch(3, worker0='a', worker2='b')
-    verdict = watch.wait(60, watch.peers)
-    assert verdict.text == 'worker 1 did not come within 30 s'
+    failure = watch.wait(60, watch.peers)
+    assert failure.reason == 'worker 1 did not come within 30 s'
 
 
 def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
     watch = Watch(1, worker0='a')
-    watch.vigil.expect(watch.peers[0], [['server', 71], ['scheduler', 72]])
-    server = watch.vigil.joined('server', -1)
+    watch.detector.expect(watch.peers[0], [['server', 71], ['scheduler', 72]])
+    server = watch.detector.joined('server', -1)
     watch.peers.append(server)
     watch.beat(server, me={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
-    assert watch.vigil.has_parent(server) and not watch.vigil.has_parent(watch.peers[0])
-    verdict = watch.wait(60, watch.peers)
-    assert verdict.text == 'the scheduler with pid 72 on host a did not come within 30 s'
+    assert watch.detector.has_parent(server) and not watch.detector.has_parent(watch.peers[0])
+    failure = watch.wait(60, watch.peers)
+    assert failure.reason == 'the scheduler with pid 72 on host a did not come within 30 s'
 
 
 def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
     watch = Watch(1, worker0='a', server='a')
     watch.beat(watch.peers[1], me={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
-    watch.vigil.expect(watch.peers[0], [['server', 71]])
-    assert watch.vigil.has_parent(watch.peers[1])
+    watch.detector.expect(watch.peers[0], [['server', 71]])
+    assert watch.detector.has_parent(watch.peers[1])
     assert watch.wait(100, watch.peers) is None
 
 
@@ -100,30 +100,30 @@ def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
 
 def test_a_worker_that_is_busy_for_all_is_told_of_but_ends_no_job(caplog):
     watch = Watch(2, worker0='a', worker1='a')
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.vigil'):
+    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
     assert caplog.records and all('worker0 has not come' in record.getMessage() for record in caplog.records)
     assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts anew
-    verdict = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
-    assert verdict.text.startswith('worker0 has not come')
+    failure = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
+    assert failure.reason.startswith('worker0 has not come')
 
 
 def test_a_worker_for_which_the_others_wait_is_named_with_its_place_at_doubled_intervals(caplog):
     watch = Watch(3, worker0='a', worker1='a', worker2='b')
     ahead = {'calls': 9, 'call': 'push of net_dense0_weight'}
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.vigil'):
-        verdict = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
+    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
+        failure = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
                              worker2={'calls': 5, 'at': 'train.py:81 in evaluate'})
     texts = [record.getMessage() for record in caplog.records]
     assert texts[0] == ('worker2 has not come to the calls in which others wait (push of net_dense0_weight, number 9; '
                         'it made 5) for 11 s: it is at train.py:81 in evaluate')
     assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
-    assert verdict.text.startswith('worker2 has not come') and '101 s' in verdict.text and verdict.silent == []
+    assert failure.reason.startswith('worker2 has not come') and '101 s' in failure.reason and failure.silent == []
 
 
 def test_a_worker_that_catches_up_is_not_missed_any_more(caplog):
     watch = Watch(2, worker0='a', worker1='b')
-    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.vigil'):
+    with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         for calls in range(20):
             assert watch.wait(9, watch.peers, worker0={'calls': calls + 1}, worker1={'calls': calls}) is None
     assert not caplog.records
@@ -145,11 +145,11 @@ def test_a_worker_whose_script_has_ended_is_not_missed():
 
 @pytest.fixture
 def watch(monkeypatch):
-    """A vigil on host a over two workers there, two on host b and a server on it."""
+    """A failure detector on host a over two workers there, two on host b and a server on it."""
     monkeypatch.setattr(identity, 'pid_space', lambda: 'a')
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
     watch.see = Seen(watch.time)
-    monkeypatch.setattr(vigil, 'look_at', watch.see)
+    monkeypatch.setattr(failure_detector, 'look_at', watch.see)
     return watch
 
 
@@ -158,15 +158,15 @@ def pid_of(who):
 
 
 def wait(watch, seconds, beating):
-    """Let time pass; whoever is asked answers. The first verdict, and whom the vigil asked."""
+    """Let time pass; whoever is asked answers. The first failure, and whom the failure detector asked."""
     asked = []
     for _ in range(seconds):
-        verdict = watch.wait(1, beating)
-        for who, processes in watch.vigil.questions(watch.peers):
+        failure = watch.wait(1, beating)
+        for who, processes in watch.detector.questions(watch.peers):
             asked.append(who.name)
-            watch.vigil.looked(watch.peers, json.loads(json.dumps([[one, watch.see(one)] for one in processes])))
-        if verdict is not None:
-            return verdict, asked
+            watch.detector.looked(watch.peers, json.loads(json.dumps([[one, watch.see(one)] for one in processes])))
+        if failure is not None:
+            return failure, asked
     return None, asked
 
 
@@ -177,15 +177,15 @@ def test_a_silent_worker_that_computes_is_told_of_and_waited_for(watch, caplog):
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 3 and all(text.startswith('worker1 has said nothing for') and 'though it computes' in text
                                    and text.endswith('it was at train.py:1') for text in texts)
-    verdict, _ = wait(watch, 30, others)
-    assert verdict.text.startswith('worker1 has said nothing for 101 s, though it computes')
-    assert [process['pid'] for process in verdict.silent] == [pid_of(silent)]
+    failure, _ = wait(watch, 30, others)
+    assert failure.reason.startswith('worker1 has said nothing for 101 s, though it computes')
+    assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
 def test_one_that_computes_as_soon_as_it_has_joined_is_told_of(watch, caplog):
-    silent = watch.peers[1] = watch.vigil.joined('worker1', 1)  # and its first beat comes with what it joins by
+    silent = watch.peers[1] = watch.detector.joined('worker1', 1)  # and its first beat comes with what it joins by
     others = [watch.peers[0]] + watch.peers[2:]
-    watch.vigil.beat(silent, {'me': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
+    watch.detector.beat(silent, {'me': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
                               'at': ''})
     watch.see.busy = {7}
     assert wait(watch, 20, others) == (None, [])
@@ -199,11 +199,11 @@ def test_one_for_which_the_others_wait_and_that_cannot_hear_of_the_end_is_ended(
         watch.beat(silent)
         for who in others:
             watch.beat(who, calls=1)
-        assert watch.vigil.verdict(watch.peers) is None
+        assert watch.detector.detect(watch.peers) is None
     watch.see.busy = {pid_of(silent)}
-    verdict = watch.wait(60, others, **{who.name: {'calls': 1} for who in others})
-    assert verdict.text.startswith('worker1 has not come to the calls') and ' for 101 s' in verdict.text
-    assert [process['pid'] for process in verdict.silent] == [pid_of(silent)]
+    failure = watch.wait(60, others, **{who.name: {'calls': 1} for who in others})
+    assert failure.reason.startswith('worker1 has not come to the calls') and ' for 101 s' in failure.reason
+    assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
 def test_one_that_stops_computing_has_as_long_as_any_from_then_on(watch):
@@ -212,25 +212,25 @@ def test_one_that_stops_computing_has_as_long_as_any_from_then_on(watch):
     assert wait(watch, 50, others) == (None, [])
     watch.see.busy = set()
     assert wait(watch, int(LIMITS.silence + GATHER_S) - 1, others) == (None, [])
-    verdict, _ = wait(watch, 3, others)
-    assert verdict.text.startswith('worker1 has said nothing for 6')
+    failure, _ = wait(watch, 3, others)
+    assert failure.reason.startswith('worker1 has said nothing for 6')
 
 
 def test_of_other_hosts_those_who_live_there_tell_what_they_see(watch):
     silent, others = watch.peers[2], watch.peers[:2] + watch.peers[3:]
     watch.see.busy = {pid_of(silent)}
-    verdict, asked = wait(watch, 90, others)
-    assert verdict is None and set(asked) == {'server'}
+    failure, asked = wait(watch, 90, others)
+    assert failure is None and set(asked) == {'server'}
     watch.see.busy = set()
-    verdict, _ = wait(watch, 30, others)
-    assert verdict.text.startswith('worker2 has said nothing')
+    failure, _ = wait(watch, 30, others)
+    assert failure.reason.startswith('worker2 has said nothing')
 
 
 def test_a_host_of_which_nobody_answers_has_no_witness(watch):
     for who in watch.peers[2:]:
         watch.see.busy.add(pid_of(who))
-    verdict, asked = wait(watch, 60, watch.peers[:2])
-    assert verdict.text.startswith('host b (worker2, worker3, server) has said nothing for 13 s') and not asked
+    failure, asked = wait(watch, 60, watch.peers[:2])
+    assert failure.reason.startswith('host b (worker2, worker3, server) has said nothing for 13 s') and not asked
 
 
 def test_a_worker_that_saves_may_take_as_long_as_it_takes(watch):
