@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from ..base.log import get_logger
 from ..base.settings import Limits
 from .activity import LATE_S, checked_look
-from .beats import COMPUTES, AwakeClock
+from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .call_log import checked_recent, difference_of_calls
 from .identity import look_at, state_of, this_process
 from .peers import Peer
@@ -131,12 +131,12 @@ class FailureDetector:
     def _silent(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:
             if peer.is_quiet(now):
-                logger.warning(COMPUTES % (peer.name, now - peer.heard) + (peer.at and '; it was at ' + peer.at))
+                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.heard) + (peer.at and '; it was at ' + peer.at))
         limit = max(self._limits.stall, self._limits.silence)
         for peer in peers:
             stalled = 0 < self._limits.stall and limit < now - peer.heard and not peer.busy
             if stalled and now - peer.computed <= self._limits.silence:
-                return Failure(COMPUTES % (peer.name, now - peer.heard), _processes([peer]))
+                return Failure(BUSY_MESSAGE % (peer.name, now - peer.heard), _processes([peer]))
         if max([now - peer.computed for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
             return None
         silent = [peer for peer in peers if now - peer.computed > self._limits.silence]

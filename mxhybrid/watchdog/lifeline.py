@@ -4,7 +4,7 @@ ps-lite never notices a dead node: everyone would hang.  So every worker and ser
 monitor in worker 0's process, :mod:`mxhybrid.watchdog.monitor`.  The kernel closes the connection of a process that
 dies, however it dies; the monitor then tells everybody who failed first, and they leave with a message and exit
 status 1; a server that launch.py started leaves with a status that shows launch.py that the server is not the cause.
-Heartbeats reveal a process that is silent without having died, see :mod:`mxhybrid.watchdog.beats`.
+Heartbeats reveal a process that is silent without having died, see :mod:`mxhybrid.watchdog.heartbeat`.
 
 The same connections carry the orderly end: a worker whose script has ended says how many collective calls it
 made and waits until all have ended.  A worker that is past that count could only hang, and is told so.  The watch
@@ -28,7 +28,7 @@ from ..base.errors import JobError
 from ..base.log import get_logger
 from . import identity
 from .admission import answer_challenge
-from .beats import Pulse
+from .heartbeat import Heartbeat
 from .call_log import CallLog, Recent, checked_recent, difference_of_calls
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
 from .messages import Lines, Sender, decode, send
@@ -73,7 +73,7 @@ class Lifeline:
         #: Of workers whose scripts have ended: how many calls they made, and the last of these.
         self._ended: Dict[int, Tuple[int, Optional[Recent]]] = {}
         self._rank = rank
-        self._pulse = Pulse(timeout, rank >= 0)
+        self._heartbeat = Heartbeat(timeout, rank >= 0)
         self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'look': self._look}
         self._ticks: List[Callable[[], None]] = []
         self._last_words: List[Callable[[], None]] = []
@@ -200,28 +200,28 @@ class Lifeline:
                 data = b''
             if not data:
                 if not self._said_all:
-                    self._leave(self._pulse.death())
+                    self._leave(self._heartbeat.death())
                 return
-            self._pulse.heard()
+            self._heartbeat.heard()
             for line in lines.take(data):
                 self._handle(decode(line))
 
     def _beat(self) -> None:
         """Say that this process lives, and end it if the monitor does not."""
-        if not self._pulse.due():
+        if not self._heartbeat.due():
             return
         self.send({'beat': self._says()})
-        text = self._pulse.silence()
+        text = self._heartbeat.silence()
         # What came while this process did not run has not been read yet.
         if text is not None and not self._parted.is_set() and not self._readable.poll(0):
             self.fail(text)
-            self._leave(text, [self._pulse.monitor], heard=False)
+            self._leave(text, [self._heartbeat.monitor], heard=False)
 
     def _says(self) -> Dict[str, Any]:
         """The beat: what this process has done, and what it waits for."""
         log = self._log.recent()
-        idle = self._pulse.is_worker and self._script.is_idle(log.last, time.monotonic())
-        beat = self._pulse.beat(log.last, log.names[-1] if log.names else '',
+        idle = self._heartbeat.is_worker and self._script.is_idle(log.last, time.monotonic())
+        beat = self._heartbeat.beat(log.last, log.names[-1] if log.names else '',
                                 self._script.waits_for(self._waiting, idle), self._busy > 0)
         if idle and self._logged != log.last:
             beat['log'], self._logged = log, log.last
@@ -261,12 +261,12 @@ class Lifeline:
         return None
 
     def _answered(self, answer: Dict[str, Any]) -> None:
-        self._pulse.answered(answer)
-        if 'me' in answer and self._pulse.is_beside_the_monitor():
+        self._heartbeat.answered(answer)
+        if 'me' in answer and self._heartbeat.is_beside_the_monitor():
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # where nobody is on another host
                 with contextlib.suppress(OSError):
-                    self._pulse.invite(Witness(host, self._pulse.see).address)
+                    self._heartbeat.invite(Witness(host, self._heartbeat.see).address)
 
     def _look(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'looked': [[process, identity.look_at(process)] for process in processes]})

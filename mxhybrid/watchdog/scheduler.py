@@ -9,7 +9,7 @@ import time
 from typing import Callable, Tuple
 
 from ..base import launcher
-from .beats import AwakeClock
+from .heartbeat import AwakeClock
 
 #: Seconds between two looks.
 POLL_S = 2.0

@@ -16,7 +16,7 @@ import pytest
 from mxhybrid.base.errors import JobError
 from mxhybrid.base.sealed import prove
 from mxhybrid.base.settings import Limits
-from mxhybrid.watchdog import beats, monitor as monitor_module
+from mxhybrid.watchdog import heartbeat as heartbeat_module, monitor as monitor_module
 from mxhybrid.watchdog.admission import answer_challenge
 from mxhybrid.watchdog.leaving import ABORT_STATUS
 from mxhybrid.watchdog.lifeline import Lifeline
@@ -64,7 +64,7 @@ for command in sys.stdin:
             time.sleep(0.01)
         say('ok')
     elif word == 'meet':
-        while line._pulse.monitor is None:
+        while line._heartbeat.monitor is None:
             time.sleep(0.01)
         say('met')
     elif word == 'lose_the_lock':
@@ -76,7 +76,7 @@ for command in sys.stdin:
             say('lost it')
             return sent
         line._sender.send = send_and_lose_it
-        line._pulse.see = lambda: None  # as on a host without a process that sees the monitor's
+        line._heartbeat.see = lambda: None  # as on a host without a process that sees the monitor's
     elif word == 'finish':
         say(line.finish())
     elif word == 'settle':
@@ -112,7 +112,7 @@ WAIT = 'sys.stdin.read()'
 SERVER = PACKAGE + """
 import time
 line = Lifeline((sys.argv[2], int(sys.argv[3])), 'a server', -1, 10, 'open sesame')
-while line._pulse.monitor is None:
+while line._heartbeat.monitor is None:
     time.sleep(0.01)
 print('heard of the monitor', flush=True)
 time.sleep(600)
@@ -372,7 +372,7 @@ def test_who_ends_a_stopped_monitor_says_so_whatever_it_had_to_tell_it():
 
 
 def test_a_monitor_that_was_stopped_for_long_blames_the_stop_and_not_the_others(job, monkeypatch):
-    monkeypatch.setattr(beats.time, 'monotonic', Skipping())
+    monkeypatch.setattr(heartbeat_module.time, 'monotonic', Skipping())
     monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
     first, second = job(2, address=monitor.address)
     while len(monitor.peers()) < 2:  # who is not admitted yet would be a stranger that takes too long

@@ -23,7 +23,7 @@ BEAT_S = 1.0
 AWAKE_S = 2.0
 
 #: What is said of a process that computes, by its name and the seconds of its silence.
-COMPUTES = ('%s has said nothing for %.0f s, though it computes: something keeps its Python from running other '
+BUSY_MESSAGE = ('%s has said nothing for %.0f s, though it computes: something keeps its Python from running other '
             'threads, a long sort or pickle.loads, say')
 
 #: Why the monitor is silent, by the state letter of its process.
@@ -47,7 +47,7 @@ class AwakeClock:
         return self.seconds
 
 
-class Pulse:
+class Heartbeat:
     """Beats of one process, and how long it missed the monitor's; `limit` (s) holds until the monitor says its own."""
 
     def __init__(self, limit: float, is_worker: bool):
@@ -152,6 +152,6 @@ class Pulse:
         if now - self._computed <= limit:
             if not self._stall or seconds <= max(self._stall, self._limit):
                 return None
-            return COMPUTES % ('worker 0, which watches the job,', seconds)
+            return BUSY_MESSAGE % ('worker 0, which watches the job,', seconds)
         return 'worker 0, which watches the job, has said nothing for %.0f s: %s' % (seconds, _CAUSES.get(
             self._state, 'it is stopped, a host hangs, or the network between it and this process is cut'))
