@@ -4,7 +4,7 @@ Who holds Python's interpreter lock for long, in a `pickle.loads` or a sort, say
 beats waits for the lock.  The kernel knows that such a process is well: one of its threads takes all the time that it
 can get.  A process that is stopped, sleeps or hangs in the kernel takes none.
 
-Anybody can look who runs where the process ids are the same; :mod:`mxhybrid.watchdog.witnesses` tell others.
+Anybody can look who runs where the process ids are the same; :mod:`mxhybrid.watchdog.liveness_probe` tell others.
 """
 import contextlib
 import os

@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 #: Seconds beyond the limit after which silence is reported: others may follow, and all are named together.
 GATHER_S = 2.0
 #: Witnesses that a process knows at most.
-_WITNESSES = 4
+_MAX_PROBES = 4
 
 
 class Failure(NamedTuple):
@@ -47,7 +47,7 @@ class FailureDetector:
         self._children: Dict[Tuple[str, int], str] = {}
         self._awaited: Dict[Tuple[str, int], float] = {}
         self._introduced: Set[Tuple[str, int]] = set()
-        self._witnesses: List[Peer] = []
+        self._probes: List[Peer] = []
 
     def joined(self, name: str, rank: int) -> Peer:
         """A process has connected."""
@@ -62,12 +62,12 @@ class FailureDetector:
     def beat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
         """A process beats; returns the answer."""
         answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
-        if 'witness' in beat and peer not in self._witnesses:
-            peer.witnesses(beat['witness'])
-            self._witnesses.append(peer)
-            self._witnesses.sort(key=lambda one: one.is_worker)  # servers first: they run little Python
-        if self._witnesses and not self._sees(peer):
-            answer['witnesses'] = [one.witness for one in self._witnesses if not one.has_left][:_WITNESSES]
+        if 'probe' in beat and peer not in self._probes:
+            peer.set_probe(beat['probe'])
+            self._probes.append(peer)
+            self._probes.sort(key=lambda one: one.is_worker)  # servers first: they run little Python
+        if self._probes and not self._sees(peer):
+            answer['probes'] = [peer.probe for one in self._probes if not one.has_left][:_MAX_PROBES]
         if 'me' in beat:
             peer.introduces(beat['me'])
             assert peer.key is not None

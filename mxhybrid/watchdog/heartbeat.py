@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import activity
 from .identity import line_of_script, look_at, pid_space, state_of, this_process
-from .witnesses import ask_witness
+from .liveness_probe import query_probe
 
 #: Seconds between two beats.
 BEAT_S = 1.0
@@ -59,8 +59,8 @@ class Heartbeat:
         self._activity = activity.Activity()
         #: State letter of the monitor's process when it was last seen alive; empty where it is out of sight.
         self._state = ''
-        self._witnesses: List[Tuple[str, int]] = []
-        self._witness: Optional[Tuple[str, int]] = None
+        self._probes: List[Tuple[str, int]] = []
+        self._probe: Optional[Tuple[str, int]] = None
         self._introduced = False
         #: Who the monitor is, once it has answered.
         self.monitor: Optional[Dict[str, Any]] = None
@@ -80,8 +80,8 @@ class Heartbeat:
             beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'at': line_of_script()}
         if not self._introduced:
             beat['me'], self._introduced = this_process(), True
-        if self._witness is not None:
-            beat['witness'] = self._witness
+        if self._probe is not None:
+            beat['probe'] = self._probe
         return beat
 
     def heard(self) -> None:
@@ -92,7 +92,7 @@ class Heartbeat:
 
     def answered(self, answer: Dict[str, Any]) -> None:
         self._limit, self._stall = float(answer['limit']), float(answer.get('stall', 0.0))
-        self._witnesses = [(str(host), int(port)) for host, port in answer.get('witnesses', ())]
+        self._probes = [(str(host), int(port)) for host, port in answer.get('probes', ())]
         self.monitor = answer.get('me') or self.monitor
 
     def is_beside_the_monitor(self) -> bool:
@@ -106,7 +106,7 @@ class Heartbeat:
 
     def invite(self, witness: Tuple[str, int]) -> None:
         """Have others told that at this address they can ask what the monitor's process does."""
-        self._witness = witness
+        self._probe = witness
 
     def see(self) -> Optional[activity.Look]:
         """What the monitor's process does."""
@@ -117,10 +117,10 @@ class Heartbeat:
         seen = None
         if self.is_beside_the_monitor():
             seen = self.see()
-        elif self._witnesses and self.monitor is not None and self.monitor['pid_space'] != pid_space():
-            seen = ask_witness(self._witnesses[0])
+        elif self._probes and self.monitor is not None and self.monitor['pid_space'] != pid_space():
+            seen = query_probe(self._probes[0])
             if seen is None:  # the next time another one
-                self._witnesses.append(self._witnesses.pop(0))
+                self._probes.append(self._probes.pop(0))
         if seen is not None and seen['state'] in _CAUSES:
             self._state = seen['state']
         elif seen is None and self.monitor is not None and self.monitor['pid_space'] != pid_space():

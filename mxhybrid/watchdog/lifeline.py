@@ -33,7 +33,7 @@ from .call_log import CallLog, Recent, checked_recent, difference_of_calls
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
 from .messages import Lines, Sender, decode, send
 from .script import Script
-from .witnesses import Witness
+from .liveness_probe import ProbeServer
 
 logger = get_logger(__name__)
 
@@ -266,7 +266,7 @@ class Lifeline:
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # where nobody is on another host
                 with contextlib.suppress(OSError):
-                    self._heartbeat.invite(Witness(host, self._heartbeat.see).address)
+                    self._heartbeat.invite(ProbeServer(host, self._heartbeat.see).address)
 
     def _look(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'looked': [[process, identity.look_at(process)] for process in processes]})

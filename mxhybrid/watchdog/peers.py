@@ -16,7 +16,7 @@ class Peer:
         self.heard = self.computed = now
         #: Who it is, see :mod:`mxhybrid.watchdog.identity`, and where it tells others what the monitor's process does.
         self.process: Optional[Dict[str, Any]] = None
-        self.witness: List[Any] = []
+        self.probe: List[Any] = []
         #: Of a worker: how many calls that need everybody it has made, the last of them, and where its script is.
         self.calls = 0
         self.call = self.at = ''
@@ -66,9 +66,9 @@ class Peer:
         """It has said who it is."""
         self.process = dict(process)
 
-    def witnesses(self, address: List[Any]) -> None:
+    def set_probe(self, address: List[Any]) -> None:
         """It tells others what the monitor's process does."""
-        self.witness = list(address)
+        self.probe = list(address)
 
     def goes_on(self, calls: int, call: str, at: str, busy: bool, waits_for: Optional[str], now: float) -> None:
         """It has said what it has done and where it is."""

@@ -242,10 +242,10 @@ def test_a_worker_that_saves_may_take_as_long_as_it_takes(watch):
 
 def test_witnesses_are_told_to_those_of_other_hosts_only(watch, caplog):
     caplog.set_level(logging.WARNING)
-    assert 'witnesses' not in watch.beat(watch.peers[2])['beat']
-    watch.beat(watch.peers[1], witness=['10.0.0.1', 5])
-    watch.beat(watch.peers[0], witness=['10.0.0.1', 6])
-    assert watch.beat(watch.peers[2])['beat']['witnesses'] == [['10.0.0.1', 5], ['10.0.0.1', 6]]
-    assert 'witnesses' not in watch.beat(watch.peers[1])['beat']
+    assert 'probes' not in watch.beat(watch.peers[2])['beat']
+    watch.beat(watch.peers[1], probe=['10.0.0.1', 5])
+    watch.beat(watch.peers[0], probe=['10.0.0.1', 6])
+    assert watch.beat(watch.peers[2])['beat']['probes'] == [['10.0.0.1', 5], ['10.0.0.1', 6]]
+    assert 'probes' not in watch.beat(watch.peers[1])['beat']
     watch.peers[1].leaves()
-    assert watch.beat(watch.peers[4])['beat']['witnesses'] == [['10.0.0.1', 6]]
+    assert watch.beat(watch.peers[4])['beat']['probes'] == [['10.0.0.1', 6]]

@@ -120,8 +120,8 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
         asked.append(address)
         return heartbeat.see_monitor({'pid': 1}) if address == ('b', 2) else None
 
-    monkeypatch.setattr(heartbeat_module, 'ask_witness', answer)
-    heartbeat.answered({'limit': 8, 'stall': stall, 'me': {'pid': 1, 'pid_space': 'b'}, 'witnesses': [['b', 1], ['b', 2]]})
+    monkeypatch.setattr(heartbeat_module, 'query_probe', answer)
+    heartbeat.answered({'limit': 8, 'stall': stall, 'me': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 500) is None and set(asked) == {('b', 1), ('b', 2)}
     heartbeat.see_monitor.busy = set()
@@ -131,9 +131,9 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
 @pytest.mark.parametrize('letter, cause', [('S', 'it hangs'), ('T', 'it is stopped, by a signal or a debugger')])
 @pytest.mark.parametrize('there', ['a', 'b'], ids=['this host', 'another'])
 def test_who_learns_that_a_silent_monitor_was_ended_says_what_was_seen_before(heartbeat, monkeypatch, there, letter, cause):
-    monkeypatch.setattr(heartbeat_module, 'ask_witness', lambda address: heartbeat.see_monitor({'pid': 1}))
+    monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.see_monitor({'pid': 1}))
     heartbeat.see_monitor.state = letter
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': there}, 'witnesses': [['b', 1]]})
+    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 5) is None
     heartbeat.see_monitor.state = 'Z'
     assert silence(heartbeat, 1) is None
@@ -156,8 +156,8 @@ def test_a_monitor_that_died_of_late_was_not_silent(heartbeat):
 
 def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heartbeat, monkeypatch):
     answers = [heartbeat.see_monitor({'pid': 1})] * 2
-    monkeypatch.setattr(heartbeat_module, 'ask_witness', lambda address: answers.pop() if answers else None)
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'b'}, 'witnesses': [['b', 1]]})
+    monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: answers.pop() if answers else None)
+    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 20)[1].endswith('s: it is stopped, a host hangs, or the network between it and this process '
                                           'is cut')
     assert not answers
@@ -168,8 +168,8 @@ def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
     heartbeat.answered({'limit': 5, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6
     heartbeat.heard()
-    monkeypatch.setattr(heartbeat_module, 'ask_witness', lambda address: None)
-    heartbeat.answered({'limit': 5, 'stall': 60, 'witnesses': [['b', 1]]})
+    monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: None)
+    heartbeat.answered({'limit': 5, 'stall': 60, 'probes': [['b', 1]]})
     assert silence(heartbeat, 20)[0] == 6
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mxhybrid.watchdog import identity
 from mxhybrid.watchdog.activity import Activity
-from mxhybrid.watchdog.witnesses import MAX_ANSWER_BYTES, WITNESS_S, Witness, ask_witness
+from mxhybrid.watchdog.liveness_probe import MAX_ANSWER_BYTES, PROBE_S, ProbeServer, query_probe
 
 pytestmark = pytest.mark.both_pythons
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.both_pythons
 def test_a_witness_tells_whoever_asks(program):
     process = program('computes')
     known = dict(identity.this_process(), pid=process.pid, started=identity._stat(process.pid)[1])
-    witness = Witness('127.0.0.1', lambda: identity.look_at(known))
+    probe = ProbeServer('127.0.0.1', lambda: identity.look_at(known))
     seen = Activity()
     while seen.computes is None:
-        found = ask_witness(witness.address)
+        found = query_probe(probe.address)
         assert set(found) == {'at', 'state', 'threads'} and str(process.pid) in found['threads']
         assert found['state'] in ('R', 'S')
         seen.take(found)
@@ -26,7 +26,7 @@ def test_a_witness_tells_whoever_asks(program):
     assert seen.computes
     process.kill()
     process.wait()
-    assert ask_witness(witness.address) is None
+    assert query_probe(probe.address) is None
 
 
 @pytest.mark.parametrize('answer', [
@@ -39,7 +39,7 @@ def test_a_witness_that_is_none_says_nothing(answer):
             peer, _ = listener.accept()
             with peer:
                 if answer is None:
-                    time.sleep(4 * WITNESS_S)  # longer than anybody waits
+                    time.sleep(4 * PROBE_S)  # longer than anybody waits
                 else:
                     try:
                         peer.sendall(answer + b'\n')
@@ -48,7 +48,7 @@ def test_a_witness_that_is_none_says_nothing(answer):
         thread = threading.Thread(target=serve)
         thread.start()
         start = time.monotonic()
-        assert ask_witness(listener.getsockname()[:2]) is None
-        assert time.monotonic() - start < 3 * WITNESS_S
+        assert query_probe(listener.getsockname()[:2]) is None
+        assert time.monotonic() - start < 3 * PROBE_S
         thread.join()
-    assert ask_witness(('127.0.0.1', 1)) is None
+    assert query_probe(('127.0.0.1', 1)) is None

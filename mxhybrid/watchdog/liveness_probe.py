@@ -13,12 +13,12 @@ from .activity import Look, checked_look
 from .messages import receive, send
 
 #: Seconds for a witness to answer.
-WITNESS_S = 0.5
+PROBE_S = 0.5
 #: Bytes that are read of its answer: those of some ten thousand threads.
 MAX_ANSWER_BYTES = 1 << 20
 
 
-class Witness:
+class ProbeServer:
     """Tells whoever connects to an address of `host` what `see` gives."""
 
     def __init__(self, host: str, see: Callable[[], Optional[Look]]):
@@ -26,24 +26,24 @@ class Witness:
         self._see = see
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         os.register_at_fork(after_in_child=self._listener.close)
-        threading.Thread(target=self._serve, name='mxhybrid-witness', daemon=True).start()
+        threading.Thread(target=self._serve, name='mxhybrid-probe', daemon=True).start()
 
     def _serve(self) -> None:
         while True:
             try:
                 peer, _ = self._listener.accept()
             except OSError:  # it has gone again, or this process has no descriptor left for it
-                time.sleep(WITNESS_S)
+                time.sleep(PROBE_S)
                 continue
             with contextlib.suppress(OSError), peer:
-                peer.settimeout(WITNESS_S)
+                peer.settimeout(PROBE_S)
                 send(peer, self._see())
 
 
-def ask_witness(address: Tuple[str, int]) -> Optional[Look]:
+def query_probe(address: Tuple[str, int]) -> Optional[Look]:
     """What a witness sees; None if that is nothing, or it does not answer."""
     try:
-        with socket.create_connection(address, timeout=WITNESS_S) as connection:
-            return checked_look(receive(connection, MAX_ANSWER_BYTES, WITNESS_S))
+        with socket.create_connection(address, timeout=PROBE_S) as connection:
+            return checked_look(receive(connection, MAX_ANSWER_BYTES, PROBE_S))
     except (OSError, ValueError):
         return None
