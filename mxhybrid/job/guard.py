@@ -10,7 +10,7 @@ from ..watchdog.deadline import Deadline
 from ..watchdog.leaving import leave
 from ..watchdog.lifeline import Lifeline
 from ..watchdog.monitor import Monitor
-from .children import Children
+from .server_processes import ServerProcesses
 from .launch_py_processes import end_processes_of_job
 
 
@@ -20,7 +20,7 @@ class Guard:
     def __init__(self, settings: Settings, telemetry: Session, scheduler: Optional[Tuple[str, int]]):
         self._settings, self._telemetry, self._scheduler = settings, telemetry, scheduler
         self._name = ''
-        self._children: Optional[Children] = None
+        self._servers: Optional[ServerProcesses] = None
         #: In worker 0.
         self.monitor: Optional[Monitor] = None
         self.lifeline: Optional[Lifeline] = None
@@ -40,14 +40,14 @@ class Guard:
         self.lifeline = Lifeline((monitor[0], monitor[1]), self._name, rank, self._settings.timeout, secret,
                                  self._cleanup)
 
-    def start_children(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
+    def start_servers(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
         """Start the scheduler or servers that this worker brings with it, and end the job when one of them dies."""
         assert self.lifeline is not None
-        self._children = Children(environment, self._child_died)
+        self._servers = ServerProcesses(environment, self._server_died)
         for role in roles:
-            self._children.start(role, secret)
-        self.lifeline.send({'children': self._children.pids()})
-        self._children.watch()
+            self._servers.start(role, secret)
+        self.lifeline.send({'servers': self._servers.pids()})
+        self._servers.watch()
 
     def deadline(self, seconds: float, waiting_for: str) -> Deadline:
         """Around what waits in native code; if it takes too long, the job ends."""
@@ -74,18 +74,18 @@ class Guard:
 
     def expect_end(self) -> None:
         """From now on the children may end by themselves."""
-        if self._children is not None:
-            self._children.expect_end()
+        if self._servers is not None:
+            self._servers.expect_end()
 
     def farewell(self) -> None:
         """Wait for the children to end."""
-        if self._children is not None:
-            self._children.farewell()
+        if self._servers is not None:
+            self._servers.farewell()
 
-    def _child_died(self, text: str) -> None:
+    def _server_died(self, text: str) -> None:
         assert self.lifeline is not None
         self._telemetry.fail(text)
-        self.lifeline.send({'child_died': text})
+        self.lifeline.send({'server_died': text})
         if self.monitor is not None:
             self.monitor.report_failure(text)
         leave('%s ends, because %s' % (self._name, text), cleanup=self._cleanup)
@@ -95,7 +95,7 @@ class Guard:
         if self.monitor is not None:
             self.monitor.settle()
         self._telemetry.wait()
-        if self._children is not None:
-            self._children.end()
+        if self._servers is not None:
+            self._servers.end()
         if self._scheduler is not None:
             end_processes_of_job(self._scheduler, ('scheduler', 'server'))

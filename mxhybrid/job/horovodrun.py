@@ -78,7 +78,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),
               'DMLC_NODE_HOST': address}
     roles: List[str] = ['scheduler'] * (rank == 0) + ['server'] * (settings.servers_per_host * (hvd.local_rank() == 0))
-    guard.start_children(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(plan['monitor']),
+    guard.start_servers(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(plan['monitor']),
                               **{variable('timeout'): str(settings.timeout),
                                  variable('log_level'): settings.log_level}), roles, plan['secret'])
     os.environ.update(native, DMLC_ROLE='worker')

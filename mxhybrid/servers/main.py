@@ -1,6 +1,6 @@
 """``python -m mxhybrid.servers.main``: a parameter server or the scheduler of a job under ``horovodrun``.
 
-Started by :mod:`mxhybrid.job.children`, never by hand.  Reads ``MXHYBRID_ROLE`` (server or scheduler),
+Started by :mod:`mxhybrid.job.server_processes`, never by hand.  Reads ``MXHYBRID_ROLE`` (server or scheduler),
 ``MXHYBRID_MONITOR`` (host:port of the job monitor), ``MXHYBRID_SECRET`` (the job's) and MXNet's ``DMLC_*`` variables.
 
 Unlike MXNet's own, such a server unpickles nothing: it carries out commands that worker 0 has sealed

@@ -44,7 +44,7 @@ class FailureDetector:
         self._came: List[int] = []
         #: Servers and scheduler by space of process ids and own id: names, and since when those that did not come
         #: are missed.
-        self._children: Dict[Tuple[str, int], str] = {}
+        self._servers: Dict[Tuple[str, int], str] = {}
         self._awaited: Dict[Tuple[str, int], float] = {}
         self._introduced: Set[Tuple[str, int]] = set()
         self._probes: List[Peer] = []
@@ -85,13 +85,13 @@ class FailureDetector:
         """A worker has started processes, given as ``[role, pid]``."""
         for role, pid in children:
             child = (parent.pid_space, int(pid))
-            self._children[child] = 'the %s with pid %d on host %s' % (role, pid, parent.host)
+            self._servers[child] = 'the %s with pid %d on host %s' % (role, pid, parent.host)
             if child not in self._introduced:  # it may be faster than its parent's message
                 self._awaited[child] = self._clock.seconds
 
     def has_parent(self, peer: Peer) -> bool:
         """Whether a worker started this process and will learn how it ended."""
-        return peer.key in self._children
+        return peer.key in self._servers
 
     def detect(self, peers: List[Peer]) -> Optional[Failure]:
         """Whether the job must end, because a process of `peers` is silent, or one did not come, or does not go on."""
@@ -165,7 +165,7 @@ class FailureDetector:
             return Failure('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
         for child, since in self._awaited.items():
             if now - since > self._limits.start:
-                return Failure('%s did not come within %g s' % (self._children[child], self._limits.start), [])
+                return Failure('%s did not come within %g s' % (self._servers[child], self._limits.start), [])
         return None
 
     def _stalled(self, peers: List[Peer], now: float) -> Optional[Failure]:

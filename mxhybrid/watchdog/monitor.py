@@ -58,7 +58,7 @@ class Monitor:
         self._detector = FailureDetector(workers, limits or Limits())
         self._looked = self._asked = 0.0
         self._listeners: Dict[str, Act] = {
-            'beat': self._detector.beat, 'children': self._detector.expect,
+            'beat': self._detector.beat, 'servers': self._detector.expect,
             'looked': lambda peer, seen: self._detector.looked(self.peers(), seen)}
         self._duties: List[Callable[[], bool]] = []
         self._after_failure: List[Callable[[], None]] = []
@@ -268,8 +268,8 @@ class Monitor:
         if 'fail' in message:
             peer.leaves()
             self.report_failure('%s failed: %s' % (peer.name, message['fail']))
-        elif 'child_died' in message:
-            self.report_failure(str(message['child_died']))
+        elif 'server_died' in message:
+            self.report_failure(str(message['server_died']))
         elif 'done' in message:
             self._finished.add(peer.rank)
             peer.ends()

@@ -89,10 +89,10 @@ for command in sys.stdin:
         line.fail(rest, echo=True)
         say('ok')
     elif word == 'started':
-        line.send({'children': [['server', int(rest)]]})
+        line.send({'servers': [['server', int(rest)]]})
         say('ok')
-    elif word == 'child_died':
-        line.send({'child_died': rest})
+    elif word == 'server_died':
+        line.send({'server_died': rest})
     elif word == 'part':
         line.part()
         say('parted')
@@ -403,7 +403,7 @@ def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
     parent.say('started %d' % child.process.pid)
     assert parent.answer() == 'ok'
     child.process.kill()
-    parent.say('child_died the server was killed by SIGKILL')
+    parent.say('server_died the server was killed by SIGKILL')
     assert aborted(parent, 'because the server was killed by SIGKILL')
 
 
@@ -421,7 +421,7 @@ def test_what_was_said_before_an_end_is_heard_before_it(job, monkeypatch):
     child.process.wait(LIMIT_S)
     # Both are there when the monitor gets to them, the end first.
     assert parent.ask('started %d' % child.process.pid) == 'ok'
-    parent.say('child_died the server was killed by SIGKILL')
+    parent.say('server_died the server was killed by SIGKILL')
     assert parent.ask('call') == 'ok'
     free.set()
     assert aborted(parent, 'because the server was killed by SIGKILL')

@@ -18,7 +18,7 @@ FAREWELL_S = 10.0
 _LOOK_S = 0.2
 
 
-def program_of_child(module: str) -> str:
+def server_program(module: str) -> str:
     """A program for ``python -c`` that runs a module, and dies with the process that ``MXHYBRID_PARENT`` names.
 
     The kernel sees to that (PR_SET_PDEATHSIG of linux/prctl.h), from before MXNet is imported, which takes seconds.
@@ -34,7 +34,7 @@ def program_of_child(module: str) -> str:
                       'runpy.run_module(%r, run_name="__main__", alter_sys=True)' % module])
 
 
-class Children:
+class ServerProcesses:
     """Scheduler and server processes of one worker, started and watched by a thread that lives as long as the process.
 
     For the kernel the parent of a process, with which it dies, is the thread that started it.  `environment` has their
@@ -46,7 +46,7 @@ class Children:
         self._processes: List[Tuple[str, subprocess.Popen]] = []
         self._watched = self._leaving = self._parted = False
         self._orders: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], Future]]' = queue.SimpleQueue()
-        threading.Thread(target=self._run, name='mxhybrid-children', daemon=True).start()
+        threading.Thread(target=self._run, name='mxhybrid-servers', daemon=True).start()
 
     def start(self, role: str, secret: str) -> None:
         """Start one process as `role`, 'scheduler' or 'server', and tell it the job's secret, as nobody else."""
@@ -59,7 +59,7 @@ class Children:
         env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
         started: 'Future[subprocess.Popen]' = Future()
-        self._orders.put(([sys.executable, '-c', program_of_child('mxhybrid.servers.main')], env, started))
+        self._orders.put(([sys.executable, '-c', server_program('mxhybrid.servers.main')], env, started))
         self._processes.append((role, started.result()))
 
     def pids(self) -> List[List[Any]]:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mxhybrid.job.children import Children
+from mxhybrid.job.server_processes import ServerProcesses
 
 pytestmark = pytest.mark.both_pythons
 
@@ -26,14 +26,14 @@ def write_module(directory, text):
 
 @pytest.fixture
 def children(tmp_path, monkeypatch):
-    """Children of a stand-in for the package whose servers run the text given."""
+    """ServerProcesses of a stand-in for the package whose servers run the text given."""
     made = []
 
     def make(text, **environment):
         write_module(tmp_path, text)
         monkeypatch.syspath_prepend(str(tmp_path))
         deaths = []
-        made.append(Children(environment, deaths.append))
+        made.append(ServerProcesses(environment, deaths.append))
         return made[-1], deaths
 
     yield make
@@ -97,7 +97,7 @@ def test_children_outlive_the_thread_that_asked_for_them(children):
 def test_the_thread_that_starts_children_keeps_no_secret(children):
     made, _ = children('import time; time.sleep(60)')
     made.start('server', 'abc')
-    thread, = [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-children'
+    thread, = [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-servers'
                and thread._target.__self__ is made]
 
     def kept():
@@ -129,7 +129,7 @@ def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
 
 
 def test_children_may_end_after_the_farewell_and_must(children, monkeypatch):
-    monkeypatch.setattr('mxhybrid.job.children.FAREWELL_S', 0.2)
+    monkeypatch.setattr('mxhybrid.job.server_processes.FAREWELL_S', 0.2)
     made, deaths = children('import time; time.sleep(60)')
     made.start('server', 'abc')
     made.watch()
