@@ -25,7 +25,7 @@ from ..native.deliveries import Deliveries
 from ..native.stores import disown, free
 from ..servers.client import Client
 from ..servers.cluster import ParameterServers
-from ..servers.holdings import Holdings
+from ..servers.resource_leases import ResourceLeases
 from ..telemetry.session import Session
 from ..telemetry.traffic import Network
 from .guard import Guard
@@ -82,14 +82,14 @@ class Job:
         self.measured: Dict[str, Any] = {}
         self.collective: Optional[Collective] = None
         self.servers: Optional[ParameterServers] = None
-        self.holdings: Optional[Holdings] = None
+        self.leases: Optional[ResourceLeases] = None
         self._native: Any = None
         self._forked = False
         self._trainers = itertools.count()
         if joined is not None:
             self._native, self.collective = joined.native, joined.collective
             self.servers = self._connect_servers(joined)
-            self.holdings = Holdings(joined.collective, self.servers)
+            self.leases = ResourceLeases(joined.collective, self.servers)
 
     def _connect_servers(self, joined: Joined) -> ParameterServers:
         """Bring workers and servers together (collective)."""

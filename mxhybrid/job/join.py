@@ -157,9 +157,9 @@ def agree_on_store(job: Job, settings: Optional[Settings], problem: str) -> None
     `settings` are those of this worker's store, None where there is a `problem` with them, which this worker raises by
     itself.  Raises SettingError where another worker cannot make the store, or has other settings.
     """
-    if job.holdings is None:
+    if job.leases is None:
         return
-    everyone = job.holdings.meet([settings and settings.shared(), problem], 'mxhybrid.another_store')
+    everyone = job.leases.meet([settings and settings.shared(), problem], 'mxhybrid.another_store')
     for rank, (_, theirs) in enumerate(everyone):
         if theirs and not problem:
             raise SettingError('worker %d cannot make this store: %s' % (rank, theirs))

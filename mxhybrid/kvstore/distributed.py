@@ -33,12 +33,12 @@ class Distributed:
 
     def __init__(self, job: Job, settings: Settings):
         assert job.collective is not None and job.servers is not None and job.guard.lifeline is not None
-        assert job.holdings is not None
+        assert job.leases is not None
         self._job, self._settings = job, settings
         self._collective, self._servers, self._lifeline = job.collective, job.servers, job.guard.lifeline
-        self._holdings = job.holdings
-        self._holding = job.holdings.new()
-        self._prefix = self._holding.prefix
+        self._leases = job.leases
+        self._lease = job.leases.new()
+        self._prefix = self._lease.prefix
         #: Route by key.
         self.routes: Dict[Any, Any] = {}
         #: Updates dense values of the store, in this process; its optimizer is that of tables, too.
@@ -292,7 +292,7 @@ class Distributed:
         self._keeps_dense = keeps_dense
         self._means.plan(planned)
         # A Trainer may have taken another one's place just now.
-        self._holdings.meet(None, self._prefix + '.attach')
+        self._leases.meet(None, self._prefix + '.attach')
         names = self._agree('Trainer', [[key] + param for key, param in params.items()])
         own = [param[0] for param in params.values()]
         if names != own:
@@ -302,7 +302,7 @@ class Distributed:
 
     def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
-        self._holding, self._prefix, self.routes = other._holding, other._prefix, other.routes
+        self._lease, self._prefix, self.routes = other._holding, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
         self._buckets, self._means = other._buckets, other._means
         self._reinitialise = {key: key in keys_set for key in self.routes}

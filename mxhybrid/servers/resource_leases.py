@@ -17,14 +17,14 @@ from .cluster import ParameterServers
 from .lifecycle import retire_tables
 
 
-class Holding:
+class Lease:
     """A store's claim to what it holds, which lasts as long as this object; by a number, equal on all workers."""
 
     def __init__(self, number: int):
         self.prefix = _prefix(number)
 
 
-class Holdings:
+class ResourceLeases:
     """The claims of all stores of a job."""
 
     def __init__(self, collective: Collective, servers: ParameterServers):
@@ -35,13 +35,13 @@ class Holdings:
         #: Of these, the ones that are gone in this worker.  Garbage collectors, in any thread, append only.
         self._gone: List[int] = []
 
-    def new(self) -> Holding:
+    def new(self) -> Lease:
         """The claim of a new store (on all workers alike)."""
         number = next(self._numbers)
-        holding = Holding(number)
+        lease = Lease(number)
         self._held.add(number)
-        weakref.finalize(holding, self._gone.append, number).atexit = False
-        return holding
+        weakref.finalize(lease, self._gone.append, number).atexit = False
+        return lease
 
     def meet(self, value: Any, name: str) -> List[Any]:
         """Exchange the JSON `value` of every worker, in rank order, and give back what is gone (collective)."""
