@@ -8,7 +8,7 @@ import numpy as np
 from ..base.errors import InputError
 from .channel import Channel
 from .cluster import ParameterServers
-from .early_rows import Ahead
+from .row_prefetcher import RowPrefetcher
 from .optimized_table import OptimizedTable
 from .partitioning import Partitioning, chunks, rows_in_partition
 from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
@@ -43,7 +43,7 @@ class Table(OptimizedTable):
             self.family = wire.family
         self._empty: List[Any] = [None] * partitioning.count
         self.mode = CAPTURE
-        self._ahead = Ahead(self._request, partitioning.width, dtype)
+        self._prefetcher = RowPrefetcher(self._request, partitioning.width, dtype)
         self.former: Dict[int, Partitioning] = {}
         self._successor: Optional['Table'] = None
         self._started = time.perf_counter()
@@ -86,7 +86,7 @@ class Table(OptimizedTable):
 
     def collect(self) -> None:
         """Wait for rows that were asked for, early or to be written by another thread."""
-        self._ahead.collect()
+        self._prefetcher.collect()
         self.servers.link.settle_deliveries(self)
 
     def touch(self) -> None:
@@ -119,45 +119,45 @@ class Table(OptimizedTable):
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
         table = self._wire or self
-        table._ahead.before_push()
+        table._prefetcher.before_push()
         table.push_exactly(ids, rows, priority)
-        table._ahead.after_push()
+        table._prefetcher.after_push()
         self._warn()
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
-        (self._wire or self)._ahead.settle()  # for callers that did not: the host forgets the rows that it holds
+        (self._wire or self)._prefetcher.settle()  # for callers that did not: the host forgets the rows that it holds
         self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids` into `result`, as after all earlier pushes of this worker (blocks; not collective)."""
-        (self._wire or self)._ahead.pull(ids, result, priority)
+        (self._wire or self)._prefetcher.pull(ids, result, priority)
 
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
         """As :meth:`pull`, but only asks; what it returns waits: for :class:`mxhybrid.native.deliveries.Deliveries`."""
-        return (self._wire or self)._ahead.pull_later(ids, result, priority)
+        return (self._wire or self)._prefetcher.pull_later(ids, result, priority)
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but only asks: the engine writes to `rows`, which is the memory of `array`, and holds back
         whatever reads that.
         """
         self._warn()  # of the rows before these: looking does not wait
-        link, ahead = self.servers.link, (self._wire or self)._ahead
-        if self._wire is None and not ahead.has_any() and link.delivers(self):
-            ahead.pulled_otherwise()
+        link, prefetcher = self.servers.link, (self._wire or self)._prefetcher
+        if self._wire is None and not prefetcher.has_rows() and link.delivers(self):
+            prefetcher.mark_pulled()
             link.deliver(self, ids, array, rows, priority)
         else:
-            self.servers.deliveries.put([array], ahead.pull_later(ids, rows, priority), priority)
+            self.servers.deliveries.put([array], prefetcher.pull_later(ids, rows, priority), priority)
 
     def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
         """As :meth:`deliver`, of few rows, to an array that is copied to row_sparse `outs`, all in one call; False
         where that cannot be, and nothing was done.
         """
-        ahead = (self._wire or self)._ahead
-        if self._wire is not None or ahead.has_any() or not self.servers.link.deliver_copies(self, ids, outs, priority):
+        prefetcher = (self._wire or self)._prefetcher
+        if self._wire is not None or prefetcher.has_rows() or not self.servers.link.deliver_copies(self, ids, outs, priority):
             return False
-        ahead.pulled_otherwise()
+        prefetcher.mark_pulled()
         self._warn()
         return True
 
@@ -177,8 +177,8 @@ class Table(OptimizedTable):
         self.servers.link.request_uncached(self, ids)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
-        """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.early_rows.Ahead.want`."""
-        (self._wire or self)._ahead.want(ids, priority, after_push)
+        """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
+        (self._wire or self)._prefetcher.prefetch(ids, priority, after_push)
 
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""
@@ -196,8 +196,8 @@ class Table(OptimizedTable):
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
         """Overwrite the weights, or optimizer state `slot`, with rows by worker 0's `values` (collective)."""
         before = self.mode
-        ahead = (self._wire or self)._ahead
-        ahead.before_push()
+        prefetcher = (self._wire or self)._prefetcher
+        prefetcher.before_push()
         self.set_mode(overwrite_mode(slot))
         for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, ASSIGN_CHUNK_BYTES):
             if self.servers.is_root:
@@ -205,7 +205,7 @@ class Table(OptimizedTable):
             else:
                 self.touch()
             self.servers.link.settle()
-        ahead.after_push()
+        prefetcher.after_push()
         self.set_mode(before)
 
     def chunks(self) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mxhybrid.servers.early_rows import MOST_UNDER_WAY, Ahead
+from mxhybrid.servers.row_prefetcher import MAX_PENDING_PULLS, RowPrefetcher
 
 pytestmark = pytest.mark.both_pythons
 
@@ -22,7 +22,7 @@ class Server:
         self.rows = np.arange(ROWS, dtype=np.float64)[:, None] * [1, 100]
         self.asked = []
         self.open = 0
-        self.ahead = Ahead(self.request, 2, np.dtype(np.float64))
+        self.prefetcher = RowPrefetcher(self.request, 2, np.dtype(np.float64))
 
     def request(self, ids, priority):
         self.asked.append(list(ids))
@@ -35,22 +35,22 @@ class Server:
         return write
 
     def push(self):
-        self.ahead.before_push()
+        self.prefetcher.before_push()
         assert not self.open, 'rows under way would be read after they changed'
         self.rows = self.rows + 1
-        self.ahead.after_push()
+        self.prefetcher.after_push()
 
     def check_pull(self, ids):
         ids = np.array(ids, np.int64)
         result = np.full((len(ids), 2), np.nan)
-        self.ahead.pull(ids, result, 0)
+        self.prefetcher.pull(ids, result, 0)
         np.testing.assert_array_equal(result, self.rows[ids])
 
     def pull_later(self, ids):
         """Have another thread write the rows, some time."""
         ids = np.array(ids, np.int64)
         result = np.full((len(ids), 2), np.nan)
-        deliver = self.ahead.pull_later(ids, result, 0)
+        deliver = self.prefetcher.pull_later(ids, result, 0)
         thread = threading.Thread(target=lambda: (time.sleep(0.001), deliver()))
         thread.start()
         self.deliveries.append((thread, result, self.rows[ids]))
@@ -74,7 +74,7 @@ def test_without_a_wish_every_pull_is_a_request(server):
 
 
 def test_a_wish_before_the_pull_is_sent_at_once_and_used(server):
-    server.ahead.want(np.array([2, 5]), 0)
+    server.prefetcher.prefetch(np.array([2, 5]), 0)
     assert server.asked == [[2, 5]]
     server.check_pull([2, 5])
     assert server.asked == [[2, 5]]
@@ -82,7 +82,7 @@ def test_a_wish_before_the_pull_is_sent_at_once_and_used(server):
 
 def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
     server.check_pull([0])
-    server.ahead.want(np.array([2, 5]), 0)
+    server.prefetcher.prefetch(np.array([2, 5]), 0)
     assert server.asked == [[0]]
     server.push()
     assert server.asked == [[0], [2, 5]]
@@ -91,7 +91,7 @@ def test_a_wish_in_the_middle_of_a_step_waits_for_the_push(server):
 
 
 def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
-    server.ahead.want(np.array([2, 5, 7]), 0)
+    server.prefetcher.prefetch(np.array([2, 5, 7]), 0)
     server.check_pull([2, 6, 7, 9])
     assert server.asked == [[2, 5, 7], [6, 9]]
     server.check_pull([5])
@@ -99,21 +99,21 @@ def test_rows_that_were_not_wished_for_are_asked_for_alone(server):
 
 
 def test_a_push_makes_what_is_here_stale(server):
-    server.ahead.want(np.array([2, 5]), 0)
+    server.prefetcher.prefetch(np.array([2, 5]), 0)
     server.push()
     server.check_pull([2, 5])
     assert server.asked == [[2, 5], [2, 5]]
 
 
 def test_a_wish_for_nothing_sends_nothing(server):
-    server.ahead.want(np.empty(0, np.int64), 0)
+    server.prefetcher.prefetch(np.empty(0, np.int64), 0)
     server.check_pull([1])
     assert server.asked == [[1]]
 
 
 def test_a_push_waits_for_rows_that_another_thread_writes(server):
     result = np.zeros((2, 2))
-    deliver = server.ahead.pull_later(np.array([2, 5]), result, 0)
+    deliver = server.prefetcher.pull_later(np.array([2, 5]), result, 0)
     pushing = threading.Thread(target=server.push)
     pushing.start()
     time.sleep(0.05)
@@ -127,28 +127,28 @@ def test_a_push_waits_for_rows_that_another_thread_writes(server):
 
 
 def test_the_next_pull_does_not_wait_for_one_that_another_thread_ends(server):
-    deliver = server.ahead.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
+    deliver = server.prefetcher.pull_later(np.array([2, 5]), np.zeros((2, 2)), 0)
     server.check_pull([3])
     deliver()
     server.push()
 
 
 def test_only_so_many_pulls_are_under_way(server):
-    results = [np.zeros((1, 2)) for _ in range(3 * MOST_UNDER_WAY)]
+    results = [np.zeros((1, 2)) for _ in range(3 * MAX_PENDING_PULLS)]
     waiting = queue.Queue()
 
     def pull():
         for result in results:
-            waiting.put(server.ahead.pull_later(np.array([1]), result, 0))
+            waiting.put(server.prefetcher.pull_later(np.array([1]), result, 0))
 
     pulling = threading.Thread(target=pull)
     pulling.start()
-    deliveries = [waiting.get(timeout=10) for _ in range(MOST_UNDER_WAY)]
+    deliveries = [waiting.get(timeout=10) for _ in range(MAX_PENDING_PULLS)]
     time.sleep(0.05)
-    assert server.open == MOST_UNDER_WAY and pulling.is_alive()
+    assert server.open == MAX_PENDING_PULLS and pulling.is_alive()
     for number in range(len(results)):
         deliveries.pop(0)()
-        if number < len(results) - MOST_UNDER_WAY:
+        if number < len(results) - MAX_PENDING_PULLS:
             deliveries.append(waiting.get(timeout=10))
     pulling.join(10)
     assert all((result == server.rows[[1]]).all() for result in results)
@@ -163,7 +163,7 @@ def test_any_order_of_calls_gives_the_rows_of_now(calls):
     server = Server()
     for kind, ids in calls:
         if kind == 'want':
-            server.ahead.want(np.array(ids, np.int64), 0)
+            server.prefetcher.prefetch(np.array(ids, np.int64), 0)
         elif kind == 'pull':
             server.check_pull(ids)
         elif kind == 'pull later':

@@ -5,13 +5,13 @@ from typing import Callable, List, Optional, Tuple
 import numpy as np
 
 #: Pulls of one table that may be under way: each takes memory, here and with an agent of the host.
-MOST_UNDER_WAY = 4
+MAX_PENDING_PULLS = 4
 
 #: Asks for rows by ids (sorted, unique) and priority; what it returns waits for them and writes them to an array.
 Request = Callable[[np.ndarray, int], Callable[[np.ndarray], None]]
 
 
-class Ahead:
+class RowPrefetcher:
     """Pulls of one table, of `width` elements a row, answered from rows asked for earlier where possible.
 
     Rows change with every push.  So a wish that is made after the rows of this step were pulled is for the next step,
@@ -23,27 +23,27 @@ class Ahead:
         self._width = width
         self._dtype = dtype
         self._pulled = False
-        self._wish: Optional[Tuple[np.ndarray, int]] = None
-        self._asked: Optional[Tuple[np.ndarray, Callable[[np.ndarray], None]]] = None
-        self._here: Optional[Tuple[np.ndarray, np.ndarray]] = None
+        self._wanted: Optional[Tuple[np.ndarray, int]] = None
+        self._requested: Optional[Tuple[np.ndarray, Callable[[np.ndarray], None]]] = None
+        self._rows: Optional[Tuple[np.ndarray, np.ndarray]] = None
         #: Of pulls that another thread ends: set when it has.
         self._unwritten: List[threading.Event] = []
 
-    def want(self, ids: np.ndarray, priority: int, after_push: bool = False) -> None:
+    def prefetch(self, ids: np.ndarray, priority: int, after_push: bool = False) -> None:
         """Rows that the next pull, or with `after_push` that after the next push, wants; replaces an earlier wish."""
-        self._wish = (ids, priority)
+        self._wanted = (ids, priority)
         if not self._pulled and not after_push:
-            self._ask()
+            self._send_wanted()
 
     def before_push(self) -> None:
         """To be called before every push: what is here or under way gets stale."""
         self.collect()
-        self._here = None
+        self._rows = None
 
     def after_push(self) -> None:
         """To be called after every push: wishes for the new rows can be sent."""
         self._pulled = False
-        self._ask()
+        self._send_wanted()
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int) -> None:
         """Write rows to `result`, see :meth:`mxhybrid.servers.table.Table.pull`."""
@@ -54,7 +54,7 @@ class Ahead:
 
         It has to be called: the next push waits for that, and so do pulls when there are too many under way.
         """
-        while len(self._unwritten) >= MOST_UNDER_WAY:
+        while len(self._unwritten) >= MAX_PENDING_PULLS:
             self._unwritten.pop(0).wait()
         write, written = self._start(ids, priority), threading.Event()
         self._unwritten = [event for event in self._unwritten if not event.is_set()] + [written]
@@ -64,23 +64,23 @@ class Ahead:
             written.set()
         return deliver
 
-    def has_any(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether rows are here, or were asked for, from which a pull may be answered."""
-        return self._asked is not None or self._here is not None
+        return self._requested is not None or self._rows is not None
 
-    def pulled_otherwise(self) -> None:
+    def mark_pulled(self) -> None:
         """The rows of this step were pulled, though not here."""
         self._pulled = True
 
     def _start(self, ids: np.ndarray, priority: int) -> Callable[[np.ndarray], None]:
         self._pulled = True
-        if self._asked is not None and np.array_equal(self._asked[0], ids):
-            (_, write), self._asked = self._asked, None
+        if self._requested is not None and np.array_equal(self._requested[0], ids):
+            (_, write), self._requested = self._requested, None
             return write
-        self._keep()
-        if self._here is None:
+        self._store_requested()
+        if self._rows is None:
             return self._request(ids, priority)
-        held, rows = self._here
+        held, rows = self._rows
         at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
         found = held[at] == ids
         write_others = None if found.all() else self._request(ids[~found], priority)
@@ -93,13 +93,13 @@ class Ahead:
                 result[~found] = others
         return write_all
 
-    def _ask(self) -> None:
-        if self._wish is not None:
-            self._keep()
-            ids, priority = self._wish
-            self._wish = None
+    def _send_wanted(self) -> None:
+        if self._wanted is not None:
+            self._store_requested()
+            ids, priority = self._wanted
+            self._wanted = None
             if len(ids):
-                self._asked = (ids, self._request(ids, priority))
+                self._requested = (ids, self._request(ids, priority))
 
     def settle(self) -> None:
         """Wait until other threads have written what they are to."""
@@ -109,11 +109,11 @@ class Ahead:
     def collect(self) -> None:
         """Wait for the rows that are under way, and keep those that were asked for early."""
         self.settle()
-        self._keep()
+        self._store_requested()
 
-    def _keep(self) -> None:
-        if self._asked is not None:
-            ids, write = self._asked
+    def _store_requested(self) -> None:
+        if self._requested is not None:
+            ids, write = self._requested
             rows = np.empty((len(ids), self._width), self._dtype)
             write(rows)
-            self._asked, self._here = None, (ids, rows)
+            self._requested, self._rows = None, (ids, rows)
