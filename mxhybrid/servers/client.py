@@ -32,41 +32,41 @@ class Client:
         """Push rows, read before this returns, at `offsets` (sorted, unique), to which they belong in this order."""
         with self._trace.span('cut ' + table.name, 'merge'), fork_guard:
             arrays = cut(table, offsets, rows, order)
-        channel = table.channel
+        wire_format = table.wire_format
         with self._trace.span('hand over ' + table.name, 'servers'), fork_guard, self.lock:
-            self.native.push(list(channel.push_keys), arrays, priority)
+            self.native.push(list(wire_format.push_keys), arrays, priority)
             self.requests += len(arrays)
-            if channel.order is not None:
-                channel.order.pushed(self.native, channel.push_keys, arrays)
+            if wire_format.ordering is not None:
+                wire_format.ordering.pushed(self.native, wire_format.push_keys, arrays)
 
     def pull(self, table: Any, offsets: np.ndarray, priority: int) -> 'Arrival':
         """Ask for the rows at `offsets` (sorted, unique)."""
-        partitioning, channel = table.partitioning, table.channel
+        partitioning, wire_format = table.partitioning, table.wire_format
         bounds = partitioning.bounds(offsets)
         keys, outs, wanted, spans = [], [], [], []
         for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
             if start == stop:
                 continue
-            keys.append(channel.keys[part])
-            outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], channel.pulled_width),
+            keys.append(wire_format.keys[part])
+            outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], wire_format.pulled_width),
                                            dtype=table.dtype, ctx=mx.cpu()))
             wanted.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
             spans.append((start, stop))
         if keys:
             with fork_guard, self.lock:
-                if channel.order is not None:
-                    channel.order.hold(wanted)
+                if wire_format.ordering is not None:
+                    wire_format.ordering.hold(wanted)
                 self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
                 self.requests += len(keys)
-        return Arrival(table.name, spans, outs, channel, self._trace)
+        return Arrival(table.name, spans, outs, wire_format, self._trace)
 
 
 class Arrival:
     """Rows that are on their way from the servers."""
 
-    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], channel: Any, trace: Any = OFF):
+    def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], wire_format: Any, trace: Any = OFF):
         self._name = name
-        self._channel = channel
+        self._wire_format = wire_format
         self._trace = trace
         if trace.enabled:
             self._number = trace.new_id()
@@ -83,7 +83,7 @@ class Arrival:
             if len(held) != stop - start:
                 raise JobError('%s: a server answered a pull of %d rows with %d'
                                % (self._name, stop - start, len(held)))
-            rows = self._channel.widen(rows)
+            rows = self._wire_format.widen(rows)
             if order is None:
                 result[start:stop] = rows
             else:
@@ -103,12 +103,12 @@ def cut(table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray) ->
             arrays.append(table.empty(part))
             continue
         array, target = allocate_rows(offsets[start:stop] - part * partitioning.stride, partitioning.shape(part),
-                                      table.channel.pushed_as)
+                                      table.wire_format.pushed_as)
         view = target if target.dtype == table.dtype else np.empty(target.shape, table.dtype)
         if rows.dtype == view.dtype:
             np.take(rows, order[start:stop], axis=0, out=view, mode='clip')
         else:
             view[:] = rows[order[start:stop]]
-        table.channel.narrow(view, target)
+        table.wire_format.narrow(view, target)
         arrays.append(array)
     return arrays

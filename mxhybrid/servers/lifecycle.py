@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..native.arrays import allocate_rows, trim_heap
-from .channel import Channel, Order, packed_width, pairs_of
+from .half_precision_keys import WireFormat, PullOrdering, packed_width, half_pairs
 from .cluster import ParameterServers
 from .keys import TableKind
 from .partitioning import partition_count
@@ -40,20 +40,20 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
     servers.command('table', table=name, keys=partitioning.keys, width=width,
                     rows=[partitioning.shape(part)[0] for part in range(count)],
                     push_keys=keys.push_keys, pair_keys=keys.pair_keys)
-    order = Order() if halves else None
-    wire = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype,
-                 Channel(name, dtype, width, keys.pair_keys, keys.push_keys, order)) if halves else None
-    if wire is not None and not exact:
-        table = wire
+    ordering = PullOrdering() if halves else None
+    half_table = Table(servers, name, replace(partitioning, keys=keys.pair_keys), dtype,
+                 WireFormat(name, dtype, width, keys.pair_keys, keys.push_keys, ordering)) if halves else None
+    if half_table is not None and not exact:
+        table = half_table
     else:
-        table = Table(servers, name, partitioning, dtype, Channel(name, dtype, width, partitioning.keys, order=order),
-                      wire)
-    if wire is not None:
+        table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys, ordering=ordering),
+                      half_table)
+    if half_table is not None:
         if not keys.used:
-            _fill(table, keys.push_keys, wire.channel.pushed_as, width, None, everything=False)
-            _fill(table, keys.pair_keys, dtype, packed_width(width), values and pairs_of(values, width))
-        _announce(wire)
-    if table is not wire:
+            _fill(table, keys.push_keys, half_table.wire_format.pushed_as, width, None, everything=False)
+            _fill(table, keys.pair_keys, dtype, packed_width(width), values and half_pairs(values, width))
+        _announce(half_table)
+    if table is not half_table:
         if not keys.used:
             _fill(table, partitioning.keys, dtype, width, values)
         table.touch()
@@ -70,7 +70,7 @@ def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: n
     count = partition_count(rows, width, dtype.itemsize, wanted)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
     partitioning = keys.partitioning
-    table = Table(servers, name, partitioning, dtype, Channel(name, dtype, width, partitioning.keys))
+    table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
     table.halves = halves
     servers.open_table(table, halves)
     if values is not None:
@@ -95,16 +95,16 @@ def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Opt
         servers.initialise(key, value)
 
 
-def _announce(wire: Table) -> None:
+def _announce(half_table: Table) -> None:
     """Have servers see the stored pairs, in a push without rows (collective)."""
-    client = wire.servers.client
+    client = half_table.servers.client
     if client is not None:
-        shapes = [wire.partitioning.shape(part) for part in range(wire.partitioning.count)]
-        empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=wire.dtype, ctx=mx.cpu())
+        shapes = [half_table.partitioning.shape(part) for part in range(half_table.partitioning.count)]
+        empty = [mx.nd.sparse.zeros('row_sparse', (rows, packed_width(width)), dtype=half_table.dtype, ctx=mx.cpu())
                  for rows, width in shapes]
         with client.lock:
-            client.native.push(list(wire.channel.keys), empty)
-    wire.touch()
+            client.native.push(list(half_table.wire_format.keys), empty)
+    half_table.touch()
 
 
 def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from .channel import Channel
+from .half_precision_keys import WireFormat
 from .cluster import ParameterServers
 from .row_prefetcher import RowPrefetcher
 from .optimized_table import OptimizedTable
@@ -23,24 +23,24 @@ PULL_CHUNK_BYTES = 8 << 20
 class Table(OptimizedTable):
     """One table on the servers.  Row ids are global; partitions do not show.
 
-    With a `wire`, rows that may be rounded travel through that table, which shows what this one holds; its `family` is
+    With a `half_table`, rows that may be rounded travel through that table, which shows what this one holds; its `family` is
     this table and the one that shows its changes, or whose changes it shows.  `former` partitionings, by count, have
     keys on the servers without contents.  `seconds_to_create` count the transfer of all rows from one worker in.
     """
 
     def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype,
-                 channel: Channel, wire: Optional['Table'] = None):
+                 wire_format: WireFormat, half_table: Optional['Table'] = None):
         super().__init__(name, partitioning.width, dtype)
         self.servers = servers
         #: Number of the table in its job; equal on all workers.
         self.index = next(servers.table_numbers)
-        self.partitioning, self.channel, self._wire = partitioning, channel, wire
+        self.partitioning, self.wire_format, self._half_table = partitioning, wire_format, half_table
         #: Whether rows travel as float16 on the lane, which rounds them by itself.
         self.halves = False
         self.family = [self]
-        if wire is not None:
-            wire.family.insert(0, self)
-            self.family = wire.family
+        if half_table is not None:
+            half_table.family.insert(0, self)
+            self.family = half_table.family
         self._empty: List[Any] = [None] * partitioning.count
         self.mode = CAPTURE
         self._prefetcher = RowPrefetcher(self._request, partitioning.width, dtype)
@@ -54,7 +54,7 @@ class Table(OptimizedTable):
 
     def _warn(self) -> None:
         for what in self.servers.link.overflows(self) if self.halves else ():
-            self.channel.warn(what)
+            self.wire_format.warn(what)
 
     def open(self, mode: str) -> None:
         """All rows are on the servers; pushes mean `mode` from now on."""
@@ -64,8 +64,8 @@ class Table(OptimizedTable):
     def successor(self, partitioning: Partitioning) -> 'Table':
         """The table through which rows go to the partitions that this one is about to get."""
         if self._successor is None:
-            channel = Channel(self.name, self.dtype, partitioning.width, partitioning.keys)
-            self._successor = Table(self.servers, self.name, partitioning, self.dtype, channel)
+            wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
+            self._successor = Table(self.servers, self.name, partitioning, self.dtype, wire_format)
         self._successor._use(partitioning)
         return self._successor
 
@@ -81,7 +81,7 @@ class Table(OptimizedTable):
 
     def _use(self, partitioning: Partitioning) -> None:
         self.partitioning = partitioning
-        self.channel = Channel(self.name, self.dtype, partitioning.width, partitioning.keys)
+        self.wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
         self._empty = [None] * partitioning.count
 
     def collect(self) -> None:
@@ -101,7 +101,7 @@ class Table(OptimizedTable):
         """A row_sparse array without rows in the shape of a partition."""
         if self._empty[part] is None:
             self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
-                                                   dtype=self.channel.pushed_as, ctx=mx.cpu())
+                                                   dtype=self.wire_format.pushed_as, ctx=mx.cpu())
         return self._empty[part]
 
     @property
@@ -114,11 +114,11 @@ class Table(OptimizedTable):
         """Bytes of a row on its way."""
         if self.halves:
             return self.partitioning.width * 2
-        return (self._wire or self).channel.row_bytes
+        return (self._half_table or self).wire_format.row_bytes
 
     def push(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """Push rows, (n, width), of the `ids`, int64, sorted and unique (collective); returns before servers answer."""
-        table = self._wire or self
+        table = self._half_table or self
         table._prefetcher.before_push()
         table.push_exactly(ids, rows, priority)
         table._prefetcher.after_push()
@@ -126,25 +126,25 @@ class Table(OptimizedTable):
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`push`, but rows travel as they are."""
-        (self._wire or self)._prefetcher.settle()  # for callers that did not: the host forgets the rows that it holds
+        (self._half_table or self)._prefetcher.settle()  # for callers that did not: the host forgets the rows that it holds
         self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
         """Write the rows `ids` into `result`, as after all earlier pushes of this worker (blocks; not collective)."""
-        (self._wire or self)._prefetcher.pull(ids, result, priority)
+        (self._half_table or self)._prefetcher.pull(ids, result, priority)
 
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
         """As :meth:`pull`, but only asks; what it returns waits: for :class:`mxhybrid.native.deliveries.Deliveries`."""
-        return (self._wire or self)._prefetcher.pull_later(ids, result, priority)
+        return (self._half_table or self)._prefetcher.pull_later(ids, result, priority)
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
         """As :meth:`pull`, but only asks: the engine writes to `rows`, which is the memory of `array`, and holds back
         whatever reads that.
         """
         self._warn()  # of the rows before these: looking does not wait
-        link, prefetcher = self.servers.link, (self._wire or self)._prefetcher
-        if self._wire is None and not prefetcher.has_rows() and link.delivers(self):
+        link, prefetcher = self.servers.link, (self._half_table or self)._prefetcher
+        if self._half_table is None and not prefetcher.has_rows() and link.delivers(self):
             prefetcher.mark_pulled()
             link.deliver(self, ids, array, rows, priority)
         else:
@@ -154,8 +154,8 @@ class Table(OptimizedTable):
         """As :meth:`deliver`, of few rows, to an array that is copied to row_sparse `outs`, all in one call; False
         where that cannot be, and nothing was done.
         """
-        prefetcher = (self._wire or self)._prefetcher
-        if self._wire is not None or prefetcher.has_rows() or not self.servers.link.deliver_copies(self, ids, outs, priority):
+        prefetcher = (self._half_table or self)._prefetcher
+        if self._half_table is not None or prefetcher.has_rows() or not self.servers.link.deliver_copies(self, ids, outs, priority):
             return False
         prefetcher.mark_pulled()
         self._warn()
@@ -165,7 +165,7 @@ class Table(OptimizedTable):
         """As :meth:`pull`, but rows are not rounded."""
         if self.halves:
             self.pull_uncached(ids, result)
-        elif self._wire is None:
+        elif self._half_table is None:
             self.pull(ids, result, priority)
         else:
             self.servers.link.request(self, ids, priority)(result)
@@ -178,7 +178,7 @@ class Table(OptimizedTable):
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
         """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
-        (self._wire or self)._prefetcher.prefetch(ids, priority, after_push)
+        (self._half_table or self)._prefetcher.prefetch(ids, priority, after_push)
 
     def set_mode(self, mode: str) -> None:
         """Tell the servers what pushes to this table mean from now on."""
@@ -196,7 +196,7 @@ class Table(OptimizedTable):
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
         """Overwrite the weights, or optimizer state `slot`, with rows by worker 0's `values` (collective)."""
         before = self.mode
-        prefetcher = (self._wire or self)._prefetcher
+        prefetcher = (self._half_table or self)._prefetcher
         prefetcher.before_push()
         self.set_mode(overwrite_mode(slot))
         for ids in chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, ASSIGN_CHUNK_BYTES):

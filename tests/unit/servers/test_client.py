@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from mxhybrid.native.arrays import row_sparse_parts
 from mxhybrid.servers import client
-from mxhybrid.servers.channel import Channel
+from mxhybrid.servers.half_precision_keys import WireFormat
 from mxhybrid.servers.partitioning import Placement
 
 pytestmark = pytest.mark.both_pythons
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.both_pythons
 def table_of(rows, width, count, dtype, halves=False):
     partitioning = Placement(2).place(rows, width, np.dtype(dtype).itemsize, count)
     dtype = np.dtype(dtype)
-    channel = Channel('embed', dtype, width, partitioning.keys, tuple(range(100, 100 + count)) if halves else None)
-    return SimpleNamespace(partitioning=partitioning, dtype=dtype, channel=channel, empty=lambda part: (
-        mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=channel.pushed_as)))
+    wire_format = WireFormat('embed', dtype, width, partitioning.keys, tuple(range(100, 100 + count)) if halves else None)
+    return SimpleNamespace(partitioning=partitioning, dtype=dtype, wire_format=wire_format, empty=lambda part: (
+        mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=wire_format.pushed_as)))
 
 
 @st.composite
@@ -57,6 +57,6 @@ def test_rows_are_rounded_where_they_travel_as_float16():
 
 def test_an_arrival_tells_of_missing_rows():
     out = mx.nd.sparse.zeros('row_sparse', (4, 1))
-    arrival = client.Arrival('embed', [(0, 2)], [out], table_of(4, 1, 1, 'float32').channel)
+    arrival = client.Arrival('embed', [(0, 2)], [out], table_of(4, 1, 1, 'float32').wire_format)
     with pytest.raises(client.JobError, match='embed: a server answered a pull of 2 rows with 0'):
         arrival.write(np.empty((2, 1), np.float32))

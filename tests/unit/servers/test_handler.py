@@ -13,7 +13,7 @@ from mxhybrid.native.arrays import make_row_sparse, row_sparse_parts
 from mxhybrid.native.optimizer_state import state_arrays
 from mxhybrid.native.optimizers import ELEMENTWISE, SPARSE_KERNELS, scalars
 from mxhybrid.servers import handler as handler_module, pickled as pickled_module
-from mxhybrid.servers.channel import packed_width, unpack
+from mxhybrid.servers.half_precision_keys import packed_width, unpack
 from mxhybrid.servers.handler import Handler
 from mxhybrid.servers.pickled import pickled
 from mxhybrid.servers.protocol import MAILBOX_ELEMENTS

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mxhybrid.servers.channel import Channel, packed_width, unpack
+from mxhybrid.servers.half_precision_keys import WireFormat, packed_width, unpack
 
 pytestmark = pytest.mark.both_pythons
 
@@ -19,21 +19,21 @@ def test_pairs_hold_rows_of_any_width(width):
 
 @given(st.integers(1, 5), st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=5))
 def test_a_channel_gives_back_what_it_rounded(width, values):
-    channel = Channel('embed', np.dtype('float32'), width, (2,), (3,))
-    assert channel.row_bytes == 2 * width and channel.pushed_as == np.float16
+    wire_format = WireFormat('embed', np.dtype('float32'), width, (2,), (3,))
+    assert wire_format.row_bytes == 2 * width and wire_format.pushed_as == np.float16
     rows = np.tile(np.array(values, np.float32)[:, None], (1, width))
-    target = np.empty(rows.shape, channel.pushed_as)
-    channel.narrow(rows, target)
-    pairs = np.zeros((len(rows), channel.pulled_width), np.float32)
+    target = np.empty(rows.shape, wire_format.pushed_as)
+    wire_format.narrow(rows, target)
+    pairs = np.zeros((len(rows), wire_format.pulled_width), np.float32)
     unpack(pairs, width)[:] = target
-    np.testing.assert_array_equal(channel.widen(pairs), rows.astype(np.float16))
+    np.testing.assert_array_equal(wire_format.widen(pairs), rows.astype(np.float16))
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_a_plain_channel_changes_nothing(dtype):
-    channel = Channel('embed', np.dtype(dtype), 3, (2, 3))
-    assert (channel.push_keys, channel.pushed_as, channel.pulled_width) == ((2, 3), np.dtype(dtype), 3)
-    assert channel.row_bytes == 3 * np.dtype(dtype).itemsize
+    wire_format = WireFormat('embed', np.dtype(dtype), 3, (2, 3))
+    assert (wire_format.push_keys, wire_format.pushed_as, wire_format.pulled_width) == ((2, 3), np.dtype(dtype), 3)
+    assert wire_format.row_bytes == 3 * np.dtype(dtype).itemsize
     rows = np.full((2, 3), np.inf, dtype)
-    channel.narrow(rows, rows)
-    assert channel.widen(rows) is rows
+    wire_format.narrow(rows, rows)
+    assert wire_format.widen(rows) is rows

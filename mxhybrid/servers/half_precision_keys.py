@@ -27,7 +27,7 @@ def unpack(pairs: np.ndarray, width: int) -> np.ndarray:
     return pairs.view(np.float16)[:, :width]
 
 
-def pairs_of(values: Callable[[np.ndarray], np.ndarray], width: int) -> Callable[[np.ndarray], np.ndarray]:
+def half_pairs(values: Callable[[np.ndarray], np.ndarray], width: int) -> Callable[[np.ndarray], np.ndarray]:
     """Rows as pairs of float16, from a function that gives float32 rows."""
     def pairs(ids: np.ndarray) -> np.ndarray:
         result = np.zeros((len(ids), packed_width(width)), np.float32)
@@ -36,15 +36,15 @@ def pairs_of(values: Callable[[np.ndarray], np.ndarray], width: int) -> Callable
     return pairs
 
 
-class Channel:
+class WireFormat:
     """How rows, of `width` elements, of the table `name` travel: pushed as elements of type `pushed_as`.
 
     With `push_keys`, float16 rows are pushed to these, and `keys` hold pairs of float16; otherwise rows travel as they
-    are, in both directions through `keys`.  Tables whose keys show each other's changes share an `order`.
+    are, in both directions through `keys`.  Tables whose keys show each other's changes share an `ordering`.
     """
 
     def __init__(self, name: str, dtype: np.dtype, width: int, keys: Tuple[int, ...],
-                 push_keys: Optional[Tuple[int, ...]] = None, order: Optional['Order'] = None):
+                 push_keys: Optional[Tuple[int, ...]] = None, ordering: Optional['PullOrdering'] = None):
         self._halves = push_keys is not None
         self._width = width
         self._alarm = OverflowAlarm(name)
@@ -52,7 +52,7 @@ class Channel:
         self.push_keys = keys if push_keys is None else push_keys
         self.pushed_as = np.dtype(np.float16) if self._halves else dtype
         self.pulled_width = packed_width(width) if self._halves else width
-        self.order = order
+        self.ordering = ordering
 
     @property
     def row_bytes(self) -> int:
@@ -78,7 +78,7 @@ class Channel:
         return halves[:, :self._width]
 
 
-class Order:
+class PullOrdering:
     """Has pulls wait for pushes to other keys; the native store orders those of one key only.  Behind every push a row
     is pulled from each of its keys, and later pulls begin when these rows are here.
     """
