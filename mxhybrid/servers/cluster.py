@@ -23,7 +23,7 @@ from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
 from ..telemetry.traffic import Network
 from .client import Client
-from .direct import Direct
+from .ps_lite_link import PsLiteLink
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
 
@@ -45,7 +45,7 @@ class ParameterServers:
                  envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._envelope, self.deliveries, self.client = trace, envelope, deliveries, client
         #: How this worker's rows get there.
-        self.link: Union[Direct, Lane] = Direct(client)
+        self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
         self.rank = rank
         self.is_root = rank == 0
         self.initialiser = initialiser

@@ -11,9 +11,9 @@ BODY = BODIES / 'random_pushes.py'
 
 @pytest.mark.parametrize('launcher, workers, wire, link, clients', [
     ('horovodrun', 3, 'lane', 'Lane', [True, False, False]),
-    ('horovodrun', 3, 'ps-lite', 'Direct', [True] * 3),
+    ('horovodrun', 3, 'ps-lite', 'PsLiteLink', [True] * 3),
     ('launch.py', 3, 'auto', 'Lane', [True] * 3),
-    slow('launch.py', 2, 'ps-lite', 'Direct', [True] * 2)])
+    slow('launch.py', 2, 'ps-lite', 'PsLiteLink', [True] * 2)])
 def test_random_pushes_and_pulls_equal_a_model(launcher, workers, wire, link, clients):
     result = run_job(BODY, launcher, workers=workers, servers=2, timeout=120, env={'MXHYBRID_WIRE': wire}).ok()
     assert sorted(result.results) == list(range(workers))

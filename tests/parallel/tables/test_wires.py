@@ -12,8 +12,8 @@ BODY = BODIES / 'wires.py'
 
 
 @pytest.mark.parametrize('launcher, wire, link', [
-    ('horovodrun', 'auto', 'Lane'), slow('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'Direct'),
-    ('launch.py', 'lane', 'Lane'), slow('launch.py', 'ps-lite', 'Direct')])
+    ('horovodrun', 'auto', 'Lane'), slow('horovodrun', 'lane', 'Lane'), ('horovodrun', 'ps-lite', 'PsLiteLink'),
+    ('launch.py', 'lane', 'Lane'), slow('launch.py', 'ps-lite', 'PsLiteLink')])
 def test_rows_travel_as_asked(launcher, wire, link):
     # ps-lite talks by Unix sockets where it can be told to.
     local = {'DMLC_LOCAL': '1'} if launcher == 'launch.py' else {}
@@ -23,7 +23,7 @@ def test_rows_travel_as_asked(launcher, wire, link):
 
 def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_said_once():
     result = run_job(BODY, 'horovodrun', workers=2, args=['--without', '1']).ok()
-    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
+    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
     assert result.output.count('rows travel by ps-lite') == 1
     assert 'worker 1 cannot: the compiled part of mxhybrid is missing: install g++' in result.output
 
@@ -31,7 +31,7 @@ def test_where_one_worker_lacks_the_compiled_part_all_do_without_and_that_is_sai
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_workers_that_share_memory_with_no_server_do_without(launcher):
     result = run_job(BODY, launcher, workers=2, args=['--elsewhere']).ok()
-    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
+    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
     assert result.output.count('rows travel by ps-lite') == 1
     assert 'a host has workers, but no server that they share memory with' in result.output
 
@@ -39,7 +39,7 @@ def test_workers_that_share_memory_with_no_server_do_without(launcher):
 @pytest.mark.parametrize('launcher', ['horovodrun', slow('launch.py')])
 def test_workers_of_two_users_on_a_host_do_without_and_both_are_named(launcher):
     result = run_job(BODY, launcher, workers=2, args=['--other-user']).ok()
-    assert [result.results[rank]['link'] for rank in range(2)] == ['Direct', 'Direct']
+    assert [result.results[rank]['link'] for rank in range(2)] == ['PsLiteLink', 'PsLiteLink']
     why = r'worker \d runs as user %d, and a server of its host as user %d, and only processes of one user share memory'
     assert re.search('rows travel by ps-lite.*: ' + why % (os.getuid() + 1, os.getuid()), result.output)
 

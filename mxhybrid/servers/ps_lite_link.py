@@ -7,7 +7,7 @@ import numpy as np
 from .client import Client
 
 
-class Direct:
+class PsLiteLink:
     """The way of a worker by its `client`; one without has nothing to push or pull."""
 
     def __init__(self, client: Optional[Client]):
