@@ -13,7 +13,7 @@ from ..native.optimizers import TableOptimizer
 from ..servers.optimized_table import OptimizedTable
 from ..servers.partitioning import chunks
 from ..servers.protocol import OPTIMIZE
-from ..servers.stored import Partition, updated_optimizer
+from ..servers.partition_state import Partition, updated_optimizer
 from .held_weight import HeldWeight
 from .route import Means
 from .row_sums import RowSum

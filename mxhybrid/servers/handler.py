@@ -35,7 +35,7 @@ from ..watchdog.lifeline import Lifeline
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .stored import Partition, updated_optimizer
+from .partition_state import Partition, updated_optimizer
 
 
 class Handler(Optimizer):

@@ -2,7 +2,7 @@
 
 Whoever holds the rows has an optimizer of its own, with the settings that it was told last, and keeps state that MXNet
 made once, with the settings of the first update.  Settings are told when they change, before the update that they are
-for; :func:`mxhybrid.servers.stored.updated_optimizer` takes them.
+for; :func:`mxhybrid.servers.partition_state.updated_optimizer` takes them.
 """
 from typing import Any, Dict, Optional, Tuple
 

@@ -13,7 +13,7 @@ from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer, as_read
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
-from .stored import Partition
+from .partition_state import Partition
 
 #: Rule by what a push means, where no optimizer is asked.
 _RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}

@@ -13,7 +13,7 @@ from ..native.arrays import host_view, make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import rates_of, state_arrays
 from ..native.optimizers import TableOptimizer, attributes_of, name_of, reference_of
 from .protocol import OPTIMIZE
-from .stored import Partition
+from .partition_state import Partition
 
 #: Rows of the table that is tried; 4 of them are never touched.
 _ROWS = 10

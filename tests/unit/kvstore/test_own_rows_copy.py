@@ -17,7 +17,7 @@ from mxhybrid.native.optimizer_state import state_arrays
 from mxhybrid.native.optimizers import TableOptimizer, name_of, scalars
 from mxhybrid.routes.own_rows import objection
 from mxhybrid.routes.route import Identity
-from mxhybrid.servers.stored import Partition
+from mxhybrid.servers.partition_state import Partition
 
 ROWS = 12
 
