@@ -18,7 +18,7 @@ from ..routes.dense_buckets import DenseBuckets
 from ..routes.partition_tuner import Tuner
 from ..routes.route import Means
 from ..routes.rows import read_gradient
-from ..servers.trial import check_row_wise
+from ..servers.row_wise_check import check_row_wise
 from . import states_file
 from .counted_names import without_counters
 

@@ -2,7 +2,7 @@
 
 Servers hold a table in partitions, each of which they update by itself.  A class may do that if a row of weights comes
 out the same whatever other rows there are: no norms over the table, no random numbers, nothing that counts calls.
-Nobody can see that in a class, so the user says so; :mod:`mxhybrid.servers.trial` tries it before anything is sent.
+Nobody can see that in a class, so the user says so; :mod:`mxhybrid.servers.row_wise_check` tries it before anything is sent.
 
 Servers of ``launch.py`` import modules of the user's while ``import mxnet`` has not finished, so this one imports it
 late.

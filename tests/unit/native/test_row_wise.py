@@ -14,7 +14,7 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.native.optimizers import attributes_of, build, check_for_table, find_class, reference_of
 from mxhybrid.native.row_wise import is_marked
 from mxhybrid.routes.own_rows import objection
-from mxhybrid.servers.trial import check_row_wise
+from mxhybrid.servers.row_wise_check import check_row_wise
 
 from ...helpers.tables import COMMON, ROWS, WIDTH, Table, Whole, equal, merged_gradients, recut, start_values
 
