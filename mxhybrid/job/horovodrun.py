@@ -22,7 +22,7 @@ from .horovod import prepare_horovod
 from .job import Joined, create_native_store
 from .lone_task import compare_sizes, refuse_lone_task
 from .roll_call import RollCall
-from .wires import hindrance, is_served, sums_by_lane, takes_lane
+from .wires import lane_unavailable_reason, is_served, sums_by_lane, takes_lane
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
@@ -53,7 +53,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         address = interface_address(launch.interface) if launch.interface else check_host_name()
     peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
                                  'memory_domain': memory_domain(), 'local': is_local(),
-                                 'hindrance': hindrance(settings), 'settings': settings.shared(),
+                                 'lane_unavailable': lane_unavailable_reason(settings), 'settings': settings.shared(),
                                  'telemetry': telemetry.open(settings, rank)},
                                 'mxhybrid.peers')
     check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
@@ -61,7 +61,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     telemetry.agree(peers[0]['telemetry'], rank)
     topology = Topology(rank, [peer['host'] for peer in peers], [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
-    lane = (takes_lane(settings, rank, [peer['hindrance'] for peer in peers])
+    lane = (takes_lane(settings, rank, [peer['lane_unavailable'] for peer in peers])
             and is_served(settings, rank, topology.memory_domains,
                           [peer['memory_domain'] for peer in peers if peer['local_rank'] == 0]))
     clients = 1 if lane else num_workers

@@ -58,7 +58,7 @@ class Joined:
     #: Whether rows are to travel by the lane.
     lane: bool
     #: Makes the text of a command to the servers of its name and arguments.
-    envelope: Callable[[str, Dict[str, Any]], str]
+    encode_command: Callable[[str, Dict[str, Any]], str]
 
 
 def create_native_store(settings: Settings, scheduler: Sequence[Any], guard: Guard) -> Any:
@@ -105,7 +105,7 @@ class Job:
         self.telemetry.connect(self.guard.lifeline)
         servers = ParameterServers(client, joined.num_servers, topology.rank, topology.num_workers,
                                    native_ranks.index(0), FIRST_KEY, lambda: collective.any(False, 'mxhybrid.meet'),
-                                   trace, joined.envelope, Deliveries(self.guard.fails_with()))
+                                   trace, joined.encode_command, Deliveries(self.guard.fails_with()))
         servers.install(dict(joined.watch, timeout=self.settings.timeout, trace=trace.enabled), self.settings.halves)
         if joined.lane:
             self._open_lane(servers, collective)

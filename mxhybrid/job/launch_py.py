@@ -22,7 +22,7 @@ from ..watchdog.deadline import Deadline
 from .guard import Guard
 from .horovod import configure_horovod, prepare_horovod, slots_of
 from .job import FIRST_KEY, Joined, create_native_store
-from .wires import hindrance, sums_by_lane, takes_lane
+from .wires import lane_unavailable_reason, sums_by_lane, takes_lane
 
 _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
 
@@ -76,7 +76,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
     check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
-    lane = takes_lane(settings, rank, collective.exchange(hindrance(settings), 'mxhybrid.lane'))
+    lane = takes_lane(settings, rank, collective.exchange(lane_unavailable_reason(settings), 'mxhybrid.lane'))
     # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
     return Joined(topology, collective, native, launch.servers, num_workers, watch, lane, pickled)

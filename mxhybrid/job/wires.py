@@ -10,7 +10,7 @@ from ..lane import library
 logger = get_logger(__name__)
 
 
-def hindrance(settings: Settings) -> str:
+def lane_unavailable_reason(settings: Settings) -> str:
     """Why this worker cannot take the lane; empty if it can, or is not to."""
     if settings.wire == 'ps-lite':
         return ''
@@ -23,16 +23,16 @@ def hindrance(settings: Settings) -> str:
 
 def sums_by_lane(settings: Settings, has_nccl: bool) -> bool:
     """Whether this worker expects that the lane will carry all dense sums: not those of GPUs if Horovod `has_nccl`."""
-    if settings.wire == 'ps-lite' or settings.dense == 'horovod' or hindrance(settings):
+    if settings.wire == 'ps-lite' or settings.dense == 'horovod' or lane_unavailable_reason(settings):
         return False
     return settings.dense == 'lane' or not has_nccl
 
 
-def takes_lane(settings: Settings, rank: int, hindrances: List[str]) -> bool:
-    """Whether a job takes the lane, of which worker `rank` knows the :func:`hindrance` of every worker; a SettingError
+def takes_lane(settings: Settings, rank: int, reasons: List[str]) -> bool:
+    """Whether a job takes the lane, of which worker `rank` knows the :func:`lane_unavailable_reason` of every worker; a SettingError
     on all where it was asked for and cannot.
     """
-    for other, theirs in enumerate(hindrances):
+    for other, theirs in enumerate(reasons):
         if theirs:
             refuse_lane(settings, rank, 'worker %d cannot: %s' % (other, theirs))
             return False

@@ -35,15 +35,15 @@ class ParameterServers:
     """A worker's side of the servers: its native store, commands and what they answer, keys, and the tables there are.
 
     `client` is this worker's connection to the servers, None where rows will go by the lane and worker 0 alone has one.
-    Worker 0 alone sends commands, whose text `envelope` makes of name and arguments, and its values count;
+    Worker 0 alone sends commands, whose text `encode_command` makes of name and arguments, and its values count;
     `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from `first_key`
     on.  `barrier` waits until all workers call it.
     """
 
     def __init__(self, client: Optional[Client], num_servers: int, rank: int, num_workers: int, initialiser: int,
                  first_key: int, barrier: Callable[[], Any], trace: AnyRecorder,
-                 envelope: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
-        self.trace, self._envelope, self.deliveries, self.client = trace, envelope, deliveries, client
+                 encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
+        self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
         #: How this worker's rows get there.
         self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
         self.rank = rank
@@ -163,7 +163,7 @@ class ParameterServers:
             return
         with self.trace.span('command ' + name, 'command'):
             self.link.settle()
-            body = self._envelope(name, arguments)
+            body = self._encode_command(name, arguments)
             assert self.client is not None
             with self.client.lock:
                 send_command(self.client.native, 0, body)
