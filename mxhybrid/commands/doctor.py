@@ -25,7 +25,7 @@ from ..base import launcher
 from ..base.launcher import Launch
 from ..base.rendezvous import NoticeBoard
 from ..base.settings import DECLARED, variable
-from ..job.server_processes import server_program
+from ..job.server_processes import child_program
 from ..job.launch_py_processes import end_processes_of_job
 from . import console
 from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
@@ -137,7 +137,7 @@ def join_job(report: Report, seconds: float) -> Tuple[Optional[Dict[str, Any]], 
     env.update({'MXHYBRID_PARENT': str(os.getpid()), variable('timeout'): '%g' % seconds,
                 variable('log_level'): 'WARNING'})
     limit = seconds + _LAST_WORDS_S
-    program = server_program('mxhybrid.commands.checks.try_joining')
+    program = child_program('mxhybrid.commands.checks.try_joining')
     ended = call_process(interpreter() + ['-c', program], limit, env, json.dumps(report.as_json()))
     marked = [line for line in ended.output.splitlines() if line.startswith('mxhybrid-answer ')]
     if ended.status != 0:

@@ -77,10 +77,10 @@ class Guard:
         if self._servers is not None:
             self._servers.expect_end()
 
-    def farewell(self) -> None:
+    def wait_for_exit(self) -> None:
         """Wait for the children to end."""
         if self._servers is not None:
-            self._servers.farewell()
+            self._servers.wait_for_exit()
 
     def _server_died(self, text: str) -> None:
         assert self.lifeline is not None

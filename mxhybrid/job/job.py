@@ -218,4 +218,4 @@ class Job:
         except Exception as error:
             self.guard.fail('%s at exit: %s' % (type(error).__name__, error),
                             echo=isinstance(error, (mx.base.MXNetError, Left)))
-        self.guard.farewell()
+        self.guard.wait_for_exit()

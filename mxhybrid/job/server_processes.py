@@ -13,12 +13,12 @@ from ..base import launcher
 from ..base.machine import describe_status
 
 #: Seconds that servers get to leave by themselves after the last worker has.
-FAREWELL_S = 10.0
+EXIT_GRACE_S = 10.0
 #: Seconds between two looks at the children.
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 
 
-def server_program(module: str) -> str:
+def child_program(module: str) -> str:
     """A program for ``python -c`` that runs a module, and dies with the process that ``MXHYBRID_PARENT`` names.
 
     The kernel sees to that (PR_SET_PDEATHSIG of linux/prctl.h), from before MXNet is imported, which takes seconds.
@@ -38,7 +38,7 @@ class ServerProcesses:
     """Scheduler and server processes of one worker, started and watched by a thread that lives as long as the process.
 
     For the kernel the parent of a process, with which it dies, is the thread that started it.  `environment` has their
-    ``DMLC_*`` and ``MXHYBRID_*`` variables; `on_death` is called with a sentence when one ends before :meth:`farewell`.
+    ``DMLC_*`` and ``MXHYBRID_*`` variables; `on_death` is called with a sentence when one ends before :meth:`wait_for_exit`.
     """
 
     def __init__(self, environment: Dict[str, str], on_death: Callable[[str], None]):
@@ -59,7 +59,7 @@ class ServerProcesses:
         env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
         started: 'Future[subprocess.Popen]' = Future()
-        self._orders.put(([sys.executable, '-c', server_program('mxhybrid.servers.main')], env, started))
+        self._orders.put(([sys.executable, '-c', child_program('mxhybrid.servers.main')], env, started))
         self._processes.append((role, started.result()))
 
     def pids(self) -> List[List[Any]]:
@@ -73,10 +73,10 @@ class ServerProcesses:
     def _run(self) -> None:
         while True:
             try:
-                command, env, started = self._orders.get(timeout=None if self._parted else _LOOK_S)
+                command, env, started = self._orders.get(timeout=None if self._parted else _CHECK_S)
             except queue.Empty:
                 if self._watched:
-                    self._look()
+                    self._check()
                 continue
             try:
                 started.set_result(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL))
@@ -84,7 +84,7 @@ class ServerProcesses:
                 started.set_exception(error)
             del command, env, started  # or this thread would keep the secret
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for role, process in self._processes:
             status = process.poll()
             if status is not None and not self._parted and not (status == 0 and self._leaving):
@@ -105,10 +105,10 @@ class ServerProcesses:
         for _, process in self._processes:
             process.kill()
 
-    def farewell(self) -> None:
+    def wait_for_exit(self) -> None:
         """Wait for the children to end by themselves, end those that do not."""
         self._parted = True
-        deadline = time.monotonic() + FAREWELL_S
+        deadline = time.monotonic() + EXIT_GRACE_S
         for _, process in self._processes:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

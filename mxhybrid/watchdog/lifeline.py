@@ -242,7 +242,7 @@ class Lifeline:
             self._released.set()
         elif 'all_settled' in message:
             self._all_settled.set()
-        elif 'farewell' in message:
+        elif 'all_left' in message:
             self._parted.set()
         for kind, act in list(self._listeners.items()):  # others may be added meanwhile
             if kind in message:

@@ -142,7 +142,7 @@ class Monitor:
                 self._released = True
                 self.tell({'release': True})
             if self._released and not self._parted and self._all_have_left():
-                self._take_leave()
+                self._end_watch()
             if self.failure is not None:
                 for act in self._after_failure:
                     act()
@@ -177,7 +177,7 @@ class Monitor:
         self._left_at = self._left_at or now
         return now - self._left_at > SETTLE_S or all(peer.has_left for peer in self.peers())
 
-    def _take_leave(self) -> None:
+    def _end_watch(self) -> None:
         """All workers have left the job in order: the watch ends."""
         with self._lock:
             if self.failure is not None:
@@ -186,7 +186,7 @@ class Monitor:
             # Worker 0 last: its process ends, and the monitor with it, once it has heard.
             socks = sorted(self._peers, key=lambda sock: self._peers[sock].rank == 0)
         for sock in socks:
-            _try_send(sock, {'farewell': True})
+            _try_send(sock, {'all_left': True})
 
     # -- connections ---------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def test_children_get_their_role_and_parent_but_no_workers_variables(children, t
     made, _ = children("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
                        DMLC_NUM_SERVER='2', OUT=str(tmp_path / 'out'))
     made.start('server', 'abc')
-    made.farewell()
+    made.wait_for_exit()
     text = (tmp_path / 'out').read_text()
     assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
     for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"DMLC_NUM_SERVER": "2"',
@@ -78,7 +78,7 @@ def test_children_import_what_this_process_imports_and_nothing_else(children, tm
                        OUT=str(tmp_path / 'out'))
     monkeypatch.chdir(planted)
     made.start('server', 'abc')
-    made.farewell()
+    made.wait_for_exit()
     assert json.loads((tmp_path / 'out').read_text()) == sys.path
 
 
@@ -129,11 +129,11 @@ def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
 
 
 def test_children_may_end_after_the_farewell_and_must(children, monkeypatch):
-    monkeypatch.setattr('mxhybrid.job.server_processes.FAREWELL_S', 0.2)
+    monkeypatch.setattr('mxhybrid.job.server_processes.EXIT_GRACE_S', 0.2)
     made, deaths = children('import time; time.sleep(60)')
     made.start('server', 'abc')
     made.watch()
-    made.farewell()
+    made.wait_for_exit()
     assert made._processes[0][1].returncode == -signal.SIGKILL
     time.sleep(0.8)
     assert not deaths
