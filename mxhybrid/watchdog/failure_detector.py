@@ -11,10 +11,10 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 from ..base.log import get_logger
 from ..base.settings import Limits
-from .activity import LATE_S, checked_look
+from .activity import LATE_HEARTBEAT_S, checked_sample
 from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .call_log import checked_recent, difference_of_calls
-from .identity import look_at, state_of, this_process
+from .identity import sample_process, state_of, this_process
 from .peers import Peer
 from .standstill import ADVICE, Standstill
 
@@ -99,17 +99,17 @@ class FailureDetector:
         peers = [peer for peer in peers if not peer.has_left]
         for peer in self._late(peers):
             if self._sees(peer):
-                peer.seen(now, look_at(peer.process))
+                peer.seen(now, sample_process(peer.process))
         return self._silent(peers, now) or self._absent(now) or self._stalled(peers, now) or self._still(peers, now)
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
-        return [peer for peer in peers if self._clock.seconds - peer.heard > LATE_S]
+        return [peer for peer in peers if self._clock.seconds - peer.heard > LATE_HEARTBEAT_S]
 
     def _sees(self, peer: Peer) -> bool:
         """Whether a process runs where this one can see it."""
         return peer.pid_space == self._me['pid_space']
 
-    def questions(self, peers: List[Peer]) -> List[Tuple[Peer, List[Dict[str, Any]]]]:
+    def sample_requests(self, peers: List[Peer]) -> List[Tuple[Peer, List[Dict[str, Any]]]]:
         """Whom to ask to look at which late processes that this one cannot see."""
         late = self._late(peers)
         found = []
@@ -121,12 +121,12 @@ class FailureDetector:
                 found.append((able[0], _processes(peer for peer in here if peer in late)))
         return found
 
-    def looked(self, peers: List[Peer], seen: List[List[Any]]) -> None:
+    def add_samples(self, peers: List[Peer], seen: List[List[Any]]) -> None:
         """What somebody saw who was asked, as ``[process, look]``."""
         for process, found in seen:
             for peer in self._late(peers):
                 if peer.process == process:
-                    peer.seen(self._clock.seconds, checked_look(found))
+                    peer.seen(self._clock.seconds, checked_sample(found))
 
     def _silent(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:

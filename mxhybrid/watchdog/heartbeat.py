@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import activity
-from .identity import line_of_script, look_at, pid_space, state_of, this_process
+from .identity import line_of_script, sample_process, pid_space, state_of, this_process
 from .liveness_probe import query_probe
 
 #: Seconds between two beats.
@@ -87,7 +87,7 @@ class Heartbeat:
     def heard(self) -> None:
         """The monitor said something."""
         self._heard = self._computed = self._clock.seconds
-        self._activity.forget()
+        self._activity.reset()
         self._state = ''
 
     def answered(self, answer: Dict[str, Any]) -> None:
@@ -108,12 +108,12 @@ class Heartbeat:
         """Have others told that at this address they can ask what the monitor's process does."""
         self._probe = witness
 
-    def see(self) -> Optional[activity.Look]:
+    def see(self) -> Optional[activity.ThreadSample]:
         """What the monitor's process does."""
-        return look_at(self.monitor)
+        return sample_process(self.monitor)
 
-    def _look(self) -> bool:
-        """Look at the monitor's process; whether it is too early to say what it does."""
+    def _sample(self) -> bool:
+        """ThreadSample at the monitor's process; whether it is too early to say what it does."""
         seen = None
         if self.is_beside_the_monitor():
             seen = self.see()
@@ -125,9 +125,9 @@ class Heartbeat:
             self._state = seen['state']
         elif seen is None and self.monitor is not None and self.monitor['pid_space'] != pid_space():
             self._state = ''  # nothing cuts off a process of this host: there it has just been ended
-        if self._activity.take(seen):
+        if self._activity.add_sample(seen):
             self._computed = self._clock.seconds
-        return seen is not None and self._activity.computes is None
+        return seen is not None and self._activity.is_computing is None
 
     def death(self) -> str:
         """What to say when the connection is closed: who stopped it may have been ended for that by another process."""
@@ -143,7 +143,7 @@ class Heartbeat:
         """
         if self._is_the_monitors():
             return None
-        unclear = self._clock.advance() - self._heard > activity.LATE_S and self._look()
+        unclear = self._clock.advance() - self._heard > activity.LATE_HEARTBEAT_S and self._sample()
         return None if unclear else self._failure_reason(self._limit)
 
     def _failure_reason(self, limit: float) -> Optional[str]:

@@ -46,10 +46,10 @@ def state_of(process: Optional[Dict[str, Any]]) -> str:
     return state if started == process['started'] else ''
 
 
-def look_at(process: Optional[Dict[str, Any]]) -> Optional[activity.Look]:
+def sample_process(process: Optional[Dict[str, Any]]) -> Optional[activity.ThreadSample]:
     """What a process that introduced itself does; None if it is gone, or runs where this one cannot see it."""
     state = state_of(process)
-    seen = activity.look_at_threads(int(process['pid'])) if process is not None and state else None
+    seen = activity.sample_threads(int(process['pid'])) if process is not None and state else None
     return None if seen is None else dict(seen, state=state)
 
 

@@ -74,7 +74,7 @@ class Lifeline:
         self._ended: Dict[int, Tuple[int, Optional[Recent]]] = {}
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
-        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'look': self._look}
+        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'sample': self._sample}
         self._ticks: List[Callable[[], None]] = []
         self._last_words: List[Callable[[], None]] = []
         self._beat()
@@ -268,8 +268,8 @@ class Lifeline:
                 with contextlib.suppress(OSError):
                     self._heartbeat.invite(ProbeServer(host, self._heartbeat.see).address)
 
-    def _look(self, processes: List[Dict[str, Any]]) -> None:
-        self.send({'looked': [[process, identity.look_at(process)] for process in processes]})
+    def _sample(self, processes: List[Dict[str, Any]]) -> None:
+        self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})
 
     def _leave(self, text: str, silent: Iterable[Any] = (), heard: bool = True) -> None:
         if not self._parted.is_set():

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Callable, Optional, Tuple
 
-from .activity import Look, checked_look
+from .activity import ThreadSample, checked_sample
 from .messages import receive, send
 
 #: Seconds for a witness to answer.
@@ -21,7 +21,7 @@ MAX_ANSWER_BYTES = 1 << 20
 class ProbeServer:
     """Tells whoever connects to an address of `host` what `see` gives."""
 
-    def __init__(self, host: str, see: Callable[[], Optional[Look]]):
+    def __init__(self, host: str, see: Callable[[], Optional[ThreadSample]]):
         self._listener = socket.create_server((host, 0))
         self._see = see
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
@@ -40,10 +40,10 @@ class ProbeServer:
                 send(peer, self._see())
 
 
-def query_probe(address: Tuple[str, int]) -> Optional[Look]:
+def query_probe(address: Tuple[str, int]) -> Optional[ThreadSample]:
     """What a witness sees; None if that is nothing, or it does not answer."""
     try:
         with socket.create_connection(address, timeout=PROBE_S) as connection:
-            return checked_look(receive(connection, MAX_ANSWER_BYTES, PROBE_S))
+            return checked_sample(receive(connection, MAX_ANSWER_BYTES, PROBE_S))
     except (OSError, ValueError):
         return None

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from ..base.log import Sparingly, get_logger
 from ..base.settings import Limits
-from .activity import BETWEEN_LOOKS_S
+from .activity import SAMPLE_INTERVAL_S
 from .admission import HELLO_BYTES, STRANGERS, Admission
 from .call_log import checked_recent
 from .messages import Lines, decode, send
@@ -59,7 +59,7 @@ class Monitor:
         self._looked = self._asked = 0.0
         self._listeners: Dict[str, Act] = {
             'beat': self._detector.beat, 'servers': self._detector.expect,
-            'looked': lambda peer, seen: self._detector.looked(self.peers(), seen)}
+            'samples': lambda peer, seen: self._detector.add_samples(self.peers(), seen)}
         self._duties: List[Callable[[], bool]] = []
         self._after_failure: List[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
@@ -161,12 +161,12 @@ class Monitor:
         if failure is not None:
             self.report_failure(failure.reason, silent=failure.silent)
         # Two looks have to be there before the limit is over.
-        if now - self._asked > BETWEEN_LOOKS_S:
-            for witness, processes in self._detector.questions(peers):
+        if now - self._asked > SAMPLE_INTERVAL_S:
+            for witness, processes in self._detector.sample_requests(peers):
                 self._asked = now
                 for sock, peer in list(self._peers.items()):
                     if peer is witness:
-                        _try_send(sock, {'look': processes})
+                        _try_send(sock, {'sample': processes})
 
     def _all_have_left(self) -> bool:
         """Whether all workers have, and, in a moment more, all servers: what a server has not read yet is lost with

@@ -1,7 +1,7 @@
 """What the job monitor knows of each process that has joined it."""
 from typing import Any, Dict, List, Optional, Tuple
 
-from .activity import Activity, Look
+from .activity import Activity, ThreadSample
 from .call_log import Recent
 
 
@@ -60,7 +60,7 @@ class Peer:
         """It has said something."""
         self.heard = self.computed = now
         self._quiet_patience = patience
-        self._activity.forget()
+        self._activity.reset()
 
     def introduces(self, process: Dict[str, Any]) -> None:
         """It has said who it is."""
@@ -94,14 +94,14 @@ class Peer:
         """It has said its last."""
         self.has_left = True
 
-    def seen(self, now: float, look: Optional[Look]) -> None:
+    def seen(self, now: float, look: Optional[ThreadSample]) -> None:
         """Somebody had a look at it."""
-        if self._activity.take(look):
+        if self._activity.add_sample(look):
             self.computed = now
 
     def is_quiet(self, now: float) -> bool:
         """Whether it is time, again, to say that it is silent and computes."""
-        if now - self.heard <= self._quiet_patience or not self._activity.computes:
+        if now - self.heard <= self._quiet_patience or not self._activity.is_computing:
             return False
         self._quiet_patience = 2 * (now - self.heard)
         return True

@@ -47,7 +47,7 @@ def _connected(address: Tuple[str, int]) -> socket.socket:
 
 def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
                     ended: Callable[[], bool]) -> None:
-    """Look at a scheduler from a thread, until `ended` says that it may go; after `limit` seconds of silence, while
+    """ThreadSample at a scheduler from a thread, until `ended` says that it may go; after `limit` seconds of silence, while
     this process runs, `on_failure` is called with a sentence, once.
     """
     threading.Thread(target=_watch, args=(address, limit, on_failure, ended), name='mxhybrid-scheduler',

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Optional
 
-from .activity import Activity, look_at_threads
+from .activity import Activity, sample_threads
 
 #: What a worker waits for whose script does.
 AN_ARRAY = 'an array'
@@ -38,11 +38,11 @@ class Script:
     def waits_for(self, call: Optional[str], idle: bool) -> Optional[str]:
         """Return what the script waits for, which may be in a collective call; None while it goes on."""
         if call is not None or not idle or not _is_in_libraries():
-            self._activity.forget()
+            self._activity.reset()
             return call
-        self._activity.take(look_at_threads(os.getpid()))
+        self._activity.add_sample(sample_threads(os.getpid()))
         former, self._moved = self._moved, _disk_bytes()
-        return AN_ARRAY if self._activity.computes is False and self._moved - former < _FILE_BYTES else None
+        return AN_ARRAY if self._activity.is_computing is False and self._moved - former < _FILE_BYTES else None
 
 
 def _disk_bytes() -> int:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mxhybrid.watchdog import activity
-from mxhybrid.watchdog.activity import Activity, look_at_threads
+from mxhybrid.watchdog.activity import Activity, sample_threads
 
 from .conftest import PROGRAMS
 
@@ -18,10 +18,10 @@ def watched(pid, looks=4):
     seen = Activity()
     answers = []
     while len(answers) < looks:
-        seen.take(look_at_threads(pid))
-        if seen.computes is not None:
-            answers.append(seen.computes)
-            seen.computes = None
+        seen.add_sample(sample_threads(pid))
+        if seen.is_computing is not None:
+            answers.append(seen.is_computing)
+            seen.is_computing = None
         time.sleep(0.3)  # between two looks
     return answers
 
@@ -57,26 +57,26 @@ def test_looks_without_scheduler_statistics_do(program, monkeypatch):
     busy, idle = program('computes'), program('waits')
     for process, expected in ((busy, True), (idle, False)):
         seen, start = Activity(), time.monotonic()
-        while seen.computes is None and time.monotonic() < start + 20:
-            found = look_at_threads(process.pid)
+        while seen.is_computing is None and time.monotonic() < start + 20:
+            found = sample_threads(process.pid)
             found['threads'] = {thread: without('/proc/%d/task/%s/' % (process.pid, thread))
                                 for thread in found['threads']}
-            seen.take(found)
+            seen.add_sample(found)
             time.sleep(0.3)
-        assert seen.computes is expected
+        assert seen.is_computing is expected
 
 
 def test_who_is_gone_is_not_seen(program):
     process = program('waits')
     process.kill()
     process.wait()
-    assert look_at_threads(process.pid) is None and not Activity().take(None)
+    assert sample_threads(process.pid) is None and not Activity().add_sample(None)
 
 
 def test_threads_that_come_and_go_count_for_nothing():
     seen = Activity()
-    seen.take({'at': 0.0, 'threads': {'1': [5.0, 0.0], '2': [1.0, 0.0]}})
-    assert not seen.take({'at': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}}) and seen.computes is False
-    assert seen.take({'at': 2.0, 'threads': {'1': [5.05, 0.9], '3': [9.0, 0.0]}})
-    seen.forget()
-    assert seen.computes is None and not seen.take({'at': 3.0, 'threads': {'1': [6.0, 0.0]}})
+    seen.add_sample({'time_s': 0.0, 'threads': {'1': [5.0, 0.0], '2': [1.0, 0.0]}})
+    assert not seen.add_sample({'time_s': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}}) and seen.is_computing is False
+    assert seen.add_sample({'time_s': 2.0, 'threads': {'1': [5.05, 0.9], '3': [9.0, 0.0]}})
+    seen.reset()
+    assert seen.is_computing is None and not seen.add_sample({'time_s': 3.0, 'threads': {'1': [6.0, 0.0]}})

@@ -149,7 +149,7 @@ def watch(monkeypatch):
     monkeypatch.setattr(identity, 'pid_space', lambda: 'a')
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
     watch.see = Seen(watch.time)
-    monkeypatch.setattr(failure_detector, 'look_at', watch.see)
+    monkeypatch.setattr(failure_detector, 'sample_process', watch.see)
     return watch
 
 
@@ -162,9 +162,9 @@ def wait(watch, seconds, beating):
     asked = []
     for _ in range(seconds):
         failure = watch.wait(1, beating)
-        for who, processes in watch.detector.questions(watch.peers):
+        for who, processes in watch.detector.sample_requests(watch.peers):
             asked.append(who.name)
-            watch.detector.looked(watch.peers, json.loads(json.dumps([[one, watch.see(one)] for one in processes])))
+            watch.detector.add_samples(watch.peers, json.loads(json.dumps([[one, watch.see(one)] for one in processes])))
         if failure is not None:
             return failure, asked
     return None, asked

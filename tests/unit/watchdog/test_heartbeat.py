@@ -76,7 +76,7 @@ def heartbeat(monkeypatch):
     heartbeat = Heartbeat(60, is_worker=True)
     heartbeat._clock = AwakeClock(clock)
     heartbeat.clock, heartbeat.see_monitor = clock, Seen(clock)
-    monkeypatch.setattr(heartbeat_module, 'look_at', heartbeat.see_monitor)
+    monkeypatch.setattr(heartbeat_module, 'sample_process', heartbeat.see_monitor)
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: 'S' if process['pid_space'] == 'a' else '')
     monkeypatch.setattr(heartbeat_module, 'pid_space', lambda: 'a')
     return heartbeat

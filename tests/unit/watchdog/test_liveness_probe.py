@@ -15,23 +15,23 @@ pytestmark = pytest.mark.both_pythons
 def test_a_witness_tells_whoever_asks(program):
     process = program('computes')
     known = dict(identity.this_process(), pid=process.pid, started=identity._stat(process.pid)[1])
-    probe = ProbeServer('127.0.0.1', lambda: identity.look_at(known))
+    probe = ProbeServer('127.0.0.1', lambda: identity.sample_process(known))
     seen = Activity()
-    while seen.computes is None:
+    while seen.is_computing is None:
         found = query_probe(probe.address)
-        assert set(found) == {'at', 'state', 'threads'} and str(process.pid) in found['threads']
+        assert set(found) == {'time_s', 'state', 'threads'} and str(process.pid) in found['threads']
         assert found['state'] in ('R', 'S')
-        seen.take(found)
+        seen.add_sample(found)
         time.sleep(0.3)
-    assert seen.computes
+    assert seen.is_computing
     process.kill()
     process.wait()
     assert query_probe(probe.address) is None
 
 
 @pytest.mark.parametrize('answer', [
-    b'', b'null', b'{', b'[]', b'"x"', b'\xff', b'{"at": 1}', b'{"at": "x", "threads": {}}', b'[' * 100000,
-    b'{"at": 1, "threads": []}', b'{"at": 1, "threads": {"1": [1]}}', b'{"at": 1, "threads": {"1": "ab"}}',
+    b'', b'null', b'{', b'[]', b'"x"', b'\xff', b'{"time_s": 1}', b'{"time_s": "x", "threads": {}}', b'[' * 100000,
+    b'{"time_s": 1, "threads": []}', b'{"time_s": 1, "threads": {"1": [1]}}', b'{"time_s": 1, "threads": {"1": "ab"}}',
     b' ' * (2 * MAX_ANSWER_BYTES), None], ids=lambda answer: repr(answer)[:20])
 def test_a_witness_that_is_none_says_nothing(answer):
     with socket.create_server(('127.0.0.1', 0)) as listener:

@@ -51,5 +51,5 @@ class Seen:
 
     def __call__(self, process):
         at = self.clock()
-        return {'at': at, 'state': self.state,
+        return {'time_s': at, 'state': self.state,
                 'threads': {'1': [at if process['pid'] in self.busy else 0.0, 0.0], '2': [0.0, 0.0]}}
