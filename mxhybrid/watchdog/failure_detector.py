@@ -40,7 +40,7 @@ class FailureDetector:
         self._workers, self._limits = workers, limits
         self._clock = AwakeClock(now)
         self._standstill = Standstill(limits)
-        self._me: Dict[str, Any] = this_process()
+        self._this_process: Dict[str, Any] = this_process()
         self._came: List[int] = []
         #: Servers and scheduler by space of process ids and own id: names, and since when those that did not come
         #: are missed.
@@ -68,16 +68,16 @@ class FailureDetector:
             self._probes.sort(key=lambda one: one.is_worker)  # servers first: they run little Python
         if self._probes and not self._sees(peer):
             answer['probes'] = [peer.probe for one in self._probes if not one.has_left][:_MAX_PROBES]
-        if 'me' in beat:
-            peer.introduces(beat['me'])
+        if 'process' in beat:
+            peer.introduces(beat['process'])
             assert peer.key is not None
             self._introduced.add(peer.key)
             self._awaited.pop(peer.key, None)
-            answer['me'] = self._me
+            answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
                 peer.logs(checked_recent(beat['log']))
-            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['at']), bool(beat.get('busy')),
+            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                          None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
 
@@ -107,7 +107,7 @@ class FailureDetector:
 
     def _sees(self, peer: Peer) -> bool:
         """Whether a process runs where this one can see it."""
-        return peer.pid_space == self._me['pid_space']
+        return peer.pid_space == self._this_process['pid_space']
 
     def sample_requests(self, peers: List[Peer]) -> List[Tuple[Peer, List[Dict[str, Any]]]]:
         """Whom to ask to look at which late processes that this one cannot see."""
@@ -131,7 +131,7 @@ class FailureDetector:
     def _silent(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:
             if peer.is_quiet(now):
-                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.heard) + (peer.at and '; it was at ' + peer.at))
+                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.heard) + (peer.location and '; it was at ' + peer.location))
         limit = max(self._limits.stall, self._limits.silence)
         for peer in peers:
             stalled = 0 < self._limits.stall and limit < now - peer.heard and not peer.busy
@@ -145,14 +145,14 @@ class FailureDetector:
 
     def _describe(self, silent: List[Peer], peers: List[Peer], age: float) -> List[str]:
         texts = []
-        elsewhere = [peer for peer in peers if peer.host != self._me['host']]
+        elsewhere = [peer for peer in peers if peer.host != self._this_process['host']]
         if len(elsewhere) > 1 and len({peer.host for peer in elsewhere}) > 1 and silent == elsewhere:
             return ['all other hosts have said nothing for %.0f s: the network of host %s, where worker 0 runs, is cut'
-                    % (age, self._me['host'])]
+                    % (age, self._this_process['host'])]
         for host in sorted({peer.host for peer in silent}):
             here = [peer for peer in peers if peer.host == host]
             quiet = [peer for peer in silent if peer.host == host]
-            if host != self._me['host'] and len(quiet) == len(here) > 1:
+            if host != self._this_process['host'] and len(quiet) == len(here) > 1:
                 texts.append('host %s (%s) has said nothing for %.0f s: it hangs, or its network is cut'
                              % (host, ', '.join(peer.name for peer in quiet), age))
             else:
@@ -180,7 +180,7 @@ class FailureDetector:
                 continue
             missed = peer.missed(now, self._limits.silence)
             text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
-                    'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.at or 'an unknown place'))
+                    'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.location or 'an unknown place'))
             if 0 < self._limits.stall < missed and not peer.busy:
                 odd = difference_of_calls({one.rank: one.log for one in workers})
                 if odd:

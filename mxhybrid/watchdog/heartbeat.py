@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import activity
-from .identity import line_of_script, sample_process, pid_space, state_of, this_process
+from .identity import script_location, sample_process, pid_space, state_of, this_process
 from .liveness_probe import query_probe
 
 #: Seconds between two beats.
@@ -77,9 +77,9 @@ class Heartbeat:
         """The message: what this process has done and where it is."""
         beat: Dict[str, Any] = {}
         if self.is_worker:
-            beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'at': line_of_script()}
+            beat = {'calls': calls, 'call': call, 'waiting': waiting, 'busy': busy, 'location': script_location()}
         if not self._introduced:
-            beat['me'], self._introduced = this_process(), True
+            beat['process'], self._introduced = this_process(), True
         if self._probe is not None:
             beat['probe'] = self._probe
         return beat
@@ -93,7 +93,7 @@ class Heartbeat:
     def answered(self, answer: Dict[str, Any]) -> None:
         self._limit, self._stall = float(answer['limit']), float(answer.get('stall', 0.0))
         self._probes = [(str(host), int(port)) for host, port in answer.get('probes', ())]
-        self.monitor = answer.get('me') or self.monitor
+        self.monitor = answer.get('process') or self.monitor
 
     def is_beside_the_monitor(self) -> bool:
         """Whether this process can see the monitor's, and is not it."""

@@ -60,14 +60,14 @@ def _end(process: Optional[Dict[str, Any]]) -> None:
             os.kill(int(process['pid']), signal.SIGKILL)
 
 
-def end_processes(processes: Any) -> None:
+def kill_processes(processes: Any) -> None:
     """Kill those of the silent processes that run on this machine."""
     for process in processes:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             _end(process)
 
 
-def line_of_script() -> str:
+def script_location() -> str:
     """Where the main thread is: the innermost line outside of libraries, as ``'train.py:81 in main'``."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     innermost = ''

@@ -262,7 +262,7 @@ class Lifeline:
 
     def _answered(self, answer: Dict[str, Any]) -> None:
         self._heartbeat.answered(answer)
-        if 'me' in answer and self._heartbeat.is_beside_the_monitor():
+        if 'process' in answer and self._heartbeat.is_beside_the_monitor():
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # where nobody is on another host
                 with contextlib.suppress(OSError):
@@ -275,7 +275,7 @@ class Lifeline:
         if not self._parted.is_set():
             # A monitor that does not read would hold up what is said to it until there is no time left for the reason.
             leave('%s ends, because %s' % (self._name, text), self._say_last_words if heard else None, self._cleanup,
-                  LAST_WORDS_S, self._told_status, lambda: identity.end_processes(silent))
+                  LAST_WORDS_S, self._told_status, lambda: identity.kill_processes(silent))
 
     def _say_last_words(self) -> None:
         self.send({'bye': True})

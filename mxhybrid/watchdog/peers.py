@@ -19,7 +19,7 @@ class Peer:
         self.probe: List[Any] = []
         #: Of a worker: how many calls that need everybody it has made, the last of them, and where its script is.
         self.calls = 0
-        self.call = self.at = ''
+        self.call = self.location = ''
         #: Whether the others wait for it with good reason, while it writes a checkpoint, say.
         self.busy = False
         #: Name of the call in which it has waited for long.
@@ -70,13 +70,13 @@ class Peer:
         """It tells others what the monitor's process does."""
         self.probe = list(address)
 
-    def goes_on(self, calls: int, call: str, at: str, busy: bool, waits_for: Optional[str], now: float) -> None:
+    def goes_on(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str], now: float) -> None:
         """It has said what it has done and where it is."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
-        if (calls, busy, at, waits_for) != (self.calls, self.busy, self.at, self.waits_for):
+        if (calls, busy, location, waits_for) != (self.calls, self.busy, self.location, self.waits_for):
             self.still_since = now
-        self.calls, self.call, self.at, self.busy, self.waits_for = calls, call, at, busy, waits_for
+        self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
     def logs(self, log: Recent) -> None:
         """It has said what its last calls were."""

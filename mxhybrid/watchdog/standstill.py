@@ -59,4 +59,4 @@ def _place(peer: Peer) -> str:
     if peer.has_ended:
         return '%s has ended its script, %s' % (peer.name, made)
     return '%s %s at %s, %s' % (peer.name, 'computes' if peer.waits_for is None else 'waits',
-                                peer.at or 'an unknown place', made)
+                                peer.location or 'an unknown place', made)

@@ -81,7 +81,7 @@ def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
     watch.detector.expect(watch.peers[0], [['server', 71], ['scheduler', 72]])
     server = watch.detector.joined('server', -1)
     watch.peers.append(server)
-    watch.beat(server, me={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
+    watch.beat(server, process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
     assert watch.detector.has_parent(server) and not watch.detector.has_parent(watch.peers[0])
     failure = watch.wait(60, watch.peers)
     assert failure.reason == 'the scheduler with pid 72 on host a did not come within 30 s'
@@ -89,7 +89,7 @@ def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
 
 def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
     watch = Watch(1, worker0='a', server='a')
-    watch.beat(watch.peers[1], me={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
+    watch.beat(watch.peers[1], process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
     watch.detector.expect(watch.peers[0], [['server', 71]])
     assert watch.detector.has_parent(watch.peers[1])
     assert watch.wait(100, watch.peers) is None
@@ -113,7 +113,7 @@ def test_a_worker_for_which_the_others_wait_is_named_with_its_place_at_doubled_i
     ahead = {'calls': 9, 'call': 'push of net_dense0_weight'}
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         failure = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
-                             worker2={'calls': 5, 'at': 'train.py:81 in evaluate'})
+                             worker2={'calls': 5, 'location': 'train.py:81 in evaluate'})
     texts = [record.getMessage() for record in caplog.records]
     assert texts[0] == ('worker2 has not come to the calls in which others wait (push of net_dense0_weight, number 9; '
                         'it made 5) for 11 s: it is at train.py:81 in evaluate')
@@ -185,8 +185,8 @@ def test_a_silent_worker_that_computes_is_told_of_and_waited_for(watch, caplog):
 def test_one_that_computes_as_soon_as_it_has_joined_is_told_of(watch, caplog):
     silent = watch.peers[1] = watch.detector.joined('worker1', 1)  # and its first beat comes with what it joins by
     others = [watch.peers[0]] + watch.peers[2:]
-    watch.detector.beat(silent, {'me': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
-                              'at': ''})
+    watch.detector.beat(silent, {'process': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
+                              'location': ''})
     watch.see.busy = {7}
     assert wait(watch, 20, others) == (None, [])
     assert [record.getMessage().split(',')[0] for record in caplog.records] == ['worker1 has said nothing for 11 s']

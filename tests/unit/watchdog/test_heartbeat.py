@@ -33,10 +33,10 @@ def test_the_first_beat_introduces_and_later_ones_do_not():
     heartbeat = Heartbeat(60, is_worker=True)
     assert heartbeat.due()
     first = heartbeat.beat(3, 'push', None)
-    assert first['me']['pid'] == os.getpid() and first['calls'] == 3
-    assert first['at'].startswith('test_heartbeat.py:')
+    assert first['process']['pid'] == os.getpid() and first['calls'] == 3
+    assert first['location'].startswith('test_heartbeat.py:')
     assert not heartbeat.due()
-    assert 'me' not in heartbeat.beat(3, 'push', None)
+    assert 'process' not in heartbeat.beat(3, 'push', None)
 
 
 def test_a_server_says_no_more_than_that_it_lives():
@@ -94,7 +94,7 @@ def silence(heartbeat, seconds):
 
 
 def test_a_monitor_that_computes_is_waited_for_and_in_the_end_given_up(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 59) is None
     second, text = silence(heartbeat, 10)
@@ -103,7 +103,7 @@ def test_a_monitor_that_computes_is_waited_for_and_in_the_end_given_up(heartbeat
 
 
 def test_a_monitor_that_hangs_is_given_up_as_soon_as_ever(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 20) == (6, 'worker 0, which watches the job, has said nothing for 6 s: it hangs')
     heartbeat.heard()
     heartbeat.see_monitor.busy = {1}
@@ -121,7 +121,7 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
         return heartbeat.see_monitor({'pid': 1}) if address == ('b', 2) else None
 
     monkeypatch.setattr(heartbeat_module, 'query_probe', answer)
-    heartbeat.answered({'limit': 8, 'stall': stall, 'me': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
+    heartbeat.answered({'limit': 8, 'stall': stall, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 500) is None and set(asked) == {('b', 1), ('b', 2)}
     heartbeat.see_monitor.busy = set()
@@ -133,7 +133,7 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
 def test_who_learns_that_a_silent_monitor_was_ended_says_what_was_seen_before(heartbeat, monkeypatch, there, letter, cause):
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.see_monitor({'pid': 1}))
     heartbeat.see_monitor.state = letter
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
+    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 5) is None
     heartbeat.see_monitor.state = 'Z'
     assert silence(heartbeat, 1) is None
@@ -141,7 +141,7 @@ def test_who_learns_that_a_silent_monitor_was_ended_says_what_was_seen_before(he
 
 
 def test_a_monitor_that_was_ended_on_this_host_was_not_cut_off(heartbeat, monkeypatch):
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 5) is None
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: '')
     assert silence(heartbeat, 1) is None
@@ -149,7 +149,7 @@ def test_a_monitor_that_was_ended_on_this_host_was_not_cut_off(heartbeat, monkey
 
 
 def test_a_monitor_that_died_of_late_was_not_silent(heartbeat):
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 3) is None
     assert heartbeat.death() == 'worker 0, which watches the job, died without a word'
 
@@ -157,7 +157,7 @@ def test_a_monitor_that_died_of_late_was_not_silent(heartbeat):
 def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heartbeat, monkeypatch):
     answers = [heartbeat.see_monitor({'pid': 1})] * 2
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: answers.pop() if answers else None)
-    heartbeat.answered({'limit': 8, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
+    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 20)[1].endswith('s: it is stopped, a host hangs, or the network between it and this process '
                                           'is cut')
     assert not answers
@@ -165,7 +165,7 @@ def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heart
 
 def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
     heartbeat.see_monitor.busy = {1}
-    heartbeat.answered({'limit': 5, 'stall': 60, 'me': {'pid': 1, 'pid_space': 'b'}})
+    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6
     heartbeat.heard()
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: None)
@@ -174,7 +174,7 @@ def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
 
 
 def test_the_monitors_own_process_is_no_witness_of_it_and_waits_for_it(heartbeat):
-    heartbeat.answered({'limit': 3, 'stall': 60, 'me': {'pid': os.getpid(), 'pid_space': 'a'}})
+    heartbeat.answered({'limit': 3, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'a'}})
     heartbeat.see_monitor.busy = {os.getpid()}
     heartbeat.clock.now += 1.1  # its last answer has come only just
     heartbeat.due()
@@ -184,5 +184,5 @@ def test_the_monitors_own_process_is_no_witness_of_it_and_waits_for_it(heartbeat
 
 
 def test_a_monitor_in_another_container_may_have_the_same_process_id(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'me': {'pid': os.getpid(), 'pid_space': 'b'}})
+    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6

@@ -31,14 +31,14 @@ def test_a_stopped_process_of_this_machine_is_recognised_and_can_be_ended(sleepe
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
     assert identity.state_of(known) == 'T'
-    identity.end_processes([known])
+    identity.kill_processes([known])
     assert process.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize('change', [{'pid_space': 'elsewhere'}, {'started': '1'}])
 def test_a_process_of_another_machine_or_time_is_spared(sleeper, change):
     process, known = sleeper
-    identity.end_processes([dict(known, **change), {}, None, {'pid': 'x', 'pid_space': 1}])
+    identity.kill_processes([dict(known, **change), {}, None, {'pid': 'x', 'pid_space': 1}])
     assert identity.state_of(known) in ('S', 'R') and process.poll() is None
 
 
@@ -47,8 +47,8 @@ def test_the_place_of_a_script_may_have_no_line(monkeypatch, line, text):
     code = types.SimpleNamespace(co_filename='/home/me/train.py', co_name='main')
     frame = types.SimpleNamespace(f_code=code, f_lineno=line, f_back=None)
     monkeypatch.setattr(sys, '_current_frames', lambda: {threading.main_thread().ident: frame})
-    assert identity.line_of_script() == text
+    assert identity.script_location() == text
 
 
 def test_nobody_ends_itself():
-    identity.end_processes([identity.this_process()])
+    identity.kill_processes([identity.this_process()])

@@ -62,7 +62,7 @@ def beats(*names, waiting=AN_ARRAY, **more):
 def test_workers_that_wait_after_other_calls_are_named_with_them(caplog):
     watch = Watch(2, worker0='a', worker1='b')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.standstill'):
-        failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, at='train.py:9'),
+        failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, location='train.py:9'),
                              worker1=beats(FORWARD, STEP, FORWARD))
     assert failure.reason == (
         'workers have waited for each other for 101 s: worker0 waits at train.py:9, after call number 3, %s; worker1 '
@@ -119,7 +119,7 @@ def test_who_goes_on_ends_nothing(first, second):
 def test_time_counts_from_the_last_change_on():
     watch = Watch(2, worker0='a', worker1='b')
     for line in range(20):
-        mine = beats(FORWARD, at='train.py:%d' % line)
+        mine = beats(FORWARD, location='train.py:%d' % line)
         assert watch.wait(90, watch.peers, worker0=mine, worker1=mine) is None
 
 
