@@ -49,17 +49,17 @@ class FailureDetector:
         self._introduced: Set[Tuple[str, int]] = set()
         self._probes: List[Peer] = []
 
-    def joined(self, name: str, rank: int) -> Peer:
+    def add_process(self, name: str, rank: int) -> Peer:
         """A process has connected."""
         if rank >= 0:
             self._came.append(rank)
         return Peer(name, rank, self._clock.seconds, self._limits.silence)
 
-    def heard(self, peer: Peer) -> None:
+    def mark_heard(self, peer: Peer) -> None:
         """A process has said something."""
-        peer.speaks(self._clock.seconds, self._limits.silence)
+        peer.mark_heard(self._clock.seconds, self._limits.silence)
 
-    def beat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
+    def handle_heartbeat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
         """A process beats; returns the answer."""
         answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
         if 'probe' in beat and peer not in self._probes:
@@ -69,19 +69,19 @@ class FailureDetector:
         if self._probes and not self._sees(peer):
             answer['probes'] = [peer.probe for one in self._probes if not one.has_left][:_MAX_PROBES]
         if 'process' in beat:
-            peer.introduces(beat['process'])
+            peer.set_process(beat['process'])
             assert peer.key is not None
             self._introduced.add(peer.key)
             self._awaited.pop(peer.key, None)
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
-                peer.logs(checked_recent(beat['log']))
-            peer.goes_on(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
+                peer.set_log(checked_recent(beat['log']))
+            peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                          None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
 
-    def expect(self, parent: Peer, children: List[List[Any]]) -> None:
+    def expect_servers(self, parent: Peer, children: List[List[Any]]) -> None:
         """A worker has started processes, given as ``[role, pid]``."""
         for role, pid in children:
             child = (parent.pid_space, int(pid))
@@ -99,11 +99,11 @@ class FailureDetector:
         peers = [peer for peer in peers if not peer.has_left]
         for peer in self._late(peers):
             if self._sees(peer):
-                peer.seen(now, sample_process(peer.process))
-        return self._silent(peers, now) or self._absent(now) or self._stalled(peers, now) or self._still(peers, now)
+                peer.add_sample(now, sample_process(peer.process))
+        return self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_stall(peers, now) or self._detect_standstill(peers, now)
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
-        return [peer for peer in peers if self._clock.seconds - peer.heard > LATE_HEARTBEAT_S]
+        return [peer for peer in peers if self._clock.seconds - peer.last_heard > LATE_HEARTBEAT_S]
 
     def _sees(self, peer: Peer) -> bool:
         """Whether a process runs where this one can see it."""
@@ -126,21 +126,21 @@ class FailureDetector:
         for process, found in seen:
             for peer in self._late(peers):
                 if peer.process == process:
-                    peer.seen(self._clock.seconds, checked_sample(found))
+                    peer.add_sample(self._clock.seconds, checked_sample(found))
 
-    def _silent(self, peers: List[Peer], now: float) -> Optional[Failure]:
+    def _detect_silence(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:
-            if peer.is_quiet(now):
-                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.heard) + (peer.location and '; it was at ' + peer.location))
+            if peer.needs_busy_warning(now):
+                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.last_heard) + (peer.location and '; it was at ' + peer.location))
         limit = max(self._limits.stall, self._limits.silence)
         for peer in peers:
-            stalled = 0 < self._limits.stall and limit < now - peer.heard and not peer.busy
-            if stalled and now - peer.computed <= self._limits.silence:
-                return Failure(BUSY_MESSAGE % (peer.name, now - peer.heard), _processes([peer]))
-        if max([now - peer.computed for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
+            stalled = 0 < self._limits.stall and limit < now - peer.last_heard and not peer.busy
+            if stalled and now - peer.last_active <= self._limits.silence:
+                return Failure(BUSY_MESSAGE % (peer.name, now - peer.last_heard), _processes([peer]))
+        if max([now - peer.last_active for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
             return None
-        silent = [peer for peer in peers if now - peer.computed > self._limits.silence]
-        age = max(now - peer.heard for peer in silent)
+        silent = [peer for peer in peers if now - peer.last_active > self._limits.silence]
+        age = max(now - peer.last_heard for peer in silent)
         return Failure('; '.join(self._describe(silent, peers, age)), _processes(silent))
 
     def _describe(self, silent: List[Peer], peers: List[Peer], age: float) -> List[str]:
@@ -159,7 +159,7 @@ class FailureDetector:
                 texts += ['%s has said nothing for %.0f s: %s' % (peer.name, age, _cause(peer)) for peer in quiet]
         return texts
 
-    def _absent(self, now: float) -> Optional[Failure]:
+    def _detect_absence(self, now: float) -> Optional[Failure]:
         if now > self._limits.start and len(self._came) < self._workers:
             missing = sorted(set(range(self._workers)) - set(self._came))
             return Failure('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
@@ -168,7 +168,7 @@ class FailureDetector:
                 return Failure('%s did not come within %g s' % (self._servers[child], self._limits.start), [])
         return None
 
-    def _stalled(self, peers: List[Peer], now: float) -> Optional[Failure]:
+    def _detect_stall(self, peers: List[Peer], now: float) -> Optional[Failure]:
         workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]
         if not workers:
             return None
@@ -176,22 +176,22 @@ class FailureDetector:
         least = min(peer.calls for peer in workers)
         for peer in workers:
             if peer.calls > least or least == last.calls:
-                peer.is_not_missed()
+                peer.reset_missed()
                 continue
-            missed = peer.missed(now, self._limits.silence)
+            missed = peer.seconds_missed(now, self._limits.silence)
             text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
                     'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.location or 'an unknown place'))
             if 0 < self._limits.stall < missed and not peer.busy:
                 odd = difference_of_calls({one.rank: one.log for one in workers})
                 if odd:
                     text += '; %s; %s' % (odd, ADVICE)
-                mute = now - peer.heard > self._limits.silence
+                mute = now - peer.last_heard > self._limits.silence
                 return Failure(text, _processes([peer]) if mute else [])
-            if peer.is_overdue(missed):
+            if peer.needs_missed_warning(missed):
                 logger.warning('%s', text)
         return None
 
-    def _still(self, peers: List[Peer], now: float) -> Optional[Failure]:
+    def _detect_standstill(self, peers: List[Peer], now: float) -> Optional[Failure]:
         text = self._standstill.detect([peer for peer in peers if peer.is_worker], now)
         return None if text is None else Failure(text, [])
 

@@ -55,7 +55,7 @@ class Heartbeat:
         self._stall = 0.0
         self.is_worker = is_worker
         self._clock = AwakeClock()
-        self._heard = self._beaten = self._computed = 0.0
+        self._last_heard = self._last_sent = self._last_active = 0.0
         self._activity = activity.Activity()
         #: State letter of the monitor's process when it was last seen alive; empty where it is out of sight.
         self._state = ''
@@ -68,12 +68,12 @@ class Heartbeat:
     def due(self) -> bool:
         """Whether it is time for a beat."""
         now = self._clock.advance()
-        if self._introduced and now - self._beaten < BEAT_S:
+        if self._introduced and now - self._last_sent < BEAT_S:
             return False
-        self._beaten = now
+        self._last_sent = now
         return True
 
-    def beat(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
+    def message(self, calls: int, call: str, waiting: Optional[str], busy: bool = False) -> Dict[str, Any]:
         """The message: what this process has done and where it is."""
         beat: Dict[str, Any] = {}
         if self.is_worker:
@@ -84,39 +84,39 @@ class Heartbeat:
             beat['probe'] = self._probe
         return beat
 
-    def heard(self) -> None:
+    def mark_heard(self) -> None:
         """The monitor said something."""
-        self._heard = self._computed = self._clock.seconds
+        self._last_heard = self._last_active = self._clock.seconds
         self._activity.reset()
         self._state = ''
 
-    def answered(self, answer: Dict[str, Any]) -> None:
+    def handle_answer(self, answer: Dict[str, Any]) -> None:
         self._limit, self._stall = float(answer['limit']), float(answer.get('stall', 0.0))
         self._probes = [(str(host), int(port)) for host, port in answer.get('probes', ())]
         self.monitor = answer.get('process') or self.monitor
 
-    def is_beside_the_monitor(self) -> bool:
+    def sees_monitor(self) -> bool:
         """Whether this process can see the monitor's, and is not it."""
-        return self.monitor is not None and state_of(self.monitor) != '' and not self._is_the_monitors()
+        return self.monitor is not None and state_of(self.monitor) != '' and not self._is_monitor_process()
 
-    def _is_the_monitors(self) -> bool:
+    def _is_monitor_process(self) -> bool:
         """Whether the monitor is in this very process."""
         return self.monitor is not None and (self.monitor['pid'], self.monitor['pid_space']) == (
             os.getpid(), pid_space())
 
-    def invite(self, witness: Tuple[str, int]) -> None:
+    def set_probe(self, witness: Tuple[str, int]) -> None:
         """Have others told that at this address they can ask what the monitor's process does."""
         self._probe = witness
 
-    def see(self) -> Optional[activity.ThreadSample]:
+    def sample_monitor(self) -> Optional[activity.ThreadSample]:
         """What the monitor's process does."""
         return sample_process(self.monitor)
 
     def _sample(self) -> bool:
         """ThreadSample at the monitor's process; whether it is too early to say what it does."""
         seen = None
-        if self.is_beside_the_monitor():
-            seen = self.see()
+        if self.sees_monitor():
+            seen = self.sample_monitor()
         elif self._probes and self.monitor is not None and self.monitor['pid_space'] != pid_space():
             seen = query_probe(self._probes[0])
             if seen is None:  # the next time another one
@@ -126,30 +126,30 @@ class Heartbeat:
         elif seen is None and self.monitor is not None and self.monitor['pid_space'] != pid_space():
             self._state = ''  # nothing cuts off a process of this host: there it has just been ended
         if self._activity.add_sample(seen):
-            self._computed = self._clock.seconds
+            self._last_active = self._clock.seconds
         return seen is not None and self._activity.is_computing is None
 
-    def death(self) -> str:
+    def death_reason(self) -> str:
         """What to say when the connection is closed: who stopped it may have been ended for that by another process."""
         self._clock.advance()
         # What is left of it now tells nothing, what was seen of it before does.
         return self._failure_reason(self._limit / 2) or 'worker 0, which watches the job, died without a word'
 
-    def silence(self) -> Optional[str]:
+    def silence_reason(self) -> Optional[str]:
         """What to say if the monitor has been silent for too long, else None.
 
         Never in its own process: what keeps the one thread from running, the script's that computes, say, keeps the
         other, and who runs again first hears nothing new.  All others would notice.
         """
-        if self._is_the_monitors():
+        if self._is_monitor_process():
             return None
-        unclear = self._clock.advance() - self._heard > activity.LATE_HEARTBEAT_S and self._sample()
+        unclear = self._clock.advance() - self._last_heard > activity.LATE_HEARTBEAT_S and self._sample()
         return None if unclear else self._failure_reason(self._limit)
 
     def _failure_reason(self, limit: float) -> Optional[str]:
         now = self._clock.seconds
-        seconds = now - self._heard
-        if now - self._computed <= limit:
+        seconds = now - self._last_heard
+        if now - self._last_active <= limit:
             if not self._stall or seconds <= max(self._stall, self._limit):
                 return None
             return BUSY_MESSAGE % ('worker 0, which watches the job,', seconds)

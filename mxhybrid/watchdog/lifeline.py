@@ -200,9 +200,9 @@ class Lifeline:
                 data = b''
             if not data:
                 if not self._said_all:
-                    self._leave(self._heartbeat.death())
+                    self._leave(self._heartbeat.death_reason())
                 return
-            self._heartbeat.heard()
+            self._heartbeat.mark_heard()
             for line in lines.take(data):
                 self._handle(decode(line))
 
@@ -211,7 +211,7 @@ class Lifeline:
         if not self._heartbeat.due():
             return
         self.send({'beat': self._says()})
-        text = self._heartbeat.silence()
+        text = self._heartbeat.silence_reason()
         # What came while this process did not run has not been read yet.
         if text is not None and not self._parted.is_set() and not self._readable.poll(0):
             self.fail(text)
@@ -221,7 +221,7 @@ class Lifeline:
         """The beat: what this process has done, and what it waits for."""
         log = self._log.recent()
         idle = self._heartbeat.is_worker and self._script.is_idle(log.last, time.monotonic())
-        beat = self._heartbeat.beat(log.last, log.names[-1] if log.names else '',
+        beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',
                                 self._script.waits_for(self._waiting, idle), self._busy > 0)
         if idle and self._logged != log.last:
             beat['log'], self._logged = log, log.last
@@ -261,12 +261,12 @@ class Lifeline:
         return None
 
     def _answered(self, answer: Dict[str, Any]) -> None:
-        self._heartbeat.answered(answer)
-        if 'process' in answer and self._heartbeat.is_beside_the_monitor():
+        self._heartbeat.handle_answer(answer)
+        if 'process' in answer and self._heartbeat.sees_monitor():
             host = self._sock.getsockname()[0]
             if not host.startswith('127.'):  # where nobody is on another host
                 with contextlib.suppress(OSError):
-                    self._heartbeat.invite(ProbeServer(host, self._heartbeat.see).address)
+                    self._heartbeat.set_probe(ProbeServer(host, self._heartbeat.sample_monitor).address)
 
     def _sample(self, processes: List[Dict[str, Any]]) -> None:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})

@@ -58,7 +58,7 @@ class Monitor:
         self._detector = FailureDetector(workers, limits or Limits())
         self._looked = self._asked = 0.0
         self._listeners: Dict[str, Act] = {
-            'beat': self._detector.beat, 'servers': self._detector.expect,
+            'beat': self._detector.handle_heartbeat, 'servers': self._detector.expect_servers,
             'samples': lambda peer, seen: self._detector.add_samples(self.peers(), seen)}
         self._duties: List[Callable[[], bool]] = []
         self._after_failure: List[Callable[[], None]] = []
@@ -209,7 +209,7 @@ class Monitor:
         if not data:
             return False
         if sock in self._peers:
-            self._detector.heard(self._peers[sock])
+            self._detector.mark_heard(self._peers[sock])
         lines = self._lines[sock]
         for line in lines.take(data):
             if sock not in self._admission:
@@ -225,7 +225,7 @@ class Monitor:
         if found is None:
             self._refuse(sock)
             return False
-        peer = self._detector.joined(*found)
+        peer = self._detector.add_process(*found)
         with self._lock:
             self._peers[sock] = peer
             failure = self.failure
@@ -266,26 +266,26 @@ class Monitor:
 
     def _handle(self, sock: socket.socket, peer: Peer, message: Dict[str, Any]) -> None:
         if 'fail' in message:
-            peer.leaves()
+            peer.mark_left()
             self.report_failure('%s failed: %s' % (peer.name, message['fail']))
         elif 'server_died' in message:
             self.report_failure(str(message['server_died']))
         elif 'done' in message:
             self._finished.add(peer.rank)
-            peer.ends()
+            peer.mark_ended()
             log = {} if 'log' not in message else {'log': message['log']}
             if log:
-                peer.logs(checked_recent(message['log']))
+                peer.set_log(checked_recent(message['log']))
             self.tell({'finished': peer.rank, 'calls': message['done'], **log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
             if self._settled.issuperset(range(self._workers)):
                 self.tell({'all_settled': True})
         elif 'waiting' in message:
-            peer.waits(message['waiting'])
+            peer.set_waiting(message['waiting'])
             self._look_for_deadlock()
         elif 'bye' in message:
-            peer.leaves()
+            peer.mark_left()
             self._left.add(peer.rank)
         for kind, act in list(self._listeners.items()):  # others may be added meanwhile
             if kind in message:

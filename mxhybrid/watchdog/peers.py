@@ -13,7 +13,7 @@ class Peer:
     def __init__(self, name: str, rank: int, now: float, patience: float):
         self.name, self.rank = name, rank
         #: When it was heard, and when it was last heard or seen computing.
-        self.heard = self.computed = now
+        self.last_heard = self.last_active = now
         #: Who it is, see :mod:`mxhybrid.watchdog.identity`, and where it tells others what the monitor's process does.
         self.process: Optional[Dict[str, Any]] = None
         self.probe: List[Any] = []
@@ -56,13 +56,13 @@ class Peer:
         """Space of process ids and its own."""
         return None if self.process is None else (self.pid_space, int(self.process['pid']))
 
-    def speaks(self, now: float, patience: float) -> None:
+    def mark_heard(self, now: float, patience: float) -> None:
         """It has said something."""
-        self.heard = self.computed = now
+        self.last_heard = self.last_active = now
         self._quiet_patience = patience
         self._activity.reset()
 
-    def introduces(self, process: Dict[str, Any]) -> None:
+    def set_process(self, process: Dict[str, Any]) -> None:
         """It has said who it is."""
         self.process = dict(process)
 
@@ -70,7 +70,7 @@ class Peer:
         """It tells others what the monitor's process does."""
         self.probe = list(address)
 
-    def goes_on(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str], now: float) -> None:
+    def set_progress(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str], now: float) -> None:
         """It has said what it has done and where it is."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
@@ -78,45 +78,45 @@ class Peer:
             self.still_since = now
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
-    def logs(self, log: Recent) -> None:
+    def set_log(self, log: Recent) -> None:
         """It has said what its last calls were."""
         self.log = log
 
-    def waits(self, call: Optional[str]) -> None:
+    def set_waiting(self, call: Optional[str]) -> None:
         """It has waited for long in a call that needs everybody, or does not any more."""
         self.waiting = call
 
-    def ends(self) -> None:
+    def mark_ended(self) -> None:
         """Its script has ended."""
         self.has_ended = True
 
-    def leaves(self) -> None:
+    def mark_left(self) -> None:
         """It has said its last."""
         self.has_left = True
 
-    def seen(self, now: float, look: Optional[ThreadSample]) -> None:
+    def add_sample(self, now: float, look: Optional[ThreadSample]) -> None:
         """Somebody had a look at it."""
         if self._activity.add_sample(look):
-            self.computed = now
+            self.last_active = now
 
-    def is_quiet(self, now: float) -> bool:
+    def needs_busy_warning(self, now: float) -> bool:
         """Whether it is time, again, to say that it is silent and computes."""
-        if now - self.heard <= self._quiet_patience or not self._activity.is_computing:
+        if now - self.last_heard <= self._quiet_patience or not self._activity.is_computing:
             return False
-        self._quiet_patience = 2 * (now - self.heard)
+        self._quiet_patience = 2 * (now - self.last_heard)
         return True
 
-    def is_not_missed(self) -> None:
+    def reset_missed(self) -> None:
         """The others do not wait for it."""
         self._missed_since = None
 
-    def missed(self, now: float, patience: float) -> float:
+    def seconds_missed(self, now: float, patience: float) -> float:
         """For how many seconds the others have waited for it; `patience` is how long until the first warning."""
         if self._missed_since is None:
             self._missed_since, self._missed_patience = now, patience
         return now - self._missed_since
 
-    def is_overdue(self, missed: float) -> bool:
+    def needs_missed_warning(self, missed: float) -> bool:
         """Whether it is time, again, to say that it has been missed for so many seconds."""
         if missed <= self._missed_patience:
             return False

@@ -28,7 +28,7 @@ def test_any_message_counts_as_a_sign_of_life():
     watch = Watch(2, worker0='a', worker1='b')
     for _ in range(3):
         assert watch.wait(LIMITS.silence, watch.peers[:1]) is None
-        watch.detector.heard(watch.peers[1])
+        watch.detector.mark_heard(watch.peers[1])
     assert watch.wait(60, watch.peers) is None
 
 
@@ -63,7 +63,7 @@ def test_a_monitor_that_was_stopped_blames_nobody():
 
 def test_who_has_left_may_be_silent():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].leaves()
+    watch.peers[1].mark_left()
     assert watch.wait(60, watch.peers[:1]) is None
 
 
@@ -78,8 +78,8 @@ def test_a_worker_that_does_not_come_is_named():
 
 def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
     watch = Watch(1, worker0='a')
-    watch.detector.expect(watch.peers[0], [['server', 71], ['scheduler', 72]])
-    server = watch.detector.joined('server', -1)
+    watch.detector.expect_servers(watch.peers[0], [['server', 71], ['scheduler', 72]])
+    server = watch.detector.add_process('server', -1)
     watch.peers.append(server)
     watch.beat(server, process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
     assert watch.detector.has_parent(server) and not watch.detector.has_parent(watch.peers[0])
@@ -90,7 +90,7 @@ def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
 def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
     watch = Watch(1, worker0='a', server='a')
     watch.beat(watch.peers[1], process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
-    watch.detector.expect(watch.peers[0], [['server', 71]])
+    watch.detector.expect_servers(watch.peers[0], [['server', 71]])
     assert watch.detector.has_parent(watch.peers[1])
     assert watch.wait(100, watch.peers) is None
 
@@ -136,7 +136,7 @@ def test_equal_numbers_of_calls_are_no_stall():
 
 def test_a_worker_whose_script_has_ended_is_not_missed():
     watch = Watch(2, worker0='a', worker1='b')
-    watch.peers[1].ends()
+    watch.peers[1].mark_ended()
     assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 3}) is None
 
 
@@ -183,9 +183,9 @@ def test_a_silent_worker_that_computes_is_told_of_and_waited_for(watch, caplog):
 
 
 def test_one_that_computes_as_soon_as_it_has_joined_is_told_of(watch, caplog):
-    silent = watch.peers[1] = watch.detector.joined('worker1', 1)  # and its first beat comes with what it joins by
+    silent = watch.peers[1] = watch.detector.add_process('worker1', 1)  # and its first beat comes with what it joins by
     others = [watch.peers[0]] + watch.peers[2:]
-    watch.detector.beat(silent, {'process': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
+    watch.detector.handle_heartbeat(silent, {'process': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
                               'location': ''})
     watch.see.busy = {7}
     assert wait(watch, 20, others) == (None, [])
@@ -247,5 +247,5 @@ def test_witnesses_are_told_to_those_of_other_hosts_only(watch, caplog):
     watch.beat(watch.peers[0], probe=['10.0.0.1', 6])
     assert watch.beat(watch.peers[2])['beat']['probes'] == [['10.0.0.1', 5], ['10.0.0.1', 6]]
     assert 'probes' not in watch.beat(watch.peers[1])['beat']
-    watch.peers[1].leaves()
+    watch.peers[1].mark_left()
     assert watch.beat(watch.peers[4])['beat']['probes'] == [['10.0.0.1', 6]]

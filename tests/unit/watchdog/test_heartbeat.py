@@ -32,17 +32,17 @@ def test_a_clock_that_goes_back_stands_still():
 def test_the_first_beat_introduces_and_later_ones_do_not():
     heartbeat = Heartbeat(60, is_worker=True)
     assert heartbeat.due()
-    first = heartbeat.beat(3, 'push', None)
+    first = heartbeat.message(3, 'push', None)
     assert first['process']['pid'] == os.getpid() and first['calls'] == 3
     assert first['location'].startswith('test_heartbeat.py:')
     assert not heartbeat.due()
-    assert 'process' not in heartbeat.beat(3, 'push', None)
+    assert 'process' not in heartbeat.message(3, 'push', None)
 
 
 def test_a_server_says_no_more_than_that_it_lives():
     heartbeat = Heartbeat(60, is_worker=False)
-    heartbeat.beat(0, '', None)
-    assert heartbeat.beat(0, '', None) == {}
+    heartbeat.message(0, '', None)
+    assert heartbeat.message(0, '', None) == {}
 
 
 def test_silence_of_the_monitor_counts_by_its_own_limit(monkeypatch):
@@ -50,19 +50,19 @@ def test_silence_of_the_monitor_counts_by_its_own_limit(monkeypatch):
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', time)
     heartbeat = Heartbeat(60, is_worker=True)
     heartbeat._clock = AwakeClock(time)
-    heartbeat.answered({'limit': 5})
+    heartbeat.handle_answer({'limit': 5})
     for _ in range(5):
         time.now += 1
         heartbeat.due()
-        assert heartbeat.silence() is None
+        assert heartbeat.silence_reason() is None
     time.now += 1
     heartbeat.due()
-    assert heartbeat.silence().startswith('worker 0, which watches the job, has said nothing for 6 s: ')
-    heartbeat.heard()
-    assert heartbeat.silence() is None
+    assert heartbeat.silence_reason().startswith('worker 0, which watches the job, has said nothing for 6 s: ')
+    heartbeat.mark_heard()
+    assert heartbeat.silence_reason() is None
     time.now += 500  # this process was stopped
     heartbeat.due()
-    assert heartbeat.silence() is None
+    assert heartbeat.silence_reason() is None
 
 
 # ------------------------------------------------------------------------------------------ looks at the monitor
@@ -87,14 +87,14 @@ def silence(heartbeat, seconds):
     for second in range(seconds):
         heartbeat.clock.now += 1
         heartbeat.due()
-        text = heartbeat.silence()
+        text = heartbeat.silence_reason()
         if text is not None:
             return second + 1, text
     return None
 
 
 def test_a_monitor_that_computes_is_waited_for_and_in_the_end_given_up(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 59) is None
     second, text = silence(heartbeat, 10)
@@ -103,9 +103,9 @@ def test_a_monitor_that_computes_is_waited_for_and_in_the_end_given_up(heartbeat
 
 
 def test_a_monitor_that_hangs_is_given_up_as_soon_as_ever(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 20) == (6, 'worker 0, which watches the job, has said nothing for 6 s: it hangs')
-    heartbeat.heard()
+    heartbeat.mark_heard()
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 30) is None
     heartbeat.see_monitor.busy = set()
@@ -121,7 +121,7 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
         return heartbeat.see_monitor({'pid': 1}) if address == ('b', 2) else None
 
     monkeypatch.setattr(heartbeat_module, 'query_probe', answer)
-    heartbeat.answered({'limit': 8, 'stall': stall, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
+    heartbeat.handle_answer({'limit': 8, 'stall': stall, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
     heartbeat.see_monitor.busy = {1}
     assert silence(heartbeat, 500) is None and set(asked) == {('b', 1), ('b', 2)}
     heartbeat.see_monitor.busy = set()
@@ -133,31 +133,31 @@ def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypat
 def test_who_learns_that_a_silent_monitor_was_ended_says_what_was_seen_before(heartbeat, monkeypatch, there, letter, cause):
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.see_monitor({'pid': 1}))
     heartbeat.see_monitor.state = letter
-    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
+    heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 5) is None
     heartbeat.see_monitor.state = 'Z'
     assert silence(heartbeat, 1) is None
-    assert heartbeat.death() == 'worker 0, which watches the job, has said nothing for 6 s: ' + cause
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, has said nothing for 6 s: ' + cause
 
 
 def test_a_monitor_that_was_ended_on_this_host_was_not_cut_off(heartbeat, monkeypatch):
-    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 5) is None
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: '')
     assert silence(heartbeat, 1) is None
-    assert heartbeat.death() == 'worker 0, which watches the job, has said nothing for 6 s: it hangs'
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, has said nothing for 6 s: it hangs'
 
 
 def test_a_monitor_that_died_of_late_was_not_silent(heartbeat):
-    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
+    heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 3) is None
-    assert heartbeat.death() == 'worker 0, which watches the job, died without a word'
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, died without a word'
 
 
 def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heartbeat, monkeypatch):
     answers = [heartbeat.see_monitor({'pid': 1})] * 2
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: answers.pop() if answers else None)
-    heartbeat.answered({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
+    heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 20)[1].endswith('s: it is stopped, a host hangs, or the network between it and this process '
                                           'is cut')
     assert not answers
@@ -165,24 +165,24 @@ def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heart
 
 def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
     heartbeat.see_monitor.busy = {1}
-    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}})
+    heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6
-    heartbeat.heard()
+    heartbeat.mark_heard()
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: None)
-    heartbeat.answered({'limit': 5, 'stall': 60, 'probes': [['b', 1]]})
+    heartbeat.handle_answer({'limit': 5, 'stall': 60, 'probes': [['b', 1]]})
     assert silence(heartbeat, 20)[0] == 6
 
 
 def test_the_monitors_own_process_is_no_witness_of_it_and_waits_for_it(heartbeat):
-    heartbeat.answered({'limit': 3, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'a'}})
+    heartbeat.handle_answer({'limit': 3, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'a'}})
     heartbeat.see_monitor.busy = {os.getpid()}
     heartbeat.clock.now += 1.1  # its last answer has come only just
     heartbeat.due()
     heartbeat.clock.now += 7  # before the next one the script took the interpreter lock
     heartbeat.due()
-    assert heartbeat.silence() is None and not heartbeat.is_beside_the_monitor()
+    assert heartbeat.silence_reason() is None and not heartbeat.sees_monitor()
 
 
 def test_a_monitor_in_another_container_may_have_the_same_process_id(heartbeat):
-    heartbeat.answered({'limit': 5, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'b'}})
+    heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6

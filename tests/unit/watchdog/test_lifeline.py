@@ -76,7 +76,7 @@ for command in sys.stdin:
             say('lost it')
             return sent
         line._sender.send = send_and_lose_it
-        line._heartbeat.see = lambda: None  # as on a host without a process that sees the monitor's
+        line._heartbeat.sample_monitor = lambda: None  # as on a host without a process that sees the monitor's
     elif word == 'finish':
         say(line.finish())
     elif word == 'settle':

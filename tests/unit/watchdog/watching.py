@@ -23,13 +23,13 @@ class Watch:
         self.detector = FailureDetector(workers, LIMITS, self.time)
         self.peers = []
         for name, host in hosts.items():
-            who = self.detector.joined(name, int(name[-1]) if name.startswith('worker') else -1)
+            who = self.detector.add_process(name, int(name[-1]) if name.startswith('worker') else -1)
             self.peers.append(who)
             self.beat(who, process={'pid': 2 ** 22 + len(self.peers), 'host': host, 'pid_space': host, 'started': '1'})
 
     def beat(self, who, calls=0, call='', location='train.py:1', waiting=None, **more):
-        self.detector.heard(who)
-        return self.detector.beat(who, dict(more, calls=calls, call=call, location=location, waiting=waiting))
+        self.detector.mark_heard(who)
+        return self.detector.handle_heartbeat(who, dict(more, calls=calls, call=call, location=location, waiting=waiting))
 
     def wait(self, seconds, beating=(), **beat):
         """Let time pass while some beat every second; the first failure, if there is one."""
