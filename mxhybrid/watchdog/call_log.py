@@ -8,10 +8,10 @@ from collections import Counter, deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional
 
 #: Calls that a log keeps.
-KEPT = 256
+MAX_CALLS = 256
 
 
-class Recent(NamedTuple):
+class RecentCalls(NamedTuple):
     """A range of calls: the number of the first one, counted from 1, and the names of all."""
 
     first: int
@@ -32,7 +32,7 @@ class CallLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._names: Deque[str] = deque(maxlen=KEPT)
+        self._names: Deque[str] = deque(maxlen=MAX_CALLS)
         self._times: Dict[str, int] = Counter()
         self.count = 0
 
@@ -47,19 +47,19 @@ class CallLog:
         """Return how often a call of this name was made."""
         return self._times.get(name, 0)
 
-    def recent(self) -> Recent:
+    def recent(self) -> RecentCalls:
         """Return the calls that are kept."""
         with self._lock:
-            return Recent(self.count - len(self._names) + 1, list(self._names))
+            return RecentCalls(self.count - len(self._names) + 1, list(self._names))
 
 
-def checked_recent(value: Any) -> Recent:
+def checked_calls(value: Any) -> RecentCalls:
     """Return a log that another process sent as JSON; TypeError or ValueError if it is none."""
     first, names = value
-    return Recent(int(first), [str(name) for name in names])
+    return RecentCalls(int(first), [str(name) for name in names])
 
 
-def difference_of_calls(logs: Dict[int, Optional[Recent]]) -> str:
+def difference_of_calls(logs: Dict[int, Optional[RecentCalls]]) -> str:
     """Return a sentence about the first call that is not the same in the logs of all ranks; '' where there is none."""
     known = {rank: log for rank, log in sorted(logs.items()) if log is not None}
     if len(known) < 2:

@@ -13,7 +13,7 @@ from ..base.log import get_logger
 from ..base.settings import Limits
 from .activity import LATE_HEARTBEAT_S, checked_sample
 from .heartbeat import BUSY_MESSAGE, AwakeClock
-from .call_log import checked_recent, difference_of_calls
+from .call_log import checked_calls, difference_of_calls
 from .identity import sample_process, state_of, this_process
 from .peers import Peer
 from .standstill import ADVICE, Standstill
@@ -76,7 +76,7 @@ class FailureDetector:
             answer['process'] = self._this_process
         if peer.is_worker:
             if 'log' in beat:
-                peer.set_log(checked_recent(beat['log']))
+                peer.set_log(checked_calls(beat['log']))
             peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
                          None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}

@@ -29,10 +29,10 @@ from ..base.log import get_logger
 from . import identity
 from .admission import answer_challenge
 from .heartbeat import Heartbeat
-from .call_log import CallLog, Recent, checked_recent, difference_of_calls
+from .call_log import CallLog, RecentCalls, checked_calls, difference_of_calls
 from .leaving import ABORT_STATUS, ECHO_DELAY_S, LAST_WORDS_S, leave
-from .messages import Lines, Sender, decode, send
-from .script import Script
+from .messages import LineBuffer, Sender, decode, send
+from .script import ScriptWatcher
 from .liveness_probe import ProbeServer
 
 logger = get_logger(__name__)
@@ -59,25 +59,25 @@ class Lifeline:
         self._name, self._cleanup, self._told_status = name, cleanup, told_status
         self._released, self._all_settled = threading.Event(), threading.Event()
         #: Whether a closed connection says nothing new: this process has said bye, or that it fails.
-        self._said_all = False
-        self._parted = threading.Event()
+        self._end_announced = False
+        self._all_left = threading.Event()
         self._lock = threading.Lock()
         self._log = CallLog()
         #: Of the last log that was sent, how many calls had been made.
         self._logged = 0
-        self._script = Script()
+        self._script_watcher = ScriptWatcher()
         #: Name of the call that needs all workers in which this one is.
         self._waiting: Optional[str] = None
         #: How many calls are under way that may take long.
         self._busy = 0
         #: Of workers whose scripts have ended: how many calls they made, and the last of these.
-        self._ended: Dict[int, Tuple[int, Optional[Recent]]] = {}
+        self._ended: Dict[int, Tuple[int, Optional[RecentCalls]]] = {}
         self._rank = rank
         self._heartbeat = Heartbeat(timeout, rank >= 0)
-        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._answered, 'sample': self._sample}
+        self._listeners: Dict[str, Callable[[Any], None]] = {'beat': self._handle_heartbeat_answer, 'sample': self._sample}
         self._ticks: List[Callable[[], None]] = []
         self._last_words: List[Callable[[], None]] = []
-        self._beat()
+        self._send_heartbeat()
         os.register_at_fork(after_in_child=self._sock.close)
         self._thread = threading.Thread(target=self._run, name='mxhybrid-lifeline', daemon=True)
         self._thread.start()
@@ -106,7 +106,7 @@ class Lifeline:
         """Count one collective call; raises JobError when a worker that already ended cannot take part."""
         with self._lock:
             self._log.add(call)
-            late = self._behind()
+            late = self._missing_worker()
         if late is not None:
             raise JobError(late)
 
@@ -139,7 +139,7 @@ class Lifeline:
         """
         if echo:
             time.sleep(ECHO_DELAY_S)
-        self._said_all = True
+        self._end_announced = True
         try:
             if self.send({'fail': text}):
                 self._sock.shutdown(socket.SHUT_WR)
@@ -158,13 +158,13 @@ class Lifeline:
 
     def bye(self) -> None:
         """Say that this process has left the job in order: nobody waits for it any more."""
-        self._said_all = True
+        self._end_announced = True
         self.send({'bye': True})
 
     def part(self) -> None:
         """Say so, and wait until all workers have: whoever is silent or dies meanwhile ends this process."""
         self.bye()
-        while self._thread.is_alive() and not self._parted.wait(0.5):
+        while self._thread.is_alive() and not self._all_left.wait(0.5):
             pass
 
     # -- the thread ----------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ class Lifeline:
             self._leave('its connection to the job monitor failed: %s: %s' % (type(error).__name__, error))
 
     def _watch(self) -> None:
-        lines = Lines()
+        lines = LineBuffer()
         seen: Optional[Tuple[str, int]] = None
         since, said = 0.0, False
         while True:
-            self._beat()
+            self._send_heartbeat()
             for act in list(self._ticks):
                 act()
             if not self._readable.poll(1000):
@@ -199,30 +199,30 @@ class Lifeline:
             except OSError:
                 data = b''
             if not data:
-                if not self._said_all:
+                if not self._end_announced:
                     self._leave(self._heartbeat.death_reason())
                 return
             self._heartbeat.mark_heard()
-            for line in lines.take(data):
+            for line in lines.feed(data):
                 self._handle(decode(line))
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Say that this process lives, and end it if the monitor does not."""
         if not self._heartbeat.due():
             return
-        self.send({'beat': self._says()})
+        self.send({'beat': self._heartbeat_message()})
         text = self._heartbeat.silence_reason()
         # What came while this process did not run has not been read yet.
-        if text is not None and not self._parted.is_set() and not self._readable.poll(0):
+        if text is not None and not self._all_left.is_set() and not self._readable.poll(0):
             self.fail(text)
             self._leave(text, [self._heartbeat.monitor], heard=False)
 
-    def _says(self) -> Dict[str, Any]:
+    def _heartbeat_message(self) -> Dict[str, Any]:
         """The beat: what this process has done, and what it waits for."""
         log = self._log.recent()
-        idle = self._heartbeat.is_worker and self._script.is_idle(log.last, time.monotonic())
+        idle = self._heartbeat.is_worker and self._script_watcher.is_idle(log.last, time.monotonic())
         beat = self._heartbeat.message(log.last, log.names[-1] if log.names else '',
-                                self._script.waits_for(self._waiting, idle), self._busy > 0)
+                                self._script_watcher.waits_for(self._waiting, idle), self._busy > 0)
         if idle and self._logged != log.last:
             beat['log'], self._logged = log, log.last
         return beat
@@ -231,10 +231,10 @@ class Lifeline:
         if 'abort' in message:
             self._leave(message['abort'], message.get('silent', ()))
         elif 'finished' in message:
-            log = None if message.get('log') is None else checked_recent(message['log'])
+            log = None if message.get('log') is None else checked_calls(message['log'])
             with self._lock:
                 self._ended[message['finished']] = message['calls'], log
-                late = self._behind()
+                late = self._missing_worker()
             if late is not None:
                 self.fail('%s cannot go on: %s' % (self._name, late))
                 self._leave(late)
@@ -243,7 +243,7 @@ class Lifeline:
         elif 'all_settled' in message:
             self._all_settled.set()
         elif 'all_left' in message:
-            self._parted.set()
+            self._all_left.set()
         for kind, act in list(self._listeners.items()):  # others may be added meanwhile
             if kind in message:
                 try:
@@ -251,7 +251,7 @@ class Lifeline:
                 except (AttributeError, KeyError, TypeError, ValueError):
                     logger.warning('ignoring a malformed message of the job monitor: %.100r', message)
 
-    def _behind(self) -> Optional[str]:
+    def _missing_worker(self) -> Optional[str]:
         for rank, (calls, log) in self._ended.items():
             if self._log.count > calls:
                 odd = difference_of_calls({rank: log, self._rank: self._log.recent()})
@@ -260,7 +260,7 @@ class Lifeline:
                                                                         odd and '; ' + odd))
         return None
 
-    def _answered(self, answer: Dict[str, Any]) -> None:
+    def _handle_heartbeat_answer(self, answer: Dict[str, Any]) -> None:
         self._heartbeat.handle_answer(answer)
         if 'process' in answer and self._heartbeat.sees_monitor():
             host = self._sock.getsockname()[0]
@@ -272,7 +272,7 @@ class Lifeline:
         self.send({'samples': [[process, identity.sample_process(process)] for process in processes]})
 
     def _leave(self, text: str, silent: Iterable[Any] = (), heard: bool = True) -> None:
-        if not self._parted.is_set():
+        if not self._all_left.is_set():
             # A monitor that does not read would hold up what is said to it until there is no time left for the reason.
             leave('%s ends, because %s' % (self._name, text), self._say_last_words if heard else None, self._cleanup,
                   LAST_WORDS_S, self._told_status, lambda: identity.kill_processes(silent))

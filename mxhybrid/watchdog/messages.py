@@ -49,13 +49,13 @@ def receive(sock: socket.socket, limit: int, seconds: float) -> Any:
     return decode(text.partition(b'\n')[0])
 
 
-class Lines:
+class LineBuffer:
     """Puts together the lines that a connection brings in pieces."""
 
     def __init__(self) -> None:
         self._rest = b''
 
-    def take(self, data: bytes) -> List[bytes]:
+    def feed(self, data: bytes) -> List[bytes]:
         """The lines that end in `data`."""
         lines: List[bytes] = (self._rest + data).split(b'\n')
         self._rest = lines.pop()
@@ -76,7 +76,7 @@ class Sender:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', SEND_TIMEOUT_S, 0))
         self._sock = sock
         self._lock = threading.Lock()
-        self._torn = False
+        self._incomplete = False
 
     def send(self, message: Any) -> bool:
         """Send a message; whether it left."""
@@ -84,10 +84,10 @@ class Sender:
             return False
         try:
             # The rest of a message that was given up must not spoil the next one.
-            text = b'\n' * self._torn + _encode(message)
-            self._torn = True
+            text = b'\n' * self._incomplete + _encode(message)
+            self._incomplete = True
             self._sock.sendall(text)
-            self._torn = False
+            self._incomplete = False
             return True
         except OSError:
             return False

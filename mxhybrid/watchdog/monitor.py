@@ -10,8 +10,8 @@ from ..base.log import Sparingly, get_logger
 from ..base.settings import Limits
 from .activity import SAMPLE_INTERVAL_S
 from .admission import HELLO_BYTES, STRANGERS, Admission
-from .call_log import checked_recent
-from .messages import Lines, decode, send
+from .call_log import checked_calls
+from .messages import LineBuffer, decode, send
 from .peers import Peer
 from .scheduler import watch_scheduler
 from .failure_detector import FailureDetector
@@ -19,7 +19,7 @@ from .failure_detector import FailureDetector
 logger = get_logger(__name__)
 
 #: Seconds between two looks at who lives.
-LOOK_S = 0.5
+CHECK_S = 0.5
 #: Seconds that the others have at most to hear of a failure, and servers to leave after the last worker.
 SETTLE_S = 2.0
 #: Seconds that a parent has to say how its child died.
@@ -36,7 +36,7 @@ class Monitor:
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         self._workers = workers
         self._selector = selectors.DefaultSelector()
-        self._lines: Dict[socket.socket, Lines] = {}
+        self._lines: Dict[socket.socket, LineBuffer] = {}
         self._peers: Dict[socket.socket, Peer] = {}
         self._admission = Admission(secret, workers + servers + 1)
         self._warn = Sparingly(logger)
@@ -48,15 +48,15 @@ class Monitor:
         self._settled: Set[int] = set()
         self._released = False
         #: Ranks that have left in order, and when the last worker had.
-        self._left: Set[int] = set()
-        self._left_at = 0.0
+        self._ranks_left: Set[int] = set()
+        self._workers_left_at = 0.0
         #: Whether the watch has ended, since all have left.
-        self._parted = False
+        self._all_left = False
         #: Deaths that a parent may still explain, and until when.
         self._deaths: List[Tuple[float, str]] = []
         self._lock = threading.Lock()
         self._detector = FailureDetector(workers, limits or Limits())
-        self._looked = self._asked = 0.0
+        self._last_check = self._last_request = 0.0
         self._listeners: Dict[str, Act] = {
             'beat': self._detector.handle_heartbeat, 'servers': self._detector.expect_servers,
             'samples': lambda peer, seen: self._detector.add_samples(self.peers(), seen)}
@@ -106,7 +106,7 @@ class Monitor:
     def report_failure(self, text: str, **more: Any) -> None:
         """Record `text` as the job's failure, unless one was recorded before, and tell everybody, with `more`."""
         with self._lock:
-            if self.failure is not None or self._parted:
+            if self.failure is not None or self._all_left:
                 return
             self.failure = text
         self.tell(dict(more, abort=text))
@@ -128,31 +128,31 @@ class Monitor:
 
     def _watch(self) -> None:
         while True:
-            ready = [key.fileobj for key, _ in self._selector.select(timeout=LOOK_S)]
+            ready = [key.fileobj for key, _ in self._selector.select(timeout=CHECK_S)]
             if self._listener in ready:
                 ready.remove(self._listener)
                 self._accept()
             # Ends after messages: what was said before a death explains it.
             for sock in [sock for sock in ready if not self._read(sock)]:  # type: ignore[arg-type]
-                self._hang_up(sock)  # type: ignore[arg-type]
+                self._close_connection(sock)  # type: ignore[arg-type]
             for sock in self._admission.overdue():
                 self._refuse(sock)
-            self._look_at_lives()
+            self._check_processes()
             if not self._released and len(self._finished) == self._workers and all(done() for done in self._duties):
                 self._released = True
                 self.tell({'release': True})
-            if self._released and not self._parted and self._all_have_left():
+            if self._released and not self._all_left and self._all_have_left():
                 self._end_watch()
             if self.failure is not None:
                 for act in self._after_failure:
                     act()
 
-    def _look_at_lives(self) -> None:
+    def _check_processes(self) -> None:
         """Report deaths that nobody explained, and processes that are silent; not after each single message."""
         now = time.monotonic()
-        if now - self._looked < LOOK_S:
+        if now - self._last_check < CHECK_S:
             return
-        self._looked = now
+        self._last_check = now
         for deadline, text in self._deaths:
             if now > deadline:
                 self.report_failure(text)
@@ -161,9 +161,9 @@ class Monitor:
         if failure is not None:
             self.report_failure(failure.reason, silent=failure.silent)
         # Two looks have to be there before the limit is over.
-        if now - self._asked > SAMPLE_INTERVAL_S:
+        if now - self._last_request > SAMPLE_INTERVAL_S:
             for witness, processes in self._detector.sample_requests(peers):
-                self._asked = now
+                self._last_request = now
                 for sock, peer in list(self._peers.items()):
                     if peer is witness:
                         _try_send(sock, {'sample': processes})
@@ -171,18 +171,18 @@ class Monitor:
     def _all_have_left(self) -> bool:
         """Whether all workers have, and, in a moment more, all servers: what a server has not read yet is lost with
         this process, and the end of its connection looks like a death."""
-        if not self._left.issuperset(range(self._workers)):
+        if not self._ranks_left.issuperset(range(self._workers)):
             return False
         now = time.monotonic()
-        self._left_at = self._left_at or now
-        return now - self._left_at > SETTLE_S or all(peer.has_left for peer in self.peers())
+        self._workers_left_at = self._workers_left_at or now
+        return now - self._workers_left_at > SETTLE_S or all(peer.has_left for peer in self.peers())
 
     def _end_watch(self) -> None:
         """All workers have left the job in order: the watch ends."""
         with self._lock:
             if self.failure is not None:
                 return
-            self._parted = True
+            self._all_left = True
             # Worker 0 last: its process ends, and the monitor with it, once it has heard.
             socks = sorted(self._peers, key=lambda sock: self._peers[sock].rank == 0)
         for sock in socks:
@@ -196,7 +196,7 @@ class Monitor:
         except OSError:  # it has gone again, or this process has no descriptor left for it
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._lines[sock] = Lines()
+        self._lines[sock] = LineBuffer()
         self._selector.register(sock, selectors.EVENT_READ)
         _try_send(sock, self._admission.challenge(sock))
 
@@ -211,9 +211,9 @@ class Monitor:
         if sock in self._peers:
             self._detector.mark_heard(self._peers[sock])
         lines = self._lines[sock]
-        for line in lines.take(data):
+        for line in lines.feed(data):
             if sock not in self._admission:
-                self._hear(sock, line)
+                self._handle_line(sock, line)
             elif not self._admit(sock, line):
                 return True
         if sock in self._admission and lines.pending > HELLO_BYTES:
@@ -235,9 +235,9 @@ class Monitor:
 
     def _refuse(self, sock: socket.socket) -> None:
         self._warn('the job monitor hangs up on a stranger: %s', _address_of(sock))
-        self._hang_up(sock)
+        self._close_connection(sock)
 
-    def _hang_up(self, sock: socket.socket) -> None:
+    def _close_connection(self, sock: socket.socket) -> None:
         self._selector.unregister(sock)
         self._lines.pop(sock, None)
         self._admission.forget(sock)
@@ -254,7 +254,7 @@ class Monitor:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def _hear(self, sock: socket.socket, line: bytes) -> None:
+    def _handle_line(self, sock: socket.socket, line: bytes) -> None:
         try:
             message = decode(line)
         except ValueError:
@@ -275,7 +275,7 @@ class Monitor:
             peer.mark_ended()
             log = {} if 'log' not in message else {'log': message['log']}
             if log:
-                peer.set_log(checked_recent(message['log']))
+                peer.set_log(checked_calls(message['log']))
             self.tell({'finished': peer.rank, 'calls': message['done'], **log})
         elif 'settled' in message:
             self._settled.add(peer.rank)
@@ -283,17 +283,17 @@ class Monitor:
                 self.tell({'all_settled': True})
         elif 'waiting' in message:
             peer.set_waiting(message['waiting'])
-            self._look_for_deadlock()
+            self._detect_deadlock()
         elif 'bye' in message:
             peer.mark_left()
-            self._left.add(peer.rank)
+            self._ranks_left.add(peer.rank)
         for kind, act in list(self._listeners.items()):  # others may be added meanwhile
             if kind in message:
                 answer = act(peer, message[kind])
                 if answer is not None:
                     _try_send(sock, answer)
 
-    def _look_for_deadlock(self) -> None:
+    def _detect_deadlock(self) -> None:
         waiting = {peer.rank: peer.waiting for peer in self._peers.values() if peer.is_worker}
         if len(waiting) == self._workers and None not in waiting.values() and len(set(waiting.values())) > 1:
             calls = ', '.join('worker %d in %s' % item for item in sorted(waiting.items()))

@@ -2,7 +2,7 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 from .activity import Activity, ThreadSample
-from .call_log import Recent
+from .call_log import RecentCalls
 
 
 class Peer:
@@ -28,7 +28,7 @@ class Peer:
         self.waits_for: Optional[str] = None
         self.still_since = now
         #: Its last calls, once it has stood still for a moment.
-        self.log: Optional[Recent] = None
+        self.log: Optional[RecentCalls] = None
         #: Whether its script has ended, and whether it has left, so that its silence or end says nothing new.
         self.has_ended = self.has_left = False
         self._activity = Activity()
@@ -78,7 +78,7 @@ class Peer:
             self.still_since = now
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
-    def set_log(self, log: Recent) -> None:
+    def set_log(self, log: RecentCalls) -> None:
         """It has said what its last calls were."""
         self.log = log
 

@@ -21,7 +21,7 @@ _FILE_BYTES = 1 << 16
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-class Script:
+class ScriptWatcher:
     """Looks at the main thread once a second."""
 
     def __init__(self) -> None:

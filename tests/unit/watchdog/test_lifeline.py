@@ -409,13 +409,13 @@ def test_how_a_child_died_is_said_by_its_parent(job, monkeypatch):
 
 def test_what_was_said_before_an_end_is_heard_before_it(job, monkeypatch):
     monitor, parent, child = job(1, 1)
-    busy, free, look = threading.Event(), threading.Event(), monitor._look_at_lives
+    busy, free, look = threading.Event(), threading.Event(), monitor._check_processes
 
     def look_late():
         busy.set()
         free.wait(LIMIT_S)
         look()
-    monkeypatch.setattr(monitor, '_look_at_lives', look_late)
+    monkeypatch.setattr(monitor, '_check_processes', look_late)
     assert busy.wait(LIMIT_S)
     child.process.kill()
     child.process.wait(LIMIT_S)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.watchdog import messages
-from mxhybrid.watchdog.messages import Lines, Sender, decode, receive, send
+from mxhybrid.watchdog.messages import LineBuffer, Sender, decode, receive, send
 
 pytestmark = pytest.mark.both_pythons
 
@@ -25,11 +25,11 @@ def pair():
 def test_messages_come_whole_however_they_are_cut(said, cuts):
     text = b''.join(json.dumps(message).encode() + b'\n' for message in said)
     bounds = [0] + sorted(min(cut, len(text)) for cut in cuts) + [len(text)]
-    lines, heard = Lines(), []
+    lines, heard = LineBuffer(), []
     for start, stop in zip(bounds, bounds[1:]):
-        heard += [decode(line) for line in lines.take(text[start:stop])]
+        heard += [decode(line) for line in lines.feed(text[start:stop])]
     assert heard == said and lines.pending == 0
-    assert lines.take(b'x' * 7) == [] and lines.pending == 7
+    assert lines.feed(b'x' * 7) == [] and lines.pending == 7
 
 
 @pytest.mark.parametrize('line', [b'', b'{', b'\xff', b'[' * 100000])
@@ -73,16 +73,16 @@ def test_a_message_that_was_torn_spoils_none_that_follows(pair, monkeypatch):
     while writer.send({'long': 'x' * 100000}):  # nobody reads
         pass
     far.setblocking(False)
-    lines, found = Lines(), []
+    lines, found = LineBuffer(), []
     whole = False
     while not whole:
         try:
-            found += lines.take(far.recv(1 << 20))
+            found += lines.feed(far.recv(1 << 20))
         except BlockingIOError:
             whole = writer.send({'last': 1})
     far.setblocking(True)
     far.settimeout(10)
     while not found or b'last' not in found[-1]:
-        found += lines.take(far.recv(1 << 20))
+        found += lines.feed(far.recv(1 << 20))
     assert decode(found[-1]) == {'last': 1} and not found[-2].endswith(b'}')
     assert all(decode(line) == {'long': 'x' * 100000} for line in found[:-2])

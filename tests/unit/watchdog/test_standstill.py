@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from mxhybrid.watchdog import script as script_module
-from mxhybrid.watchdog.call_log import KEPT, CallLog, Recent, checked_recent, difference_of_calls
-from mxhybrid.watchdog.script import AN_ARRAY, Script
+from mxhybrid.watchdog.call_log import MAX_CALLS, CallLog, RecentCalls, checked_calls, difference_of_calls
+from mxhybrid.watchdog.script import AN_ARRAY, ScriptWatcher
 
 from ...helpers.obedient import run_python
 from . import watching
@@ -22,26 +22,26 @@ FORWARD, STEP = 'a call of a network that is split', 'a step of a Trainer'
 
 def test_a_log_keeps_the_last_calls_and_their_numbers():
     log = CallLog()
-    assert log.recent() == Recent(1, []) and log.recent().last == 0
-    for number in range(1, KEPT + 11):
+    assert log.recent() == RecentCalls(1, []) and log.recent().last == 0
+    for number in range(1, MAX_CALLS + 11):
         log.add('call %d' % (number % 7))
     recent = log.recent()
-    assert (recent.first, recent.last, len(recent.names)) == (11, KEPT + 10, KEPT)
+    assert (recent.first, recent.last, len(recent.names)) == (11, MAX_CALLS + 10, MAX_CALLS)
     assert recent.name(12) == 'call 5'
-    assert log.times('call 1') == sum(number % 7 == 1 for number in range(1, KEPT + 11)) and log.times('none') == 0
-    assert checked_recent(json.loads(json.dumps(recent))) == recent
+    assert log.times('call 1') == sum(number % 7 == 1 for number in range(1, MAX_CALLS + 11)) and log.times('none') == 0
+    assert checked_calls(json.loads(json.dumps(recent))) == recent
 
 
 def test_the_first_number_with_other_calls_is_the_difference():
-    logs = {0: Recent(1, ['a', 'b', 'c']), 2: Recent(2, ['b', 'd', 'e', 'f']), 1: Recent(1, ['x', 'b', 'c', 'c']),
+    logs = {0: RecentCalls(1, ['a', 'b', 'c']), 2: RecentCalls(2, ['b', 'd', 'e', 'f']), 1: RecentCalls(1, ['x', 'b', 'c', 'c']),
             3: None}
     assert difference_of_calls(logs) == (
         'the first difference is call number 3: worker 0 made c, worker 1 made c, worker 2 made d')
 
 
 @pytest.mark.parametrize('logs', [
-    {}, {0: Recent(1, ['a'])}, {0: Recent(1, ['a']), 1: None}, {0: Recent(1, ['a']), 1: Recent(1, ['a', 'b'])},
-    {0: Recent(1, ['a']), 1: Recent(9, ['b'])}, {0: Recent(1, []), 1: Recent(1, ['b'])}])
+    {}, {0: RecentCalls(1, ['a'])}, {0: RecentCalls(1, ['a']), 1: None}, {0: RecentCalls(1, ['a']), 1: RecentCalls(1, ['a', 'b'])},
+    {0: RecentCalls(1, ['a']), 1: RecentCalls(9, ['b'])}, {0: RecentCalls(1, []), 1: RecentCalls(1, ['b'])}])
 def test_logs_without_a_difference(logs):
     assert difference_of_calls(logs) == ''
 
@@ -49,7 +49,7 @@ def test_logs_without_a_difference(logs):
 @pytest.mark.parametrize('value', [None, 5, [1], ['x', []], [1, 2], [1, [], 3]])
 def test_what_is_no_log(value):
     with pytest.raises((TypeError, ValueError)):
-        checked_recent(value)
+        checked_calls(value)
 
 # ------------------------------------------------------------------------------------------ verdicts
 
@@ -133,7 +133,7 @@ def test_without_a_limit_of_stalls_there_are_warnings_only(caplog, monkeypatch):
 
 
 def test_a_script_is_idle_once_the_number_of_calls_stays():
-    script = Script()
+    script = ScriptWatcher()
     assert [script.is_idle(calls, now) for calls, now in ((1, 0), (1, 2), (1, 3), (2, 4), (2, 6), (2, 7))] == [
         False, False, True, False, False, True]
 
@@ -145,10 +145,10 @@ package.__path__ = [sys.argv[1]]
 sys.modules['mxhybrid'] = package
 sys.path.insert(0, sys.argv[2])
 import mxnet
-from mxhybrid.watchdog.script import Script
+from mxhybrid.watchdog.script import ScriptWatcher
 
 def look():
-    script = Script()
+    script = ScriptWatcher()
     for _ in range(3):
         found = script.waits_for(None, True)
         time.sleep(1)
@@ -176,5 +176,5 @@ def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatc
     monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
     monkeypatch.setattr(script_module, '_disk_bytes', lambda: next(moved))
     monkeypatch.setattr(script_module, 'sample_threads', lambda pid: {'at': next(clock), 'threads': {'1': [0.0, 0.0]}})
-    script = Script()
+    script = ScriptWatcher()
     assert [script.waits_for(None, True) for _ in range(3)][-1] == expected
