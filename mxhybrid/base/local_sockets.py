@@ -12,6 +12,7 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from .errors import JobError
+from .proc import boot_id
 
 #: Largest message on a connection, in bytes.
 _MESSAGE_BYTES = 4096
@@ -185,9 +186,7 @@ def connect(name: str) -> Connection:
 
 def memory_domain() -> str:
     """A name for what can share memory: equal in processes of one user that share a kernel and its Unix sockets."""
-    with open('/proc/sys/kernel/random/boot_id') as handle:
-        boot = handle.read().strip()
-    return '%s/%d/%d' % (boot, os.stat('/proc/self/ns/net').st_ino, os.getuid())
+    return '%s/%d/%d' % (boot_id(), os.stat('/proc/self/ns/net').st_ino, os.getuid())
 
 
 def user_of_domain(domain: str) -> str:

@@ -10,6 +10,7 @@ import time
 import uuid
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
+from ..base import proc
 from ..base.addresses import free_port
 from ..base.launcher import OF_HOROVODRUN, OF_LAUNCH_PY, OF_OTHERS
 from ..base.machine import describe_status
@@ -77,20 +78,8 @@ def _start(argv: List[str], **how: Any) -> Any:
 
 def members(token: str) -> List[int]:
     """Return the process ids of a job's processes, without zombies."""
-    marker, pids = ('%s=%s' % (MARKER, token)).encode(), []
-    for entry in os.listdir('/proc'):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            if os.stat('/proc/' + entry).st_uid != os.getuid():
-                continue
-            with open('/proc/%s/environ' % entry, 'rb') as handle:
-                # A zombie has no environment.
-                if marker in handle.read().split(b'\0'):
-                    pids.append(int(entry))
-        except OSError:
-            continue
-    return pids
+    return [pid for pid in proc.pids()
+            if pid != os.getpid() and proc.is_own(pid) and proc.read_environ(pid).get(MARKER) == token]
 
 
 def _alive(token: str, started: List['subprocess.Popen[bytes]']) -> List[int]:

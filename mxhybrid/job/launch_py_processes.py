@@ -2,7 +2,9 @@
 import contextlib
 import os
 import signal
-from typing import Iterator, Tuple
+from typing import Tuple
+
+from ..base import proc
 
 
 def end_processes_of_job(scheduler: Tuple[str, int], roles: Tuple[str, ...]) -> None:
@@ -14,15 +16,11 @@ def end_processes_of_job(scheduler: Tuple[str, int], roles: Tuple[str, ...]) -> 
     environment, but is its own business; what scheduler and servers have is the job's: a program that starts the
     script is in between, say.
     """
-    found, workers = [], set()
-    for entry in filter(str.isdigit, os.listdir('/proc')):
-        role = _role_in_job(int(entry), scheduler)
-        if role in roles:
-            found.append(int(entry))
-            if role == 'worker':
-                workers.add(int(entry))
+    roles_found = {pid: _role_in_job(pid, scheduler) for pid in proc.pids()}
+    workers = {pid for pid, role in roles_found.items() if role == 'worker' and role in roles}
     # Before any of them ends: what it has started would have another parent then.
-    doomed = [pid for pid in found if pid != os.getpid() and workers.isdisjoint(_ancestors(pid))]
+    doomed = [pid for pid, role in roles_found.items()
+              if role in roles and pid != os.getpid() and workers.isdisjoint(proc.ancestors(pid))]
     for pid in doomed:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGTERM)
@@ -30,30 +28,15 @@ def end_processes_of_job(scheduler: Tuple[str, int], roles: Tuple[str, ...]) -> 
 
 def is_started_by_worker(scheduler: Tuple[str, int]) -> bool:
     """Whether a worker of the ``launch.py`` job with this `scheduler` has started this process."""
-    return any(_role_in_job(pid, scheduler) == 'worker' for pid in _ancestors(os.getpid()))
+    return any(_role_in_job(pid, scheduler) == 'worker' for pid in proc.ancestors(os.getpid()))
 
 
 def _role_in_job(pid: int, scheduler: Tuple[str, int]) -> str:
     """``DMLC_ROLE`` of a process of a ``launch.py`` job, for the same user and by the same interpreter; else empty."""
-    try:
-        if (os.stat('/proc/%d' % pid).st_uid != os.getuid()
-                or os.readlink('/proc/%d/exe' % pid) != os.readlink('/proc/self/exe')):
-            return ''
-        with open('/proc/%d/environ' % pid, 'rb') as handle:
-            variables = set(handle.read().split(b'\0'))
-    except OSError:
+    if not proc.is_own(pid) or proc.read_executable(pid) != proc.read_executable(os.getpid()):
         return ''
-    if not {b'DMLC_PS_ROOT_URI=' + scheduler[0].encode(), b'DMLC_PS_ROOT_PORT=%d' % scheduler[1]} <= variables:
+    environ = proc.read_environ(pid)
+    if (environ.get('DMLC_PS_ROOT_URI'), environ.get('DMLC_PS_ROOT_PORT')) != (scheduler[0], str(scheduler[1])):
         return ''
-    return next((role for role in ('scheduler', 'server', 'worker') if ('DMLC_ROLE=' + role).encode() in variables), '')
-
-
-def _ancestors(pid: int) -> Iterator[int]:
-    """Processes that started a process, the nearest first."""
-    while pid > 1:
-        try:
-            with open('/proc/%d/stat' % pid) as file:
-                pid = int(file.read().rpartition(')')[2].split()[1])
-        except (OSError, IndexError):
-            return
-        yield pid
+    role = environ.get('DMLC_ROLE', '')
+    return role if role in ('scheduler', 'server', 'worker') else ''

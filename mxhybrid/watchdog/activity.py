@@ -6,10 +6,10 @@ can get.  A process that is stopped, sleeps or hangs in the kernel takes none.
 
 Anybody can look who runs where the process ids are the same; :mod:`mxhybrid.watchdog.liveness_probe` tell others.
 """
-import contextlib
-import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
+
+from ..base import proc
 
 #: Seconds of silence after which looks begin: a beat is late.
 LATE_HEARTBEAT_S = 1.5
@@ -20,30 +20,15 @@ SAMPLE_INTERVAL_S = 0.9
 #: Threads that only look for work or for the lock, hundreds of times a second, stay below either.
 RUN_SHARE, RUNNABLE_SHARE = 0.04, 0.3
 
-_TICK_S = 1.0 / os.sysconf('SC_CLK_TCK')
 #: Time of a look, the process's state letter, and of each thread the seconds on a core and waiting for one.
 ThreadSample = Dict[str, Any]
 
 
 def sample_threads(pid: int) -> Optional[ThreadSample]:
     """ThreadSample at the threads of a process; None if it is gone."""
-    at, threads = time.monotonic(), {}
-    with contextlib.suppress(OSError):
-        for thread in os.listdir('/proc/%d/task' % pid):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                threads[thread] = _times('/proc/%d/task/%s/' % (pid, thread))
-    return {'time_s': at, 'threads': threads} if threads else None
-
-
-def _times(directory: str) -> List[float]:
-    try:
-        with open(directory + 'schedstat') as file:
-            ran, waited = file.read().split()[:2]
-        return [int(ran) / 1e9, int(waited) / 1e9]
-    except FileNotFoundError:  # a kernel without scheduler statistics: as if it waited all the time
-        with open(directory + 'stat') as file:
-            values = file.read().rpartition(')')[2].split()
-        return [(int(values[11]) + int(values[12])) * _TICK_S, time.monotonic()]
+    time_s = time.monotonic()
+    threads = proc.thread_times(pid)
+    return {'time_s': time_s, 'threads': threads} if threads else None
 
 
 class Activity:

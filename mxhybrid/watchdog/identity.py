@@ -6,8 +6,9 @@ import socket
 import sys
 import sysconfig
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
+from ..base import proc
 from . import activity
 
 #: Where no script of a user lives.
@@ -19,30 +20,19 @@ _LIBRARIES = tuple(os.path.join(path, '') for path in sorted({
 def this_process() -> Dict[str, Any]:
     """What others need to know of this process to look at it, and to end it, from the same machine."""
     return {'pid': os.getpid(), 'host': socket.gethostname(), 'pid_space': pid_space(),
-            'started': _stat(os.getpid())[1]}
+            'started': proc.state_and_start(os.getpid())[1]}
 
 
 def pid_space() -> str:
     """Where process ids have the same meaning."""
-    with open('/proc/sys/kernel/random/boot_id') as file:
-        return '%s %s %s' % (socket.gethostname(), file.read().strip(), os.readlink('/proc/self/ns/pid'))
-
-
-def _stat(pid: int) -> Tuple[str, str]:
-    """State of a process and when it started (proc(5)), both empty if it is gone."""
-    try:
-        with open('/proc/%d/stat' % pid) as file:
-            values = file.read().rpartition(')')[2].split()
-        return values[0], values[19]
-    except (OSError, IndexError):
-        return '', ''
+    return '%s %s %s' % (socket.gethostname(), proc.boot_id(), os.readlink('/proc/self/ns/pid'))
 
 
 def state_of(process: Optional[Dict[str, Any]]) -> str:
     """State letter of a process that introduced itself; empty if it is gone, or runs where this one cannot see it."""
     if process is None or process['pid_space'] != pid_space():
         return ''
-    state, started = _stat(int(process['pid']))
+    state, started = proc.state_and_start(int(process['pid']))
     return state if started == process['started'] else ''
 
 

@@ -4,12 +4,12 @@ An array waits for the operations that write it.  Some of them are exchanges wit
 no collective call shows that they are not made.  While they are not, the main thread is in a function of MXNet's, of
 Horovod's or of this package's, no thread of the process computes, and nothing is read from or written to a disk.
 """
-import contextlib
 import os
 import sys
 import threading
 from typing import Any, Optional
 
+from ..base import proc
 from .activity import Activity, sample_threads
 
 #: What a worker waits for whose script does.
@@ -41,17 +41,8 @@ class ScriptWatcher:
             self._activity.reset()
             return call
         self._activity.add_sample(sample_threads(os.getpid()))
-        former, self._moved = self._moved, _disk_bytes()
+        former, self._moved = self._moved, proc.disk_bytes()
         return AN_ARRAY if self._activity.is_computing is False and self._moved - former < _FILE_BYTES else None
-
-
-def _disk_bytes() -> int:
-    """Return what this process has read from and written to disks; 0 where the kernel does not say (proc(5))."""
-    with contextlib.suppress(OSError, ValueError):
-        with open('/proc/self/io') as file:
-            counts = dict(line.split(': ') for line in file)
-        return int(counts.get('read_bytes', 0)) + int(counts.get('write_bytes', 0))
-    return 0
 
 
 def _is_in_libraries() -> bool:

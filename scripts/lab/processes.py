@@ -4,11 +4,17 @@ Bodies of jobs may import this module, so it imports neither mxnet nor horovod.
 """
 import contextlib
 import os
+import runpy
 import signal
 import time
 import uuid
 from pathlib import Path
 from typing import NamedTuple
+
+# The package imports MXNet; this module of it does not.
+_PROC = runpy.run_path(str(Path(__file__).resolve().parents[2] / 'mxhybrid' / 'base' / 'proc.py'))
+pids, read_command, read_environ = _PROC['pids'], _PROC['read_command'], _PROC['read_environ']
+read_stat, state_and_start = _PROC['read_stat'], _PROC['state_and_start']
 
 MARKER = 'MXHYBRID_LAB_JOB'
 
@@ -62,41 +68,14 @@ def new_marker():
     return '%s/%s' % (SESSION, uuid.uuid4().hex[:12])
 
 
-def read_environ(pid):
-    """dict: the environment that process `pid` was started with; empty for a zombie or a process gone."""
-    try:
-        raw = Path(f'/proc/{pid}/environ').read_bytes()
-    except OSError:
-        return {}
-    pairs = (item.partition('=') for item in raw.decode(errors='replace').split('\0'))
-    return {name: value for name, sep, value in pairs if sep}
-
-
-def read_stat(pid):
-    """Fields of /proc/pid/stat from the state on; empty for a process gone."""
-    try:
-        # The command's name, in parentheses, may itself hold spaces and parentheses.
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    except OSError:
-        return []
-
-
 def _state(pid):
-    return (read_stat(pid) or ['-'])[0]
+    return state_and_start(pid)[0] or '-'
 
 
 def pids_of(marker):
     """Process ids, ascending, of a job, or of all whose marker begins so; zombies are left out, this process is not."""
-    return [pid for pid in sorted(int(name) for name in os.listdir('/proc') if name.isdigit())
+    return [pid for pid in sorted(pids())
             if read_environ(pid).get(MARKER, '').startswith(marker) and _state(pid) not in 'ZX-']
-
-
-def _read_argv(pid):
-    try:
-        raw = Path(f'/proc/{pid}/cmdline').read_bytes()
-    except OSError:
-        return ['']
-    return raw.decode(errors='replace').rstrip('\0').split('\0')
 
 
 def _role(argv, environ, body):
@@ -113,7 +92,7 @@ def find_processes(marker, body=None):
     found = []
     for pid in pids_of(marker):
         if pid != os.getpid():
-            argv = _read_argv(pid)
+            argv = read_command(pid) or ['']
             found.append(Process(pid, _role(argv, read_environ(pid), body), ' '.join(argv)))
     return found
 

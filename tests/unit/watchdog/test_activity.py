@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mxhybrid.watchdog import activity
+from mxhybrid.base import proc
 from mxhybrid.watchdog.activity import Activity, sample_threads
 
 from .conftest import PROGRAMS
@@ -40,7 +40,7 @@ def test_who_is_stopped_does_not_compute(program):
 
 
 def test_looks_without_scheduler_statistics_do(program, monkeypatch):
-    with_statistics = activity._times
+    with_statistics = proc._times_of
 
     def without(directory):
         monkeypatch.setattr('builtins.open', opened)

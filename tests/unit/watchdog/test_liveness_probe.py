@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from mxhybrid.base import proc
 from mxhybrid.watchdog import identity
 from mxhybrid.watchdog.activity import Activity
 from mxhybrid.watchdog.liveness_probe import MAX_ANSWER_BYTES, PROBE_S, ProbeServer, query_probe
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.both_pythons
 
 def test_a_witness_tells_whoever_asks(program):
     process = program('computes')
-    known = dict(identity.this_process(), pid=process.pid, started=identity._stat(process.pid)[1])
+    known = dict(identity.this_process(), pid=process.pid, started=proc.state_and_start(process.pid)[1])
     probe = ProbeServer('127.0.0.1', lambda: identity.sample_process(known))
     seen = Activity()
     while seen.is_computing is None:

@@ -174,7 +174,7 @@ def test_what_a_script_waits_for(body, expected, tmp_path):
 def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatch):
     clock, moved = itertools.count(), itertools.count(0, step)
     monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
-    monkeypatch.setattr(script_module, '_disk_bytes', lambda: next(moved))
+    monkeypatch.setattr(script_module.proc, 'disk_bytes', lambda: next(moved))
     monkeypatch.setattr(script_module, 'sample_threads', lambda pid: {'at': next(clock), 'threads': {'1': [0.0, 0.0]}})
     script = ScriptWatcher()
     assert [script.waits_for(None, True) for _ in range(3)][-1] == expected
