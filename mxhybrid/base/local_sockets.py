@@ -1,6 +1,5 @@
 """Messages between the processes of one host, and descriptors along with them, over Unix sockets."""
 import array
-import contextlib
 import json
 import os
 import resource
@@ -90,11 +89,6 @@ class Connection:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 descriptor = array.array('i', content[:array.array('i').itemsize])[0]
         return json.loads(data.decode()), descriptor
-
-    def hang_up(self) -> None:
-        """End the connection for both sides: threads that wait for a message learn that, too."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection for this process."""
