@@ -15,13 +15,3 @@ def wants_gradient(array: Any) -> bool:
         return False
     # Names that imperative.cc of MXNet 1.9.1 gives: what has no gradient is null0, null1 and so on.
     return any(name.startswith('var') for name in Symbol(handle).list_inputs())
-
-
-def has_gone_back(array: Any) -> bool:
-    """Whether a backward pass, that is under way or done, has given an array a gradient since :func:`expect`."""
-    return bool(array._fresh_grad)
-
-
-def expect(array: Any) -> None:
-    """From now on a gradient of an array is a new one."""
-    array._fresh_grad = False

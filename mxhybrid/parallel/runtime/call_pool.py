@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import autograd
 
 from ...base.errors import InputError
-from ...native.recording import expect, has_gone_back
+from ...native.trainers import is_fresh, set_fresh
 from .rank_program import COMPILED, TOKEN, Program
 
 #: Tokens of calls that seem to be given up, of which a backward pass would still be noticed.
@@ -90,7 +90,7 @@ class Calls:
         if recorded:
             self._count += 1
             runner.waiting = self._count
-            expect(runner.token)
+            set_fresh(runner.token, False)
         found = runner.run(given, self._params)
         self._after = [found[program.token_place].detach()]
         return program, found
@@ -98,12 +98,12 @@ class Calls:
     def _look_back(self) -> None:
         """Notice which backward passes have begun since the last call."""
         waiting = [one for runners in self._runners.values() for one in runners if one.waiting]
-        gone = [one for one in waiting if has_gone_back(one.token)]
+        gone = [one for one in waiting if is_fresh(one.token)]
         newest = max([one.waiting for one in gone] or [0])
         for one in gone:
             self._after.append(one.token.grad)
             one.waiting = 0
-        if any(has_gone_back(token) for token in self._given_up):
+        if any(is_fresh(token) for token in self._given_up):
             raise InputError('a parallelized network: a backward pass goes through a call that was followed by a newer '
                              'one with a backward pass before it, and by one more call: run backward passes in the '
                              'order of calls, or together')

@@ -2,7 +2,8 @@ import mxnet as mx
 import pytest
 from mxnet import autograd
 
-from mxhybrid.native.recording import expect, has_gone_back, wants_gradient
+from mxhybrid.native.recording import wants_gradient
+from mxhybrid.native.trainers import is_fresh, set_fresh
 
 pytestmark = pytest.mark.both_pythons
 
@@ -19,11 +20,11 @@ def test_what_wants_a_gradient():
 def test_backward_passes_are_noticed():
     weight = mx.nd.ones(3)
     weight.attach_grad()
-    expect(weight)
+    set_fresh(weight, False)
     with autograd.record():
         product = 2 * weight
-    assert not has_gone_back(weight)
+    assert not is_fresh(weight)
     product.backward()
-    assert has_gone_back(weight)
-    expect(weight)
-    assert not has_gone_back(weight)
+    assert is_fresh(weight)
+    set_fresh(weight, False)
+    assert not is_fresh(weight)
