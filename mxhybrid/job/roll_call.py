@@ -67,4 +67,4 @@ class RollCall:
         except OSError:
             return 'the launcher at %s:%d does not answer' % self._board.address
         more = ' and %d more' % (len(missing) - _NAMED) if len(missing) > _NAMED else ''
-        return ', '.join(missing[:_NAMED]) + more + ' did not come' if missing else ''
+        return ', '.join(missing[:_NAMED]) + more + ' did not join' if missing else ''

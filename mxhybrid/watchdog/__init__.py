@@ -1,1 +1,1 @@
-"""Notices who died, hangs or stays away, and ends the job."""
+"""Notices processes that die, hang or stay away, and ends the job."""

@@ -1,71 +1,78 @@
-"""Whether a process that says nothing computes.
+"""Tell whether a silent process computes, by the CPU time of its threads.
 
-Who holds Python's interpreter lock for long, in a `pickle.loads` or a sort, say, cannot beat meanwhile: the thread that
-beats waits for the lock.  The kernel knows that such a process is well: one of its threads takes all the time that it
-can get.  A process that is stopped, sleeps or hangs in the kernel takes none.
+A process that holds Python's interpreter lock for long, in `pickle.loads` or a sort for example, cannot send a
+heartbeat meanwhile: the thread that sends heartbeats waits for the lock.  The kernel shows that such a process is well:
+one of its threads takes all the CPU time that it can get.  A process that is stopped, sleeps or hangs in the kernel
+takes none.
 
-Anybody can look who runs where the process ids are the same; :mod:`mxhybrid.watchdog.liveness_probe` tell others.
+A process can sample others only where process ids have the same meaning.  :mod:`mxhybrid.watchdog.liveness_probe` hands
+samples on to other hosts.
 """
 import time
 from typing import Any, Dict, Optional
 
 from ..base import proc
 
-#: Seconds of silence after which looks begin: a beat is late.
+#: Seconds of silence after which a heartbeat is late, and sampling begins.
 LATE_HEARTBEAT_S = 1.5
-#: Seconds between two looks, at least, for what lies between them to mean something.
+#: Least seconds between two samples of which the difference means something.
 SAMPLE_INTERVAL_S = 0.9
 
-#: Of the time between two looks, what a thread that computes has at least of a core, and with its waits for one.
-#: Threads that only look for work or for the lock, hundreds of times a second, stay below either.
+#: Least shares of the time between two samples that a computing thread is on a CPU, and is on one or waits for one.
+#: Threads that only poll for work or for the lock, hundreds of times a second, stay below one of the two.
 RUN_SHARE, RUNNABLE_SHARE = 0.04, 0.3
 
-#: Time of a look, the process's state letter, and of each thread the seconds on a core and waiting for one.
+#: The time of a sample, the state letter of the process, and the times of each thread (`proc.thread_times`).
 ThreadSample = Dict[str, Any]
 
 
 def sample_threads(pid: int) -> Optional[ThreadSample]:
-    """ThreadSample at the threads of a process; None if it is gone."""
+    """Sample the threads of a process; None if it has gone."""
     time_s = time.monotonic()
     threads = proc.thread_times(pid)
     return {'time_s': time_s, 'threads': threads} if threads else None
 
 
 class Activity:
-    """Looks at one process, from the time on at which it is late."""
+    """The activity of one process, from samples that are taken while its heartbeats are late."""
 
     def __init__(self) -> None:
         self._last: Optional[ThreadSample] = None
-        #: Whether it computed between the last two looks; None before there are two.
+        #: Whether it computed between the last two samples; None before there are two.
         self.is_computing: Optional[bool] = None
 
     def reset(self) -> None:
-        """It is not late any more."""
+        """Forget all samples: the process is not late any more."""
         self._last = self.is_computing = None
 
-    def add_sample(self, now: Optional[ThreadSample]) -> bool:
-        """Take a look into account, None where nothing was to be seen; whether it says that the process computes."""
-        if now is None:
+    def add_sample(self, sample: Optional[ThreadSample]) -> bool:
+        """Add a sample, None if there is none, and return whether it shows that the process computes."""
+        if sample is None:
             return False
         if self._last is None:
-            self._last = now
+            self._last = sample
             return False
-        seconds = float(now['time_s']) - float(self._last['time_s'])
-        if seconds < SAMPLE_INTERVAL_S:
+        elapsed_s = float(sample['time_s']) - float(self._last['time_s'])
+        if elapsed_s < SAMPLE_INTERVAL_S:
             return False
-        self.is_computing = any(
-            ran - before[0] >= RUN_SHARE * seconds and ran - before[0] + waited - before[1] >= RUNNABLE_SHARE * seconds
-            for (ran, waited), before in ((times, self._last['threads'].get(thread, times))
-                                          for thread, times in now['threads'].items()))
-        self._last = now
+        former = self._last['threads']
+        self.is_computing = any(_is_computing(times, former.get(thread, times), elapsed_s)
+                                for thread, times in sample['threads'].items())
+        self._last = sample
         return self.is_computing
 
 
-def checked_sample(found: Any) -> Optional[ThreadSample]:
-    """A look that another process took; None if it is none."""
+def _is_computing(times: Any, former: Any, elapsed_s: float) -> bool:
+    """Return whether a thread computed between two samples of its times."""
+    ran_s, waited_s = times[0] - former[0], times[1] - former[1]
+    return bool(ran_s >= RUN_SHARE * elapsed_s and ran_s + waited_s >= RUNNABLE_SHARE * elapsed_s)
+
+
+def checked_sample(value: Any) -> Optional[ThreadSample]:
+    """Return a sample that another process sent as JSON; None if it is not one."""
     try:
-        return {'time_s': float(found['time_s']), 'state': str(found.get('state', '')),
+        return {'time_s': float(value['time_s']), 'state': str(value.get('state', '')),
                 'threads': {str(thread): [float(ran), float(waited)]
-                            for thread, (ran, waited) in found['threads'].items()}}
+                            for thread, (ran, waited) in value['threads'].items()}}
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -1,13 +1,13 @@
-"""The last collective calls that a worker has made, by number, so that workers can be told where their calls differ.
+"""Log the last collective calls of a worker by number, to find the first call in which workers differ.
 
-All workers make the same collective calls in the same order.  Where they wait for each other for too long, the first
-number under which their logs have different calls is the cause.
+All workers make the same collective calls in the same order.  When they wait for each other for too long, the cause is
+the first number that has different calls in their logs.
 """
 import threading
 from collections import Counter, deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional
 
-#: Calls that a log keeps.
+#: Most calls that a log keeps.
 MAX_CALLS = 256
 
 
@@ -23,12 +23,12 @@ class RecentCalls(NamedTuple):
         return self.first + len(self.names) - 1
 
     def name(self, number: int) -> str:
-        """The call with a number in the range."""
+        """Return the call with a number in the range."""
         return self.names[number - self.first]
 
 
 class CallLog:
-    """Counts the collective calls of this worker, and keeps the last names."""
+    """The number of collective calls that this worker has made, and the names of the last of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,13 +54,13 @@ class CallLog:
 
 
 def checked_calls(value: Any) -> RecentCalls:
-    """Return a log that another process sent as JSON; TypeError or ValueError if it is none."""
+    """Return a range of calls that another process sent as JSON; TypeError or ValueError if it is not one."""
     first, names = value
     return RecentCalls(int(first), [str(name) for name in names])
 
 
 def difference_of_calls(logs: Dict[int, Optional[RecentCalls]]) -> str:
-    """Return a sentence about the first call that is not the same in the logs of all ranks; '' where there is none."""
+    """Return a sentence about the first call that differs between the logs of the ranks; '' if none differs."""
     known = {rank: log for rank, log in sorted(logs.items()) if log is not None}
     if len(known) < 2:
         return ''

@@ -1,10 +1,12 @@
-"""The monitor's verdicts: who is silent, who does not come, and who does not go on.
+"""The failure detector of the job monitor: finds processes that are silent, absent or stuck.
 
-The monitor ends the job after too long a silence and names the silent ones.  Who is silent and computes is not given
-up before the limit of stalls, see :mod:`mxhybrid.watchdog.activity`: something keeps its Python from running the thread
-that beats.  The monitor looks at the processes of its own host, and has others look at those of theirs.
+The term is that of Chandra and Toueg, "Unreliable Failure Detectors for Reliable Distributed Systems" (1996).  Too long
+a silence ends the job, and the message names the silent processes.  A process that is silent but computes is given up
+only at the limit of stalls, see :mod:`mxhybrid.watchdog.activity`: something keeps its Python from running the thread
+that sends heartbeats.  The detector samples the processes of its own host, and asks processes of other hosts to sample
+those.
 
-When the others wait for a worker that is alive but elsewhere, worker 0 says so, and in the end gives up.
+If the other workers wait for a worker that lives but does something else, the detector warns, and in the end gives up.
 """
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
@@ -12,62 +14,61 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from ..base.log import get_logger
 from ..base.settings import Limits
 from .activity import LATE_HEARTBEAT_S, checked_sample
-from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .call_log import checked_calls, difference_of_calls
+from .heartbeat import BUSY_MESSAGE, AwakeClock
 from .identity import sample_process, state_of, this_process
 from .peers import Peer
 from .standstill import ADVICE, Standstill
 
 logger = get_logger(__name__)
 
-#: Seconds beyond the limit after which silence is reported: others may follow, and all are named together.
+#: Seconds beyond the limit after which silence is reported: other processes may follow, and one message names them all.
 GATHER_S = 2.0
-#: Witnesses that a process knows at most.
+#: Most liveness probes that a process is told.
 _MAX_PROBES = 4
 
 
 class Failure(NamedTuple):
-    """Why the job must end, and the processes that cannot leave by themselves."""
+    """Why the job must end, and the processes that cannot end by themselves."""
 
     reason: str
     silent: List[Dict[str, Any]]
 
 
 class FailureDetector:
-    """Keeps watch over all processes for the monitor, in its thread; so many `workers` will come."""
+    """The failure detector of a job of that number of `workers`; the monitor's thread calls it."""
 
     def __init__(self, workers: int, limits: Limits, now: Callable[[], float] = time.monotonic):
         self._workers, self._limits = workers, limits
         self._clock = AwakeClock(now)
         self._standstill = Standstill(limits)
         self._this_process: Dict[str, Any] = this_process()
-        self._came: List[int] = []
-        #: Servers and scheduler by space of process ids and own id: names, and since when those that did not come
-        #: are missed.
+        self._ranks_joined: List[int] = []
+        #: Names of servers and scheduler by :attr:`Peer.key`, and since when those that have not joined are awaited.
         self._servers: Dict[Tuple[str, int], str] = {}
         self._awaited: Dict[Tuple[str, int], float] = {}
         self._introduced: Set[Tuple[str, int]] = set()
         self._probes: List[Peer] = []
 
     def add_process(self, name: str, rank: int) -> Peer:
-        """A process has connected."""
+        """Add a process that has connected."""
         if rank >= 0:
-            self._came.append(rank)
+            self._ranks_joined.append(rank)
         return Peer(name, rank, self._clock.seconds, self._limits.silence)
 
     def mark_heard(self, peer: Peer) -> None:
-        """A process has said something."""
+        """Record that a process sent something."""
         peer.mark_heard(self._clock.seconds, self._limits.silence)
 
     def handle_heartbeat(self, peer: Peer, beat: Dict[str, Any]) -> Dict[str, Any]:
-        """A process beats; returns the answer."""
+        """Take a heartbeat of a process, and return the answer."""
         answer: Dict[str, Any] = {'limit': self._limits.silence, 'stall': self._limits.stall}
         if 'probe' in beat and peer not in self._probes:
             peer.set_probe(beat['probe'])
             self._probes.append(peer)
-            self._probes.sort(key=lambda one: one.is_worker)  # servers first: they run little Python
+            self._probes.sort(key=lambda prober: prober.is_worker)  # servers first: they run little Python
         if self._probes and not self._sees(peer):
-            answer['probes'] = [peer.probe for one in self._probes if not one.has_left][:_MAX_PROBES]
+            answer['probes'] = [prober.probe for prober in self._probes if not prober.has_left][:_MAX_PROBES]
         if 'process' in beat:
             peer.set_process(beat['process'])
             assert peer.key is not None
@@ -78,60 +79,63 @@ class FailureDetector:
             if 'log' in beat:
                 peer.set_log(checked_calls(beat['log']))
             peer.set_progress(int(beat['calls']), str(beat['call']), str(beat['location']), bool(beat.get('busy')),
-                         None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
+                              None if beat.get('waiting') is None else str(beat['waiting']), self._clock.seconds)
         return {'beat': answer}
 
-    def expect_servers(self, parent: Peer, children: List[List[Any]]) -> None:
-        """A worker has started processes, given as ``[role, pid]``."""
-        for role, pid in children:
-            child = (parent.pid_space, int(pid))
-            self._servers[child] = 'the %s with pid %d on host %s' % (role, pid, parent.host)
-            if child not in self._introduced:  # it may be faster than its parent's message
-                self._awaited[child] = self._clock.seconds
+    def expect_servers(self, parent: Peer, servers: List[List[Any]]) -> None:
+        """Record the processes that a worker has started, given as ``[role, pid]``."""
+        for role, pid in servers:
+            key = (parent.pid_space, int(pid))
+            self._servers[key] = 'the %s with pid %d on host %s' % (role, pid, parent.host)
+            if key not in self._introduced:  # its heartbeat may arrive before its parent's message
+                self._awaited[key] = self._clock.seconds
 
     def has_parent(self, peer: Peer) -> bool:
-        """Whether a worker started this process and will learn how it ended."""
+        """Return whether a worker started this process, and will learn how it ends."""
         return peer.key in self._servers
 
     def detect(self, peers: List[Peer]) -> Optional[Failure]:
-        """Whether the job must end, because a process of `peers` is silent, or one did not come, or does not go on."""
+        """Return the failure that must end the job: a silent, absent or stuck process; None if there is none."""
         now = self._clock.advance()
         peers = [peer for peer in peers if not peer.has_left]
         for peer in self._late(peers):
             if self._sees(peer):
                 peer.add_sample(now, sample_process(peer.process))
-        return self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_stall(peers, now) or self._detect_standstill(peers, now)
+        return (self._detect_silence(peers, now) or self._detect_absence(now) or self._detect_stall(peers, now)
+                or self._detect_standstill(peers, now))
 
     def _late(self, peers: List[Peer]) -> List[Peer]:
         return [peer for peer in peers if self._clock.seconds - peer.last_heard > LATE_HEARTBEAT_S]
 
     def _sees(self, peer: Peer) -> bool:
-        """Whether a process runs where this one can see it."""
+        """Return whether this process can sample a process."""
         return peer.pid_space == self._this_process['pid_space']
 
     def sample_requests(self, peers: List[Peer]) -> List[Tuple[Peer, List[Dict[str, Any]]]]:
-        """Whom to ask to look at which late processes that this one cannot see."""
+        """Return requests for samples of late processes of other hosts: the process to ask, and those to sample."""
         late = self._late(peers)
-        found = []
-        for there in {peer.pid_space for peer in late if peer.process is not None and not self._sees(peer)}:
-            here = [peer for peer in peers if peer.pid_space == there]
-            # Servers rather than workers, which may all do the same.
-            able = sorted((peer for peer in here if peer not in late and not peer.has_left), key=lambda peer: peer.rank)
+        requests = []
+        for space in {peer.pid_space for peer in late if peer.process is not None and not self._sees(peer)}:
+            neighbours = [peer for peer in peers if peer.pid_space == space]
+            # Servers, with their rank of -1, before workers, which may all compute.
+            able = sorted((peer for peer in neighbours if peer not in late and not peer.has_left),
+                          key=lambda peer: peer.rank)
             if able:
-                found.append((able[0], _processes(peer for peer in here if peer in late)))
-        return found
+                requests.append((able[0], _processes(peer for peer in neighbours if peer in late)))
+        return requests
 
-    def add_samples(self, peers: List[Peer], seen: List[List[Any]]) -> None:
-        """What somebody saw who was asked, as ``[process, look]``."""
-        for process, found in seen:
+    def add_samples(self, peers: List[Peer], samples: List[List[Any]]) -> None:
+        """Add the samples that a process took on request, given as ``[process, sample]``."""
+        for process, sample in samples:
             for peer in self._late(peers):
                 if peer.process == process:
-                    peer.add_sample(self._clock.seconds, checked_sample(found))
+                    peer.add_sample(self._clock.seconds, checked_sample(sample))
 
     def _detect_silence(self, peers: List[Peer], now: float) -> Optional[Failure]:
         for peer in peers:
             if peer.needs_busy_warning(now):
-                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.last_heard) + (peer.location and '; it was at ' + peer.location))
+                logger.warning(BUSY_MESSAGE % (peer.name, now - peer.last_heard)
+                               + (peer.location and '; its script was at ' + peer.location))
         limit = max(self._limits.stall, self._limits.silence)
         for peer in peers:
             stalled = 0 < self._limits.stall and limit < now - peer.last_heard and not peer.busy
@@ -140,54 +144,58 @@ class FailureDetector:
         if max([now - peer.last_active for peer in peers], default=0.0) <= self._limits.silence + GATHER_S:
             return None
         silent = [peer for peer in peers if now - peer.last_active > self._limits.silence]
-        age = max(now - peer.last_heard for peer in silent)
-        return Failure('; '.join(self._describe(silent, peers, age)), _processes(silent))
+        silent_s = max(now - peer.last_heard for peer in silent)
+        return Failure('; '.join(self._describe(silent, peers, silent_s)), _processes(silent))
 
-    def _describe(self, silent: List[Peer], peers: List[Peer], age: float) -> List[str]:
-        texts = []
-        elsewhere = [peer for peer in peers if peer.host != self._this_process['host']]
+    def _describe(self, silent: List[Peer], peers: List[Peer], silent_s: float) -> List[str]:
+        """Return sentences about the silent ones of the processes, which name hosts where whole hosts are silent."""
+        this_host = self._this_process['host']
+        elsewhere = [peer for peer in peers if peer.host != this_host]
         if len(elsewhere) > 1 and len({peer.host for peer in elsewhere}) > 1 and silent == elsewhere:
-            return ['all other hosts have said nothing for %.0f s: the network of host %s, where worker 0 runs, is cut'
-                    % (age, self._this_process['host'])]
+            return ['all other hosts have been silent for %.0f s: the network of host %s, where worker 0 runs, is cut'
+                    % (silent_s, this_host)]
+        texts = []
         for host in sorted({peer.host for peer in silent}):
-            here = [peer for peer in peers if peer.host == host]
-            quiet = [peer for peer in silent if peer.host == host]
-            if host != self._this_process['host'] and len(quiet) == len(here) > 1:
-                texts.append('host %s (%s) has said nothing for %.0f s: it hangs, or its network is cut'
-                             % (host, ', '.join(peer.name for peer in quiet), age))
+            on_host = [peer for peer in peers if peer.host == host]
+            silent_on_host = [peer for peer in silent if peer.host == host]
+            if host != this_host and len(silent_on_host) == len(on_host) > 1:
+                texts.append('host %s (%s) has been silent for %.0f s: it hangs, or its network is cut'
+                             % (host, ', '.join(peer.name for peer in silent_on_host), silent_s))
             else:
-                texts += ['%s has said nothing for %.0f s: %s' % (peer.name, age, _cause(peer)) for peer in quiet]
+                texts += ['%s has been silent for %.0f s: %s' % (peer.name, silent_s, _cause(peer))
+                          for peer in silent_on_host]
         return texts
 
     def _detect_absence(self, now: float) -> Optional[Failure]:
-        if now > self._limits.start and len(self._came) < self._workers:
-            missing = sorted(set(range(self._workers)) - set(self._came))
-            return Failure('%s did not come within %g s' % (_workers(missing), self._limits.start), [])
-        for child, since in self._awaited.items():
+        if now > self._limits.start and len(self._ranks_joined) < self._workers:
+            missing = sorted(set(range(self._workers)) - set(self._ranks_joined))
+            return Failure('%s did not join within %g s' % (_workers(missing), self._limits.start), [])
+        for key, since in self._awaited.items():
             if now - since > self._limits.start:
-                return Failure('%s did not come within %g s' % (self._servers[child], self._limits.start), [])
+                return Failure('%s did not join within %g s' % (self._servers[key], self._limits.start), [])
         return None
 
     def _detect_stall(self, peers: List[Peer], now: float) -> Optional[Failure]:
         workers = [peer for peer in peers if peer.is_worker and not peer.has_ended]
         if not workers:
             return None
-        last = max(workers, key=lambda peer: peer.calls)
-        least = min(peer.calls for peer in workers)
+        first = max(workers, key=lambda peer: peer.calls)
+        least_calls = min(peer.calls for peer in workers)
         for peer in workers:
-            if peer.calls > least or least == last.calls:
+            if peer.calls > least_calls or least_calls == first.calls:
                 peer.reset_missed()
                 continue
-            missed = peer.seconds_missed(now, self._limits.silence)
-            text = ('%s has not come to the calls in which others wait (%s, number %d; it made %d) for %.0f s: it is '
-                    'at %s' % (peer.name, last.call, last.calls, peer.calls, missed, peer.location or 'an unknown place'))
-            if 0 < self._limits.stall < missed and not peer.busy:
-                odd = difference_of_calls({one.rank: one.log for one in workers})
-                if odd:
-                    text += '; %s; %s' % (odd, ADVICE)
-                mute = now - peer.last_heard > self._limits.silence
-                return Failure(text, _processes([peer]) if mute else [])
-            if peer.needs_missed_warning(missed):
+            missed_s = peer.seconds_missed(now, self._limits.silence)
+            text = ('%s has kept the other workers waiting for %.0f s: they are at collective call number %d (%s), it '
+                    'has made %d calls and is at %s' % (peer.name, missed_s, first.calls, first.call, peer.calls,
+                                                        peer.location or 'an unknown place'))
+            if 0 < self._limits.stall < missed_s and not peer.busy:
+                difference = difference_of_calls({worker.rank: worker.log for worker in workers})
+                if difference:
+                    text += '; %s; %s' % (difference, ADVICE)
+                is_silent = now - peer.last_heard > self._limits.silence
+                return Failure(text, _processes([peer]) if is_silent else [])
+            if peer.needs_missed_warning(missed_s):
                 logger.warning('%s', text)
         return None
 
@@ -197,6 +205,7 @@ class FailureDetector:
 
 
 def _cause(peer: Peer) -> str:
+    """Return the likely cause of the silence of a process."""
     state = state_of(peer.process)
     if state in ('T', 't'):
         return 'it is stopped, by a signal or a debugger'

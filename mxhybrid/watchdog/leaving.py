@@ -1,9 +1,10 @@
-"""The one way out of a process that fails, or that native code might not let end.
+"""End a process that fails, or that native code might keep from ending.
 
-Exit handlers and native exit barriers would wait for the dead, so such a process ends at once, in this order: what it
-has to tell the others, the reason on standard error, the script's output, the end of processes that cannot end by
-themselves, a moment for others who have found the same error, the clean-up, and :func:`os._exit`.  The first reason is
-the cause: another thread that wants to leave later waits for the end, and says nothing.
+Exit handlers and native exit barriers would wait for dead processes, so such a process ends at once.  It sends its last
+messages to the other processes, writes the reason to standard error, flushes the output of the script, kills processes
+that cannot end by themselves, waits a moment for processes that have found the same error, cleans up, and calls
+:func:`os._exit`, in this order.  The first reason is the cause: a thread that calls :func:`leave` later waits for the
+end and writes nothing.
 """
 import contextlib
 import os
@@ -12,16 +13,16 @@ import threading
 import time
 from typing import Callable, NoReturn, Optional
 
-#: Exit status of a process that ends because it, or another one of its job, failed.
+#: Exit status of a process that ends because it, or another process of its job, failed.
 ABORT_STATUS = 1
-#: The same of a process that has no other reason than another one's failure, where its launcher looks for the first one
-#: that failed: as a shell says that it was ended by SIGTERM.
+#: Exit status of a process that ends only because another process failed, under a launcher that looks for the first
+#: process that failed: the status that a shell gives to a process that SIGTERM ended.
 TOLD_STATUS = 143
-#: Seconds that an error which may only be the echo of another process's death waits for the true cause.
+#: Seconds to wait for the true cause of an error that may only be a consequence, an echo, of another process's death.
 ECHO_DELAY_S = 1.0
-#: Seconds that a process told to end gets to finish a message of its own: often all workers find the same error.
+#: Seconds for a process that was told to end to finish a message of its own: often all workers find the same error.
 LAST_WORDS_S = 0.5
-#: Seconds after which a process that is to leave has left, whatever holds it up.
+#: Seconds after which a process that called :func:`leave` ends, whatever blocks it.
 LEAVE_S = 10.0
 #: Held by the thread that ends this process.
 _leaving = threading.Lock()
@@ -29,11 +30,11 @@ _leaving = threading.Lock()
 
 def leave(text: str = '', last_words: Optional[Callable[[], None]] = None, cleanup: Optional[Callable[[], None]] = None,
           grace: float = 0.0, status: int = ABORT_STATUS, end_others: Callable[[], None] = lambda: None) -> NoReturn:
-    """End this process, in :data:`LEAVE_S` at the latest.
+    """End this process within :data:`LEAVE_S` seconds.
 
-    `last_words` tells the job, `text` is said on standard error unless that has been done, `grace` are seconds before
-    `cleanup`, which ends what would otherwise wait for ever.  `end_others` comes once the reason is said: this process
-    may be the child of one of them, which the kernel ends with it.
+    `last_words` sends messages to the job; `text` is written to standard error, '' if it has been written before;
+    `grace` are seconds before `cleanup`, which ends what would otherwise wait for ever.  `end_others` is called once
+    the reason is written: this process may be a child of one of the processes that it kills, and end with it.
     """
     try:
         if not _leaving.acquire(blocking=False):
@@ -60,7 +61,7 @@ def leave(text: str = '', last_words: Optional[Callable[[], None]] = None, clean
 
 
 def _end_in_time(status: int, end_others: Callable[[], None]) -> None:
-    """Have this process end whatever holds it up: output that nobody reads, say."""
+    """End this process after a time limit whatever blocks it, for example output that nobody reads."""
     def end() -> None:
         try:
             end_others()
@@ -69,12 +70,12 @@ def _end_in_time(status: int, end_others: Callable[[], None]) -> None:
 
     timer = threading.Timer(LEAVE_S, end)
     timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # an interpreter that ends starts no threads
+    with contextlib.suppress(RuntimeError):  # an interpreter that is shutting down starts no threads
         timer.start()
 
 
 def _flush() -> None:
-    """Have the script's output leave this process, where anybody takes it: its reader may have gone."""
+    """Flush the output of the script; its reader may have gone."""
     for stream in (sys.stderr, sys.stdout):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

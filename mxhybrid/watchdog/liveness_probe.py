@@ -1,6 +1,7 @@
-"""Processes beside the job monitor's that tell those of other hosts what it does.
+"""Liveness probes: processes on the job monitor's host that sample it for processes of other hosts.
 
-Worker 0 may be the one that is silent, and all messages go through it: whoever misses it asks a witness of its host.
+Worker 0 itself may be silent, and all other messages pass through it.  So a process that misses worker 0 queries a
+probe on its host.
 """
 import contextlib
 import os
@@ -12,18 +13,18 @@ from typing import Callable, Optional, Tuple
 from .activity import ThreadSample, checked_sample
 from .messages import receive, send
 
-#: Seconds for a witness to answer.
+#: Seconds within which a probe must answer.
 PROBE_S = 0.5
-#: Bytes that are read of its answer: those of some ten thousand threads.
+#: Most bytes of an answer: enough for some ten thousand threads.
 MAX_ANSWER_BYTES = 1 << 20
 
 
 class ProbeServer:
-    """Tells whoever connects to an address of `host` what `see` gives."""
+    """A server at an address of `host` that sends the result of `sample` to each process that connects."""
 
-    def __init__(self, host: str, see: Callable[[], Optional[ThreadSample]]):
+    def __init__(self, host: str, sample: Callable[[], Optional[ThreadSample]]):
         self._listener = socket.create_server((host, 0))
-        self._see = see
+        self._sample = sample
         self.address: Tuple[str, int] = self._listener.getsockname()[:2]
         os.register_at_fork(after_in_child=self._listener.close)
         threading.Thread(target=self._serve, name='mxhybrid-probe', daemon=True).start()
@@ -31,17 +32,17 @@ class ProbeServer:
     def _serve(self) -> None:
         while True:
             try:
-                peer, _ = self._listener.accept()
-            except OSError:  # it has gone again, or this process has no descriptor left for it
+                connection, _ = self._listener.accept()
+            except OSError:  # the client has gone, or this process has no file descriptor left
                 time.sleep(PROBE_S)
                 continue
-            with contextlib.suppress(OSError), peer:
-                peer.settimeout(PROBE_S)
-                send(peer, self._see())
+            with contextlib.suppress(OSError), connection:
+                connection.settimeout(PROBE_S)
+                send(connection, self._sample())
 
 
 def query_probe(address: Tuple[str, int]) -> Optional[ThreadSample]:
-    """What a witness sees; None if that is nothing, or it does not answer."""
+    """Return the sample of a probe; None if it has none, or does not answer."""
     try:
         with socket.create_connection(address, timeout=PROBE_S) as connection:
             return checked_sample(receive(connection, MAX_ANSWER_BYTES, PROBE_S))

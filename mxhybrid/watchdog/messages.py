@@ -1,4 +1,4 @@
-"""Messages over a socket: JSON values, one a line, written whole and read in pieces."""
+"""Messages over a socket: JSON values, one a line, that are sent whole and received in pieces."""
 import json
 import socket
 import struct
@@ -6,12 +6,12 @@ import threading
 import time
 from typing import Any, List
 
-#: Seconds after which a process gives up sending to somebody who does not read.
+#: Seconds after which a process gives up sending to a process that does not read.
 SEND_TIMEOUT_S = 5
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for a NumPy number, or for anything else."""
+    """Return a JSON value for a NumPy number, or text for any other object."""
     return value.item() if hasattr(value, 'item') else str(value)
 
 
@@ -20,55 +20,56 @@ def _encode(message: Any) -> bytes:
 
 
 def decode(line: bytes) -> Any:
-    """What a line says; ValueError if that is no JSON."""
+    """Return the message in a line; ValueError if it is not JSON."""
     try:
         return json.loads(line.decode())
     except RecursionError as error:
-        raise ValueError('a message as deep as this one is none') from error
+        raise ValueError('the message is nested too deeply') from error
 
 
 def send(sock: socket.socket, message: Any) -> None:
-    """Send one message from a thread that is the only one to do so."""
+    """Send a message over a socket that no other thread sends to."""
     sock.sendall(_encode(message))
 
 
 def receive(sock: socket.socket, limit: int, seconds: float) -> Any:
-    """The one message, of at most `limit` bytes, that somebody says in `seconds`, before an answer; OSError where none
-    comes in time, ValueError where it is none.
+    """Receive a single message of at most `limit` bytes within `seconds`.
+
+    OSError if none comes in time; ValueError if it is too long or not JSON.
     """
     deadline = time.monotonic() + seconds
     text = b''
     while b'\n' not in text:
         if len(text) > limit:
-            raise ValueError('more than %d bytes' % limit)
+            raise ValueError('the message has more than %d bytes' % limit)
         sock.settimeout(max(0.01, deadline - time.monotonic()))
         data = sock.recv(65536)
         if not data:
-            raise ConnectionError('it hung up')
+            raise ConnectionError('the other side closed the connection')
         text += data
     return decode(text.partition(b'\n')[0])
 
 
 class LineBuffer:
-    """Puts together the lines that a connection brings in pieces."""
+    """A buffer that joins the pieces that a connection delivers to lines."""
 
     def __init__(self) -> None:
         self._rest = b''
 
     def feed(self, data: bytes) -> List[bytes]:
-        """The lines that end in `data`."""
+        """Add received bytes and return the lines that they complete."""
         lines: List[bytes] = (self._rest + data).split(b'\n')
         self._rest = lines.pop()
         return lines
 
     @property
     def pending(self) -> int:
-        """Bytes of the line that has not ended yet."""
+        """The number of bytes of the incomplete line."""
         return len(self._rest)
 
 
 class Sender:
-    """Sends messages from any thread to somebody who may not read, or not be there any more."""
+    """A sender, for any thread, to a process that may not read, or may have gone."""
 
     def __init__(self, sock: socket.socket):
         sock.settimeout(None)
@@ -79,11 +80,11 @@ class Sender:
         self._incomplete = False
 
     def send(self, message: Any) -> bool:
-        """Send a message; whether it left."""
+        """Send a message and return whether it was sent."""
         if not self._lock.acquire(timeout=SEND_TIMEOUT_S):
             return False
         try:
-            # The rest of a message that was given up must not spoil the next one.
+            # A newline ends a message that was sent in part, so that it does not spoil this one.
             text = b'\n' * self._incomplete + _encode(message)
             self._incomplete = True
             self._sock.sendall(text)

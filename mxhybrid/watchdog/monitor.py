@@ -1,4 +1,4 @@
-"""The end of all lifelines: notices when a process of the job dies, tells the others, sees to an orderly end."""
+"""The job monitor: notices when a process of the job dies, tells all others, and coordinates the orderly end."""
 import os
 import selectors
 import socket
@@ -11,25 +11,25 @@ from ..base.settings import Limits
 from .activity import SAMPLE_INTERVAL_S
 from .admission import HELLO_BYTES, STRANGERS, Admission
 from .call_log import checked_calls
+from .failure_detector import FailureDetector
 from .messages import LineBuffer, decode, send
 from .peers import Peer
 from .scheduler import watch_scheduler
-from .failure_detector import FailureDetector
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks at who lives.
+#: Seconds between two checks of the processes.
 CHECK_S = 0.5
-#: Seconds that the others have at most to hear of a failure, and servers to leave after the last worker.
+#: Most seconds for all processes to hear of a failure, and for servers to leave after the last worker.
 SETTLE_S = 2.0
-#: Seconds that a parent has to say how its child died.
+#: Seconds for a worker to report how a server that it started has ended.
 PARENT_S = 1.5
-#: What is done with a message: it may return an answer.
+#: A handler of a message, which may return an answer.
 Act = Callable[[Peer, Any], Optional[Dict[str, Any]]]
 
 
 class Monitor:
-    """The listening end at `host`, one thread in worker 0's process, for workers and servers that know the `secret`."""
+    """The job monitor: a thread in worker 0's process that listens at `host` for processes that know the `secret`."""
 
     def __init__(self, host: str, workers: int, servers: int, secret: str, limits: Optional[Limits] = None):
         self._listener = socket.create_server((host, 0), backlog=workers + servers + STRANGERS)
@@ -40,27 +40,27 @@ class Monitor:
         self._peers: Dict[socket.socket, Peer] = {}
         self._admission = Admission(secret, workers + servers + 1)
         self._warn = Sparingly(logger)
-        #: What the job failed of, None while it has not.
+        #: Why the job failed; None while it has not.
         self.failure: Optional[str] = None
-        #: Ranks whose scripts have ended, and whether all have been told that they may leave.
+        #: Ranks of the workers whose scripts have ended, and whether all have been told that they may leave.
         self._finished: Set[int] = set()
-        #: Workers that need the servers no more.
-        self._settled: Set[int] = set()
         self._released = False
-        #: Ranks that have left in order, and when the last worker had.
+        #: Ranks of the workers that need the servers no more.
+        self._settled: Set[int] = set()
+        #: Ranks that have left in order, and when the last worker had left.
         self._ranks_left: Set[int] = set()
         self._workers_left_at = 0.0
-        #: Whether the watch has ended, since all have left.
+        #: Whether the watch has ended, because all processes have left.
         self._all_left = False
-        #: Deaths that a parent may still explain, and until when.
+        #: Deaths of servers that their parents may still explain: deadline and message.
         self._deaths: List[Tuple[float, str]] = []
         self._lock = threading.Lock()
         self._detector = FailureDetector(workers, limits or Limits())
         self._last_check = self._last_request = 0.0
         self._listeners: Dict[str, Act] = {
             'beat': self._detector.handle_heartbeat, 'servers': self._detector.expect_servers,
-            'samples': lambda peer, seen: self._detector.add_samples(self.peers(), seen)}
-        self._duties: List[Callable[[], bool]] = []
+            'samples': lambda peer, samples: self._detector.add_samples(self.peers(), samples)}
+        self._release_conditions: List[Callable[[], bool]] = []
         self._after_failure: List[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name='mxhybrid-monitor', daemon=True)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -68,43 +68,43 @@ class Monitor:
         self._thread.start()
 
     def _close_in_child(self) -> None:
-        """A forked child, a data loader say, must not hold connections open that its parent's death would close."""
+        """Close all connections in a forked child, such as a data loader: its parent's death must close them."""
         for sock in [self._listener] + list(self._lines):
             sock.close()
         self._admission.close()
 
-    # -- for other parts -----------------------------------------------------------------------------------------
+    # -- for other modules ---------------------------------------------------------------------------------------
 
     def watch_scheduler(self, address: Tuple[str, int], limit: float) -> None:
-        """Also look every few seconds whether the scheduler at `address` lives, and misses it for at most `limit`."""
+        """Watch the scheduler at `address`, too; the job fails once it has been silent for `limit` seconds."""
         watch_scheduler(address, limit, self.report_failure, lambda: self._released)
 
     def listen(self, kind: str, act: Act) -> None:
-        """Have the monitor's thread call ``act(peer, message[kind])`` for messages with `kind`, and send its answer."""
+        """Register ``act(peer, message[kind])`` for messages with `kind`; the monitor's thread sends its answer."""
         self._listeners[kind] = act
 
     def before_release(self, is_done: Callable[[], bool]) -> None:
-        """Have the monitor's thread call `is_done`, once all workers have ended, until true: nobody leaves before."""
-        self._duties.append(is_done)
+        """Register a condition: after all scripts have ended, the workers stay until `is_done` returns true."""
+        self._release_conditions.append(is_done)
 
     def after_failure(self, act: Callable[[], None]) -> None:
-        """Have the monitor's thread call `act` again and again once the job has failed."""
+        """Register `act` to be called by the monitor's thread, again and again, once the job has failed."""
         self._after_failure.append(act)
 
     def peers(self) -> List[Peer]:
-        """Who is connected."""
+        """Return the processes that are connected."""
         with self._lock:
             return list(self._peers.values())
 
     def tell(self, message: Dict[str, Any]) -> None:
-        """Send a message to everybody."""
+        """Send a message to all processes."""
         with self._lock:
-            socks = list(self._peers)
-        for sock in socks:
+            connections = list(self._peers)
+        for sock in connections:
             _try_send(sock, message)
 
     def report_failure(self, text: str, **more: Any) -> None:
-        """Record `text` as the job's failure, unless one was recorded before, and tell everybody, with `more`."""
+        """Record `text` as the job's failure, unless it has failed already, and send it, with `more`, to all."""
         with self._lock:
             if self.failure is not None or self._all_left:
                 return
@@ -112,7 +112,7 @@ class Monitor:
         self.tell(dict(more, abort=text))
 
     def settle(self) -> None:
-        """After a failure, wait until all have heard of it: what they have not read is lost with the process."""
+        """Wait, after a failure, until all processes have heard of it: unread messages are lost with this process."""
         deadline = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline and any(peer.rank and not peer.has_left for peer in self.peers()):
             time.sleep(0.01)
@@ -122,7 +122,7 @@ class Monitor:
     def _run(self) -> None:
         try:
             self._watch()
-        except Exception as error:  # a monitor that is gone would notice no death any more
+        except Exception as error:  # without this thread no death would be noticed any more
             self.report_failure('the job monitor in worker 0 failed: %s: %s' % (type(error).__name__, error))
             raise
 
@@ -132,13 +132,14 @@ class Monitor:
             if self._listener in ready:
                 ready.remove(self._listener)
                 self._accept()
-            # Ends after messages: what was said before a death explains it.
+            # Handle ends of connections after messages: a message from before a death may explain it.
             for sock in [sock for sock in ready if not self._read(sock)]:  # type: ignore[arg-type]
                 self._close_connection(sock)  # type: ignore[arg-type]
             for sock in self._admission.overdue():
                 self._refuse(sock)
             self._check_processes()
-            if not self._released and len(self._finished) == self._workers and all(done() for done in self._duties):
+            if (not self._released and len(self._finished) == self._workers
+                    and all(is_done() for is_done in self._release_conditions)):
                 self._released = True
                 self.tell({'release': True})
             if self._released and not self._all_left and self._all_have_left():
@@ -148,7 +149,7 @@ class Monitor:
                     act()
 
     def _check_processes(self) -> None:
-        """Report deaths that nobody explained, and processes that are silent; not after each single message."""
+        """Report deaths without an explanation, and what the failure detector finds, every :data:`CHECK_S` at most."""
         now = time.monotonic()
         if now - self._last_check < CHECK_S:
             return
@@ -160,17 +161,19 @@ class Monitor:
         failure = self._detector.detect(peers)
         if failure is not None:
             self.report_failure(failure.reason, silent=failure.silent)
-        # Two looks have to be there before the limit is over.
+        # There must be two samples of a process before the limit is over.
         if now - self._last_request > SAMPLE_INTERVAL_S:
-            for witness, processes in self._detector.sample_requests(peers):
+            for sampler, processes in self._detector.sample_requests(peers):
                 self._last_request = now
                 for sock, peer in list(self._peers.items()):
-                    if peer is witness:
+                    if peer is sampler:
                         _try_send(sock, {'sample': processes})
 
     def _all_have_left(self) -> bool:
-        """Whether all workers have, and, in a moment more, all servers: what a server has not read yet is lost with
-        this process, and the end of its connection looks like a death."""
+        """Return whether all workers have left, and also all servers, or :data:`SETTLE_S` have passed since.
+
+        A server that has not read all messages when this process ends would take the end of its connection for a death.
+        """
         if not self._ranks_left.issuperset(range(self._workers)):
             return False
         now = time.monotonic()
@@ -178,14 +181,14 @@ class Monitor:
         return now - self._workers_left_at > SETTLE_S or all(peer.has_left for peer in self.peers())
 
     def _end_watch(self) -> None:
-        """All workers have left the job in order: the watch ends."""
+        """End the watch, after all workers have left the job in order."""
         with self._lock:
             if self.failure is not None:
                 return
             self._all_left = True
-            # Worker 0 last: its process ends, and the monitor with it, once it has heard.
-            socks = sorted(self._peers, key=lambda sock: self._peers[sock].rank == 0)
-        for sock in socks:
+            # Worker 0 comes last: its process, and the monitor with it, ends once it has read the message.
+            connections = sorted(self._peers, key=lambda sock: self._peers[sock].rank == 0)
+        for sock in connections:
             _try_send(sock, {'all_left': True})
 
     # -- connections ---------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ class Monitor:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it has gone again, or this process has no descriptor left for it
+        except OSError:  # the client has gone, or this process has no file descriptor left
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines[sock] = LineBuffer()
@@ -201,7 +204,7 @@ class Monitor:
         _try_send(sock, self._admission.challenge(sock))
 
     def _read(self, sock: socket.socket) -> bool:
-        """Whether the connection goes on, or has been hung up already."""
+        """Read from a connection; return False if the other side has closed it."""
         try:
             data = sock.recv(65536)
         except OSError:
@@ -221,11 +224,11 @@ class Monitor:
         return True
 
     def _admit(self, sock: socket.socket, line: bytes) -> bool:
-        found = self._admission.admit(sock, line)
-        if found is None:
+        admitted = self._admission.admit(sock, line)
+        if admitted is None:
             self._refuse(sock)
             return False
-        peer = self._detector.add_process(*found)
+        peer = self._detector.add_process(*admitted)
         with self._lock:
             self._peers[sock] = peer
             failure = self.failure
@@ -234,7 +237,7 @@ class Monitor:
         return True
 
     def _refuse(self, sock: socket.socket) -> None:
-        self._warn('the job monitor hangs up on a stranger: %s', _address_of(sock))
+        self._warn('the job monitor closes a connection from %s, which is no process of this job', _address_of(sock))
         self._close_connection(sock)
 
     def _close_connection(self, sock: socket.socket) -> None:
@@ -246,7 +249,7 @@ class Monitor:
         sock.close()
         if peer is None or peer.has_left:
             return
-        text = '%s died without a word (killed, or crashed in native code)' % peer.name
+        text = '%s died unexpectedly (killed, or crashed in native code)' % peer.name
         if self._detector.has_parent(peer):
             self._deaths.append((time.monotonic() + PARENT_S, text))
         else:
@@ -287,7 +290,7 @@ class Monitor:
         elif 'bye' in message:
             peer.mark_left()
             self._ranks_left.add(peer.rank)
-        for kind, act in list(self._listeners.items()):  # others may be added meanwhile
+        for kind, act in list(self._listeners.items()):  # another thread may add one meanwhile
             if kind in message:
                 answer = act(peer, message[kind])
                 if answer is not None:

@@ -1,4 +1,4 @@
-"""What the job monitor knows of each process that has joined it."""
+"""Records of the job monitor about the processes that have joined it."""
 from typing import Any, Dict, List, Optional, Tuple
 
 from .activity import Activity, ThreadSample
@@ -6,72 +6,75 @@ from .call_log import RecentCalls
 
 
 class Peer:
-    """One process: a worker by its rank, or a server or the scheduler with the rank -1.  Times are seconds of the
-    monitor's clock; `patience` is after how many of silence a warning is due.
+    """The record of one process: a worker with its rank, or a server or the scheduler with the rank -1.
+
+    Times are seconds of the monitor's clock; `patience` is the number of seconds of silence before the first warning.
     """
 
     def __init__(self, name: str, rank: int, now: float, patience: float):
         self.name, self.rank = name, rank
-        #: When it was heard, and when it was last heard or seen computing.
+        #: When the process was last heard, and when it was last heard or seen computing.
         self.last_heard = self.last_active = now
-        #: Who it is, see :mod:`mxhybrid.watchdog.identity`, and where it tells others what the monitor's process does.
+        #: The identity of the process, see :mod:`mxhybrid.watchdog.identity`, and the address of its liveness probe.
         self.process: Optional[Dict[str, Any]] = None
         self.probe: List[Any] = []
-        #: Of a worker: how many calls that need everybody it has made, the last of them, and where its script is.
+        #: For a worker: the number of its collective calls, the last of them, and the location of its script.
         self.calls = 0
         self.call = self.location = ''
-        #: Whether the others wait for it with good reason, while it writes a checkpoint, say.
+        #: Whether the other workers have a reason to wait for it, for example while it writes a checkpoint.
         self.busy = False
         #: Name of the call in which it has waited for long.
         self.waiting: Optional[str] = None
-        #: What it waits for, as its beats say, None while it goes on; and since when its beats say the same.
+        #: What it waits for by its heartbeats, None while it is running; and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
         self.still_since = now
-        #: Its last calls, once it has stood still for a moment.
+        #: Its last calls, once it has made no new one for a while.
         self.log: Optional[RecentCalls] = None
-        #: Whether its script has ended, and whether it has left, so that its silence or end says nothing new.
+        #: Whether its script has ended, and whether it has left the job, so that its silence or end means nothing.
         self.has_ended = self.has_left = False
         self._activity = Activity()
         self._missed_since: Optional[float] = None
-        #: How long it computes in silence, and the others wait for it, until the next warning.
-        self._quiet_patience = patience
+        #: Seconds of silent computing, and of the other workers' waiting, until the next warning.
+        self._busy_patience = patience
         self._missed_patience = 0.0
 
     @property
     def is_worker(self) -> bool:
+        """Whether the process is a worker."""
         return self.rank >= 0
 
     @property
     def host(self) -> str:
-        """Name of its host."""
+        """The name of its host; empty while it is not known."""
         return '' if self.process is None else str(self.process['host'])
 
     @property
     def pid_space(self) -> str:
-        """Where its process id has a meaning; empty while that is not known."""
+        """The space in which its process id has a meaning; empty while it is not known."""
         return '' if self.process is None else str(self.process['pid_space'])
 
     @property
     def key(self) -> Optional[Tuple[str, int]]:
-        """Space of process ids and its own."""
+        """The space of its process id, and the id."""
         return None if self.process is None else (self.pid_space, int(self.process['pid']))
 
     def mark_heard(self, now: float, patience: float) -> None:
-        """It has said something."""
+        """Record that the process sent something."""
         self.last_heard = self.last_active = now
-        self._quiet_patience = patience
+        self._busy_patience = patience
         self._activity.reset()
 
     def set_process(self, process: Dict[str, Any]) -> None:
-        """It has said who it is."""
+        """Record the identity of the process."""
         self.process = dict(process)
 
     def set_probe(self, address: List[Any]) -> None:
-        """It tells others what the monitor's process does."""
+        """Record the address of the liveness probe that the process serves."""
         self.probe = list(address)
 
-    def set_progress(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str], now: float) -> None:
-        """It has said what it has done and where it is."""
+    def set_progress(self, calls: int, call: str, location: str, busy: bool, waits_for: Optional[str],
+                     now: float) -> None:
+        """Record the progress of a worker, from its heartbeat."""
         if (calls, busy) != (self.calls, self.busy):
             self._missed_since = None
         if (calls, busy, location, waits_for) != (self.calls, self.busy, self.location, self.waits_for):
@@ -79,46 +82,46 @@ class Peer:
         self.calls, self.call, self.location, self.busy, self.waits_for = calls, call, location, busy, waits_for
 
     def set_log(self, log: RecentCalls) -> None:
-        """It has said what its last calls were."""
+        """Record the last calls of a worker."""
         self.log = log
 
     def set_waiting(self, call: Optional[str]) -> None:
-        """It has waited for long in a call that needs everybody, or does not any more."""
+        """Record the collective call in which a worker has waited for long; None once it waits no more."""
         self.waiting = call
 
     def mark_ended(self) -> None:
-        """Its script has ended."""
+        """Record that the script of a worker has ended."""
         self.has_ended = True
 
     def mark_left(self) -> None:
-        """It has said its last."""
+        """Record that the process has sent its last message."""
         self.has_left = True
 
-    def add_sample(self, now: float, look: Optional[ThreadSample]) -> None:
-        """Somebody had a look at it."""
-        if self._activity.add_sample(look):
+    def add_sample(self, now: float, sample: Optional[ThreadSample]) -> None:
+        """Add a sample of the threads of the process."""
+        if self._activity.add_sample(sample):
             self.last_active = now
 
     def needs_busy_warning(self, now: float) -> bool:
-        """Whether it is time, again, to say that it is silent and computes."""
-        if now - self.last_heard <= self._quiet_patience or not self._activity.is_computing:
+        """Return whether a warning is due, again, that the process is silent but computes."""
+        if now - self.last_heard <= self._busy_patience or not self._activity.is_computing:
             return False
-        self._quiet_patience = 2 * (now - self.last_heard)
+        self._busy_patience = 2 * (now - self.last_heard)
         return True
 
     def reset_missed(self) -> None:
-        """The others do not wait for it."""
+        """Record that no other worker waits for this one."""
         self._missed_since = None
 
     def seconds_missed(self, now: float, patience: float) -> float:
-        """For how many seconds the others have waited for it; `patience` is how long until the first warning."""
+        """Return for how long other workers have waited for this one; the first warning is due after `patience` s."""
         if self._missed_since is None:
             self._missed_since, self._missed_patience = now, patience
         return now - self._missed_since
 
-    def needs_missed_warning(self, missed: float) -> bool:
-        """Whether it is time, again, to say that it has been missed for so many seconds."""
-        if missed <= self._missed_patience:
+    def needs_missed_warning(self, missed_s: float) -> bool:
+        """Return whether a warning is due, again, that other workers have waited for this one for `missed_s`."""
+        if missed_s <= self._missed_patience:
             return False
         self._missed_patience *= 2
         return True

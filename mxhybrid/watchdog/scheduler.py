@@ -1,7 +1,7 @@
-"""Whether a scheduler that mxhybrid did not start, so that it has no lifeline, still lives.
+"""Watch a scheduler that mxhybrid did not start, and that therefore has no lifeline.
 
-ps-lite talks by ZeroMQ, which greets everybody who connects (ZMTP, RFC 23): a process that is stopped accepts a
-connection, the kernel does so for it, but greets nobody.
+ps-lite uses ZeroMQ, which sends a greeting to each client that connects (ZMTP, RFC 23).  For a process that is stopped
+the kernel still accepts connections, but no greeting follows.
 """
 import socket
 import threading
@@ -11,16 +11,16 @@ from typing import Callable, Tuple
 from ..base import launcher
 from .heartbeat import AwakeClock
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 POLL_S = 2.0
-#: Seconds for an answer; one that comes later counts as silence until the next look.
+#: Seconds within which a greeting must come; a later one counts as silence until the next check.
 _ANSWER_S = 2.0
-#: Where ps-lite listens at a port if it talks by Unix sockets (``ZMQVan::Bind``).
+#: Path of the Unix socket that ps-lite binds in place of a port with DMLC_LOCAL (``ZMQVan::Bind``).
 _LOCAL_PATH = '/tmp/%d'
 
 
 def _greets(address: Tuple[str, int]) -> bool:
-    """Whether it greets in time; ConnectionRefusedError or FileNotFoundError if nobody listens there any more."""
+    """Return whether a greeting comes in time; ConnectionRefusedError or FileNotFoundError if no process listens."""
     deadline = time.monotonic() + _ANSWER_S
     try:
         with _connected(address) as connection:
@@ -47,8 +47,10 @@ def _connected(address: Tuple[str, int]) -> socket.socket:
 
 def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
                     ended: Callable[[], bool]) -> None:
-    """ThreadSample at a scheduler from a thread, until `ended` says that it may go; after `limit` seconds of silence, while
-    this process runs, `on_failure` is called with a sentence, once.
+    """Start a thread that checks a scheduler until `ended` returns true.
+
+    It calls `on_failure` with a sentence, once, if the scheduler dies, or is silent for `limit` seconds during which
+    this process runs.
     """
     threading.Thread(target=_watch, args=(address, limit, on_failure, ended), name='mxhybrid-scheduler',
                      daemon=True).start()
@@ -57,7 +59,7 @@ def watch_scheduler(address: Tuple[str, int], limit: float, on_failure: Callable
 def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], None],
            ended: Callable[[], bool]) -> None:
     clock = AwakeClock()
-    heard = 0.0
+    last_heard = 0.0
     while not ended():
         try:
             greets = _greets(address)
@@ -67,10 +69,10 @@ def _watch(address: Tuple[str, int], limit: float, on_failure: Callable[[str], N
             return
         now = clock.advance()
         if greets:
-            heard = now
-        elif now - heard > limit and not ended():
-            on_failure('the scheduler at %s:%d has said nothing for %.0f s: it is stopped, its host hangs, or the '
-                       'network to it is cut' % (address[0], address[1], now - heard))
+            last_heard = now
+        elif now - last_heard > limit and not ended():
+            on_failure('the scheduler at %s:%d has been silent for %.0f s: it is stopped, its host hangs, or the '
+                       'network to it is cut' % (address[0], address[1], now - last_heard))
             return
         time.sleep(POLL_S)
-        clock.advance()  # it counts little more of the time between two looks than either wait here takes
+        clock.advance()  # the clock counts little of the time between two readings, so read it after each wait

@@ -1,8 +1,8 @@
-"""Workers that wait for each other: none of them computes, and none can go on.
+"""Detect workers that wait for each other: none of them computes, and none can continue.
 
 A worker waits while it is in a collective call that blocks, or while its script waits for an array and no thread of
-its process computes.  Where all workers wait and nothing changes up to the limit of stalls, the job ends.  The same
-holds where one worker waits, and another has made other calls than it.
+its process computes.  If all workers wait and nothing changes until the limit of stalls, the job ends.  So it does if
+one worker waits and another one has made different calls.
 """
 from typing import List, Optional
 
@@ -13,39 +13,40 @@ from .peers import Peer
 
 logger = get_logger(__name__)
 
-#: What to do, behind a difference between workers.
+#: The remedy that follows a difference between workers in a message.
 ADVICE = 'make the same calls, and the same backward passes, in the same order on every worker'
 
 
 class Standstill:
-    """Notices that workers wait for each other."""
+    """A detector of workers that wait for each other; `limits` are those of the job."""
 
     def __init__(self, limits: Limits):
         self._limits = limits
         self._patience = limits.silence
 
     def detect(self, workers: List[Peer], now: float) -> Optional[str]:
-        """Return why the job must end, for the monitor to say; None while it may go on."""
+        """Return why the job must end; None if it may continue."""
         running = [peer for peer in workers if not peer.has_ended]
         waiting = [peer for peer in running if peer.waits_for is not None]
-        # A worker that has made no call yet joins the job, which has a deadline of its own.
+        # A worker that has made no call yet is joining the job, for which there is a deadline of its own.
         if not waiting or any(peer.busy or not peer.calls for peer in running):
             self._patience = self._limits.silence
             return None
-        odd = difference_of_calls({peer.rank: peer.log for peer in workers})
+        difference = difference_of_calls({peer.rank: peer.log for peer in workers})
         if len(waiting) == len(running):
-            seconds = min(now - peer.still_since for peer in waiting)
-        elif odd:
-            seconds = max(now - peer.still_since for peer in waiting)
+            waited_s = min(now - peer.still_since for peer in waiting)
+        elif difference:
+            waited_s = max(now - peer.still_since for peer in waiting)
         else:
-            seconds = 0.0
-        if seconds <= self._limits.silence:
+            waited_s = 0.0
+        if waited_s <= self._limits.silence:
             self._patience = self._limits.silence
-        ends = 0 < self._limits.stall < seconds
-        if not ends and seconds <= self._patience:
+        ends = 0 < self._limits.stall < waited_s
+        if not ends and waited_s <= self._patience:
             return None
-        text = 'workers have waited for each other for %.0f s: %s%s' % (
-            seconds, '; '.join(map(_place, sorted(workers, key=lambda peer: peer.rank))), odd and '; ' + odd)
+        positions = [_position(peer) for peer in sorted(workers, key=lambda peer: peer.rank)]
+        text = 'workers have waited for each other for %.0f s: %s' % (
+            waited_s, '; '.join(positions + [difference] * bool(difference)))
         if ends:
             return '%s; %s' % (text, ADVICE)
         self._patience *= 2
@@ -53,10 +54,10 @@ class Standstill:
         return None
 
 
-def _place(peer: Peer) -> str:
-    """Return where a worker is."""
-    made = 'after call number %d, %s' % (peer.calls, peer.call) if peer.calls else 'before its first call'
+def _position(peer: Peer) -> str:
+    """Return a phrase about the position of a worker in its script and its calls."""
+    last_call = 'after call number %d, %s' % (peer.calls, peer.call) if peer.calls else 'before its first call'
     if peer.has_ended:
-        return '%s has ended its script, %s' % (peer.name, made)
+        return '%s has ended its script, %s' % (peer.name, last_call)
     return '%s %s at %s, %s' % (peer.name, 'computes' if peer.waits_for is None else 'waits',
-                                peer.location or 'an unknown place', made)
+                                peer.location or 'an unknown place', last_call)

@@ -225,7 +225,8 @@ class _Run:
                 process.pid for process in self.job.processes() if process.role != 'launcher'
                 and self.cluster.host_of(process.pid) == case.host]))
         elif case.fault == 'away':
-            self._wait_for(lambda: 'has not come to the calls' in self.job.output, 10 * SILENCE_S, 'the warning')
+            self._wait_for(lambda: 'has kept the other workers waiting' in self.job.output, 10 * SILENCE_S,
+                           'the warning')
         if case.fault != 'lost':
             (self.directory / 'job' / 'go').write_text('')
         return victim
@@ -346,7 +347,7 @@ class _Run:
             causes = [cause for cause in causes if not re.match('the launcher at .* has ended', cause)]
         host = '' if case.place is None else 'host' + 'ab'[case.place]
         if case.must_end_well:
-            warned = re.search(r'worker %s \(.*has not come to the calls.*body\.py:\d+' % case.rank, text)
+            warned = re.search(r'worker %s \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank, text)
             return not causes and (case.fault != 'away' or warned is not None)
         if case.target == 'launcher':
             return True  # no process is left that could be told
@@ -359,12 +360,12 @@ class _Run:
             patterns = [r'the %s with pid %d on host \w+ ended with signal 9 \(SIGKILL\)' % (
                 case.target.split('-')[0], victim)]
         elif case.fault == 'stop' and case.rank is not None:
-            patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) has said nothing'
-                        % (case.rank, host, victim), r'gave up after .* \(worker %d did not come\)' % case.rank]
+            patterns = [r'worker %d(?:, which watches the job,| \(host %s, pid %d\)) has been silent'
+                        % (case.rank, host, victim), r'gave up after .* \(worker %d did not join\)' % case.rank]
         elif case.fault == 'stop':
-            patterns = [r'the scheduler \(pid %d\) has said nothing' % victim,
-                        r'a parameter server \(host %s, pid %d\) has said nothing' % (host, victim),
-                        r'the \w+ with pid %d on host \w+ did not come' % victim]
+            patterns = [r'the scheduler \(pid %d\) has been silent' % victim,
+                        r'a parameter server \(host %s, pid %d\) has been silent' % (host, victim),
+                        r'the \w+ with pid %d on host \w+ did not join' % victim]
         elif case.fault == 'raise':
             patterns = [r'worker %s \(host %s, pid \d+\) failed: RuntimeError: deliberately wrong' % (case.rank, host)
                         if case.rank is not None else r'a parameter server .* failed: KeyError: 12345']
@@ -373,8 +374,8 @@ class _Run:
             if case.rank is not None and not causes:
                 return 'RuntimeError: deliberately wrong' in text
         elif case.fault == 'cut':
-            patterns = [r'host hostb \(.*\) has said nothing', r'worker 0, which watches the job, has said nothing',
-                        r'gave up after .* \((the launcher at .* does not answer|worker.* did not come)\)']
+            patterns = [r'host hostb \(.*\) has been silent', r'worker 0, which watches the job, has been silent',
+                        r'gave up after .* \((the launcher at .* does not answer|worker.* did not join)\)']
         elif case.fault == 'full':
             # MXNet's native code does not say more than that it could not write.
             return re.search('No space left|FileStream.Write incomplete', text) is not None
@@ -386,7 +387,7 @@ class _Run:
             if len(set(told)) < 3 + (case.rank is None):
                 return False
         elif case.fault == 'lost':
-            patterns = [r'worker %d \(.*has not come to the calls.*body\.py:\d+' % case.rank]
+            patterns = [r'worker %d \(.*has kept the other workers waiting.*body\.py:\d+' % case.rank]
         return bool(causes) and all(any(re.search(one, cause) for one in patterns) for cause in causes)
 
 

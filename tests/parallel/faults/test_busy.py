@@ -28,4 +28,4 @@ def test_a_worker_that_computes_is_waited_for(launcher):
 @pytest.mark.parametrize('launcher, rank', [slow('horovodrun', 1), ('launch.py', 0)])
 def test_a_worker_that_sleeps_with_the_lock_hangs(launcher, rank):
     result = run_job(BODY, launcher, workers=2, args=['sleeps', 600, rank], env=SETTINGS, timeout=60)
-    result.failed('worker %d' % rank, 'has said nothing for', 'it hangs')
+    result.failed('worker %d' % rank, 'has been silent for', 'it hangs')

@@ -25,17 +25,17 @@ def address():
 
 def test_those_that_did_not_come_are_named(address):
     calls = [RollCall(address, rank, 4) for rank in range(4)]
-    assert calls[0].missing() == 'worker 0, worker 1, worker 2, worker 3 did not come'
+    assert calls[0].missing() == 'worker 0, worker 1, worker 2, worker 3 did not join'
     for call in (calls[0], calls[2]):
         call.answer()
-    assert calls[0].missing() == 'worker 1, worker 3 did not come'
+    assert calls[0].missing() == 'worker 1, worker 3 did not join'
     for call in calls:
         call.answer()
     assert calls[3].missing() == ''
 
 
 def test_of_many_some_are_named(address):
-    assert RollCall(address, 0, 11).missing().endswith('worker 7 and 3 more did not come')
+    assert RollCall(address, 0, 11).missing().endswith('worker 7 and 3 more did not join')
 
 
 def test_a_launcher_that_is_gone_is_named():
@@ -68,7 +68,7 @@ def test_the_address_is_horovodruns(monkeypatch, address):
     monkeypatch.setenv('http_proxy', 'http://127.0.0.1:1')
     call = RollCall(launch.rendezvous, launch.rank, launch.workers)
     call.answer()
-    assert call.missing() == 'worker 0 did not come'
+    assert call.missing() == 'worker 0 did not join'
 
 
 def test_a_board_with_other_values_names_nobody(address):

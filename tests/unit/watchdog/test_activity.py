@@ -1,4 +1,4 @@
-"""Whether a process computes: by its threads' time, whoever looks."""
+"""The activity of a process, by the CPU time of its threads."""
 import os
 import signal
 import time
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.both_pythons
 
 
 def watched(pid, looks=4):
-    """What an activity says of a process, look by look."""
+    """Return what the activity of a process says after each of some samples."""
     seen = Activity()
     answers = []
     while len(answers) < looks:
@@ -22,24 +22,24 @@ def watched(pid, looks=4):
         if seen.is_computing is not None:
             answers.append(seen.is_computing)
             seen.is_computing = None
-        time.sleep(0.3)  # between two looks
+        time.sleep(0.3)  # between two samples
     return answers
 
 
 @pytest.mark.parametrize('name', PROGRAMS)
-def test_only_who_computes_is_seen_computing(program, name):
-    # Each look at one that computes has its silence begin anew: on a machine where all want the cores, one is enough.
+def test_only_a_process_that_computes_is_seen_computing(program, name):
+    # Each sample that shows computing ends the silence: on a busy machine one such sample is enough.
     assert any(watched(program(name).pid)) is (name == 'computes')
 
 
-def test_who_is_stopped_does_not_compute(program):
+def test_a_stopped_process_does_not_compute(program):
     process = program('computes')
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
     assert watched(process.pid, 1) == [False]
 
 
-def test_looks_without_scheduler_statistics_do(program, monkeypatch):
+def test_samples_without_scheduler_statistics_suffice(program, monkeypatch):
     with_statistics = proc._times_of
 
     def without(directory):
@@ -66,17 +66,18 @@ def test_looks_without_scheduler_statistics_do(program, monkeypatch):
         assert seen.is_computing is expected
 
 
-def test_who_is_gone_is_not_seen(program):
+def test_a_process_that_has_gone_has_no_sample(program):
     process = program('waits')
     process.kill()
     process.wait()
     assert sample_threads(process.pid) is None and not Activity().add_sample(None)
 
 
-def test_threads_that_come_and_go_count_for_nothing():
+def test_threads_that_come_and_go_do_not_count():
     seen = Activity()
     seen.add_sample({'time_s': 0.0, 'threads': {'1': [5.0, 0.0], '2': [1.0, 0.0]}})
-    assert not seen.add_sample({'time_s': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}}) and seen.is_computing is False
+    assert not seen.add_sample({'time_s': 1.0, 'threads': {'1': [5.0, 0.0], '3': [9.0, 0.0]}})
+    assert seen.is_computing is False
     assert seen.add_sample({'time_s': 2.0, 'threads': {'1': [5.05, 0.9], '3': [9.0, 0.0]}})
     seen.reset()
     assert seen.is_computing is None and not seen.add_sample({'time_s': 3.0, 'threads': {'1': [6.0, 0.0]}})

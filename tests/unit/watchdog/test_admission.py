@@ -1,4 +1,4 @@
-"""Who may join the job monitor; its thread, its port and the job outlive all that strangers do."""
+"""Admission to the job monitor; its thread, its port and the job survive all that strangers do."""
 import json
 import selectors
 import socket
@@ -116,7 +116,7 @@ def test_of_too_many_the_oldest_go():
     assert not door.overdue()
 
 
-def test_who_forgot_the_secret_admits_nobody():
+def test_an_admission_without_the_secret_admits_no_process():
     door, nonce = asked()
     door.close()
     assert door.admit('peer', hello(nonce)) is None
@@ -143,7 +143,7 @@ def connect(monitor):
 
 
 def hung_up(sock):
-    """Whether the other end closes the connection."""
+    """Return whether the other end closes the connection."""
     try:
         while sock.recv(4096):
             pass
@@ -153,7 +153,7 @@ def hung_up(sock):
 
 
 def serves(monitor):
-    """Whether a process of the job still can join."""
+    """Return whether a process of the job can still join."""
     with connect(monitor) as peer, peer.makefile() as answers:
         send(peer, answer_challenge(peer, SECRET, NAME, 0))
         send(peer, {'done': 1})

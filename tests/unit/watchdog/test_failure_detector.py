@@ -1,4 +1,4 @@
-"""The monitor's verdicts: who is silent, who does not come, who does not go on."""
+"""The failure detector: processes that are silent, absent, stuck, or silent but computing."""
 import json
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 from mxhybrid.watchdog import failure_detector, identity
 from mxhybrid.watchdog.failure_detector import GATHER_S
 
-from .watching import LIMITS, Seen, Watch
+from .watching import LIMITS, Sampler, Watch
 
 pytestmark = pytest.mark.both_pythons
 
@@ -19,8 +19,8 @@ def test_a_silent_worker_is_named_with_seconds_and_likely_causes():
     first, second = watch.peers
     assert watch.wait(LIMITS.silence + GATHER_S, [first]) is None
     failure = watch.wait(1, [first])
-    assert failure.reason == ('worker1 has said nothing for 13 s: it is stopped, its host hangs, or the network to it is '
-                            'cut')
+    assert failure.reason == ('worker1 has been silent for 13 s: it is stopped, its host hangs, or the network to it '
+                              'is cut')
     assert [process['host'] for process in failure.silent] == ['b']
 
 
@@ -32,25 +32,25 @@ def test_any_message_counts_as_a_sign_of_life():
     assert watch.wait(60, watch.peers) is None
 
 
-def test_a_host_of_which_nobody_says_anything_is_named_as_one():
+def test_a_silent_host_is_named_as_a_whole():
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
     failure = watch.wait(60, watch.peers[:2])
-    assert failure.reason.startswith('host b (worker2, worker3, server) has said nothing for ')
+    assert failure.reason.startswith('host b (worker2, worker3, server) has been silent for ')
     assert failure.reason.endswith('it hangs, or its network is cut')
     assert len(failure.silent) == 3
 
 
-def test_of_a_host_that_lives_only_the_silent_are_named():
+def test_on_a_host_that_lives_only_the_silent_processes_are_named():
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b')
     failure = watch.wait(60, watch.peers[:3])
-    assert failure.reason.startswith('worker3 has said nothing') and 'worker2' not in failure.reason
+    assert failure.reason.startswith('worker3 has been silent') and 'worker2' not in failure.reason
 
 
-def test_where_all_other_hosts_are_silent_the_own_network_is_blamed(monkeypatch):
+def test_if_all_other_hosts_are_silent_the_own_network_is_blamed(monkeypatch):
     monkeypatch.setattr(identity.socket, 'gethostname', lambda: 'a')
     watch = Watch(3, worker0='a', worker1='b', worker2='c')
     failure = watch.wait(60, watch.peers[:1])
-    assert failure.reason.startswith('all other hosts have said nothing for')
+    assert failure.reason.startswith('all other hosts have been silent for')
     assert 'the network of host a, where worker 0 runs, is cut' in failure.reason
 
 
@@ -61,7 +61,7 @@ def test_a_monitor_that_was_stopped_blames_nobody():
     assert watch.wait(60, watch.peers) is None
 
 
-def test_who_has_left_may_be_silent():
+def test_a_process_that_has_left_may_be_silent():
     watch = Watch(2, worker0='a', worker1='b')
     watch.peers[1].mark_left()
     assert watch.wait(60, watch.peers[:1]) is None
@@ -70,13 +70,13 @@ def test_who_has_left_may_be_silent():
 # ------------------------------------------------------------------------------------------ absence
 
 
-def test_a_worker_that_does_not_come_is_named():
+def test_a_worker_that_does_not_join_is_named():
     watch = Watch(3, worker0='a', worker2='b')
     failure = watch.wait(60, watch.peers)
-    assert failure.reason == 'worker 1 did not come within 30 s'
+    assert failure.reason == 'worker 1 did not join within 30 s'
 
 
-def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
+def test_a_server_that_does_not_join_is_named_and_one_that_joined_is_not():
     watch = Watch(1, worker0='a')
     watch.detector.expect_servers(watch.peers[0], [['server', 71], ['scheduler', 72]])
     server = watch.detector.add_process('server', -1)
@@ -84,10 +84,10 @@ def test_a_child_that_does_not_come_is_named_and_one_that_came_is_not():
     watch.beat(server, process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
     assert watch.detector.has_parent(server) and not watch.detector.has_parent(watch.peers[0])
     failure = watch.wait(60, watch.peers)
-    assert failure.reason == 'the scheduler with pid 72 on host a did not come within 30 s'
+    assert failure.reason == 'the scheduler with pid 72 on host a did not join within 30 s'
 
 
-def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
+def test_a_server_may_join_before_its_parent_announces_it():
     watch = Watch(1, worker0='a', server='a')
     watch.beat(watch.peers[1], process={'pid': 71, 'host': 'a', 'pid_space': 'a', 'started': '1'})
     watch.detector.expect_servers(watch.peers[0], [['server', 71]])
@@ -98,27 +98,29 @@ def test_a_child_that_is_faster_than_what_its_parent_says_is_there():
 # ------------------------------------------------------------------------------------------ not going on
 
 
-def test_a_worker_that_is_busy_for_all_is_told_of_but_ends_no_job(caplog):
+def test_a_worker_that_is_busy_for_all_is_reported_but_does_not_end_the_job(caplog):
     watch = Watch(2, worker0='a', worker1='a')
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         assert watch.wait(500, watch.peers, worker0={'busy': True}, worker1={'calls': 1}) is None
-    assert caplog.records and all('worker0 has not come' in record.getMessage() for record in caplog.records)
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts and all('worker0 has kept the other workers waiting' in text for text in texts)
     assert watch.wait(50, watch.peers, worker0={'busy': False}, worker1={'calls': 1}) is None  # it counts anew
     failure = watch.wait(500, watch.peers, worker0={'busy': False}, worker1={'calls': 1})
-    assert failure.reason.startswith('worker0 has not come')
+    assert failure.reason.startswith('worker0 has kept the other workers waiting')
 
 
-def test_a_worker_for_which_the_others_wait_is_named_with_its_place_at_doubled_intervals(caplog):
+def test_a_worker_that_others_wait_for_is_named_with_its_location_at_doubled_intervals(caplog):
     watch = Watch(3, worker0='a', worker1='a', worker2='b')
     ahead = {'calls': 9, 'call': 'push of net_dense0_weight'}
     with caplog.at_level(logging.WARNING, 'mxhybrid.watchdog.failure_detector'):
         failure = watch.wait(200, watch.peers, worker0=ahead, worker1=dict(ahead, calls=8),
                              worker2={'calls': 5, 'location': 'train.py:81 in evaluate'})
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[0] == ('worker2 has not come to the calls in which others wait (push of net_dense0_weight, number 9; '
-                        'it made 5) for 11 s: it is at train.py:81 in evaluate')
+    assert texts[0] == (
+        'worker2 has kept the other workers waiting for 11 s: they are at collective call number 9 (push of '
+        'net_dense0_weight), it has made 5 calls and is at train.py:81 in evaluate')
     assert [text.split(' s: ')[0].rsplit(' ', 1)[1] for text in texts] == ['11', '21', '41', '81']
-    assert failure.reason.startswith('worker2 has not come') and '101 s' in failure.reason and failure.silent == []
+    assert failure.reason.startswith('worker2 has kept the other workers waiting for 101 s') and failure.silent == []
 
 
 def test_a_worker_that_catches_up_is_not_missed_any_more(caplog):
@@ -140,107 +142,108 @@ def test_a_worker_whose_script_has_ended_is_not_missed():
     assert watch.wait(500, watch.peers, worker0={'calls': 4}, worker1={'calls': 3}) is None
 
 
-# ------------------------------------------------------------------------------------------ who is silent and computes
+# ------------------------------------------------------------------------------------------ silent but computing
 
 
 @pytest.fixture
 def watch(monkeypatch):
-    """A failure detector on host a over two workers there, two on host b and a server on it."""
+    """A failure detector on host a that watches two workers there, and two workers and a server on host b."""
     monkeypatch.setattr(identity, 'pid_space', lambda: 'a')
     watch = Watch(4, worker0='a', worker1='a', worker2='b', worker3='b', server='b')
-    watch.see = Seen(watch.time)
-    monkeypatch.setattr(failure_detector, 'sample_process', watch.see)
+    watch.sample = Sampler(watch.time)
+    monkeypatch.setattr(failure_detector, 'sample_process', watch.sample)
     return watch
 
 
-def pid_of(who):
-    return who.process['pid']
+def pid_of(peer):
+    return peer.process['pid']
 
 
 def wait(watch, seconds, beating):
-    """Let time pass; whoever is asked answers. The first failure, and whom the failure detector asked."""
+    """Let time pass and answer requests for samples; return the first failure, and the processes that were asked."""
     asked = []
     for _ in range(seconds):
         failure = watch.wait(1, beating)
-        for who, processes in watch.detector.sample_requests(watch.peers):
-            asked.append(who.name)
-            watch.detector.add_samples(watch.peers, json.loads(json.dumps([[one, watch.see(one)] for one in processes])))
+        for peer, processes in watch.detector.sample_requests(watch.peers):
+            asked.append(peer.name)
+            samples = [[process, watch.sample(process)] for process in processes]
+            watch.detector.add_samples(watch.peers, json.loads(json.dumps(samples)))
         if failure is not None:
             return failure, asked
     return None, asked
 
 
-def test_a_silent_worker_that_computes_is_told_of_and_waited_for(watch, caplog):
+def test_a_silent_worker_that_computes_is_reported_and_waited_for(watch, caplog):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    watch.see.busy = {pid_of(silent)}
+    watch.sample.busy = {pid_of(silent)}
     assert wait(watch, 90, others) == (None, [])
     texts = [record.getMessage() for record in caplog.records]
-    assert len(texts) == 3 and all(text.startswith('worker1 has said nothing for') and 'though it computes' in text
-                                   and text.endswith('it was at train.py:1') for text in texts)
+    assert len(texts) == 3 and all(text.startswith('worker1 has been silent for') and 'though it computes' in text
+                                   and text.endswith('its script was at train.py:1') for text in texts)
     failure, _ = wait(watch, 30, others)
-    assert failure.reason.startswith('worker1 has said nothing for 101 s, though it computes')
+    assert failure.reason.startswith('worker1 has been silent for 101 s, though it computes')
     assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
-def test_one_that_computes_as_soon_as_it_has_joined_is_told_of(watch, caplog):
-    silent = watch.peers[1] = watch.detector.add_process('worker1', 1)  # and its first beat comes with what it joins by
+def test_a_worker_that_computes_as_soon_as_it_has_joined_is_reported(watch, caplog):
+    silent = watch.peers[1] = watch.detector.add_process('worker1', 1)  # its first heartbeat comes with its hello
     others = [watch.peers[0]] + watch.peers[2:]
-    watch.detector.handle_heartbeat(silent, {'process': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '',
-                              'location': ''})
-    watch.see.busy = {7}
+    watch.detector.handle_heartbeat(silent, {
+        'process': {'pid': 7, 'host': 'a', 'pid_space': 'a', 'started': '1'}, 'calls': 0, 'call': '', 'location': ''})
+    watch.sample.busy = {7}
     assert wait(watch, 20, others) == (None, [])
-    assert [record.getMessage().split(',')[0] for record in caplog.records] == ['worker1 has said nothing for 11 s']
+    assert [record.getMessage().split(',')[0] for record in caplog.records] == ['worker1 has been silent for 11 s']
 
 
-def test_one_for_which_the_others_wait_and_that_cannot_hear_of_the_end_is_ended(watch):
+def test_a_worker_that_others_wait_for_and_that_cannot_receive_the_end_is_killed(watch):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
     for _ in range(70):
         watch.time.now += 1
         watch.beat(silent)
-        for who in others:
-            watch.beat(who, calls=1)
+        for peer in others:
+            watch.beat(peer, calls=1)
         assert watch.detector.detect(watch.peers) is None
-    watch.see.busy = {pid_of(silent)}
-    failure = watch.wait(60, others, **{who.name: {'calls': 1} for who in others})
-    assert failure.reason.startswith('worker1 has not come to the calls') and ' for 101 s' in failure.reason
+    watch.sample.busy = {pid_of(silent)}
+    failure = watch.wait(60, others, **{peer.name: {'calls': 1} for peer in others})
+    assert failure.reason.startswith('worker1 has kept the other workers waiting') and ' for 101 s' in failure.reason
     assert [process['pid'] for process in failure.silent] == [pid_of(silent)]
 
 
-def test_one_that_stops_computing_has_as_long_as_any_from_then_on(watch):
+def test_a_worker_that_stops_computing_has_the_whole_limit_from_then_on(watch):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
-    watch.see.busy = {pid_of(silent)}
+    watch.sample.busy = {pid_of(silent)}
     assert wait(watch, 50, others) == (None, [])
-    watch.see.busy = set()
+    watch.sample.busy = set()
     assert wait(watch, int(LIMITS.silence + GATHER_S) - 1, others) == (None, [])
     failure, _ = wait(watch, 3, others)
-    assert failure.reason.startswith('worker1 has said nothing for 6')
+    assert failure.reason.startswith('worker1 has been silent for 6')
 
 
-def test_of_other_hosts_those_who_live_there_tell_what_they_see(watch):
+def test_processes_of_other_hosts_are_sampled_by_processes_there(watch):
     silent, others = watch.peers[2], watch.peers[:2] + watch.peers[3:]
-    watch.see.busy = {pid_of(silent)}
+    watch.sample.busy = {pid_of(silent)}
     failure, asked = wait(watch, 90, others)
     assert failure is None and set(asked) == {'server'}
-    watch.see.busy = set()
+    watch.sample.busy = set()
     failure, _ = wait(watch, 30, others)
-    assert failure.reason.startswith('worker2 has said nothing')
+    assert failure.reason.startswith('worker2 has been silent')
 
 
-def test_a_host_of_which_nobody_answers_has_no_witness(watch):
-    for who in watch.peers[2:]:
-        watch.see.busy.add(pid_of(who))
+def test_a_host_that_is_silent_as_a_whole_is_not_sampled(watch):
+    for peer in watch.peers[2:]:
+        watch.sample.busy.add(pid_of(peer))
     failure, asked = wait(watch, 60, watch.peers[:2])
-    assert failure.reason.startswith('host b (worker2, worker3, server) has said nothing for 13 s') and not asked
+    assert failure.reason.startswith('host b (worker2, worker3, server) has been silent for 13 s') and not asked
 
 
-def test_a_worker_that_saves_may_take_as_long_as_it_takes(watch):
+def test_a_worker_that_saves_has_no_limit(watch):
     silent, others = watch.peers[1], [watch.peers[0]] + watch.peers[2:]
     watch.beat(silent, busy=True)
-    watch.see.busy = {pid_of(silent)}
+    watch.sample.busy = {pid_of(silent)}
     assert wait(watch, 300, others)[0] is None
 
 
-def test_witnesses_are_told_to_those_of_other_hosts_only(watch, caplog):
+def test_probes_are_announced_to_processes_of_other_hosts_only(watch, caplog):
     caplog.set_level(logging.WARNING)
     assert 'probes' not in watch.beat(watch.peers[2])['beat']
     watch.beat(watch.peers[1], probe=['10.0.0.1', 5])

@@ -1,4 +1,4 @@
-"""What a process says and hears: a clock that counts only time awake, the first beat, the silence of the monitor."""
+"""Heartbeats: a clock that counts only time awake, the first heartbeat, the silence of the monitor."""
 import os
 
 import pytest
@@ -7,11 +7,11 @@ from hypothesis import given, strategies as st
 from mxhybrid.watchdog import heartbeat as heartbeat_module
 from mxhybrid.watchdog.heartbeat import AWAKE_S, AwakeClock, Heartbeat
 
-from .watching import Seen, Time
+from .watching import Sampler, Time
 
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
-def test_a_clock_counts_only_what_lies_between_frequent_looks(gaps):
+def test_a_clock_counts_only_the_time_between_frequent_readings(gaps):
     time = Time()
     clock = AwakeClock(time)
     for gap in gaps:
@@ -29,7 +29,7 @@ def test_a_clock_that_goes_back_stands_still():
     assert clock.advance() == 1
 
 
-def test_the_first_beat_introduces_and_later_ones_do_not():
+def test_only_the_first_heartbeat_has_the_identity_of_the_process():
     heartbeat = Heartbeat(60, is_worker=True)
     assert heartbeat.due()
     first = heartbeat.message(3, 'push', None)
@@ -39,13 +39,13 @@ def test_the_first_beat_introduces_and_later_ones_do_not():
     assert 'process' not in heartbeat.message(3, 'push', None)
 
 
-def test_a_server_says_no_more_than_that_it_lives():
+def test_the_heartbeat_of_a_server_is_empty():
     heartbeat = Heartbeat(60, is_worker=False)
     heartbeat.message(0, '', None)
     assert heartbeat.message(0, '', None) == {}
 
 
-def test_silence_of_the_monitor_counts_by_its_own_limit(monkeypatch):
+def test_silence_of_the_monitor_counts_by_the_limit_of_the_monitor(monkeypatch):
     time = Time()
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', time)
     heartbeat = Heartbeat(60, is_worker=True)
@@ -57,7 +57,7 @@ def test_silence_of_the_monitor_counts_by_its_own_limit(monkeypatch):
         assert heartbeat.silence_reason() is None
     time.now += 1
     heartbeat.due()
-    assert heartbeat.silence_reason().startswith('worker 0, which watches the job, has said nothing for 6 s: ')
+    assert heartbeat.silence_reason().startswith('worker 0, which watches the job, has been silent for 6 s: ')
     heartbeat.mark_heard()
     assert heartbeat.silence_reason() is None
     time.now += 500  # this process was stopped
@@ -65,25 +65,25 @@ def test_silence_of_the_monitor_counts_by_its_own_limit(monkeypatch):
     assert heartbeat.silence_reason() is None
 
 
-# ------------------------------------------------------------------------------------------ looks at the monitor
+# ------------------------------------------------------------------------------------------ samples of the monitor
 
 
 @pytest.fixture
 def heartbeat(monkeypatch):
-    """A process that misses the monitor, and what is to be seen of the monitor's process."""
+    """The heartbeats of a process that misses the monitor, with samples of the monitor's process."""
     clock = Time()
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', clock)
     heartbeat = Heartbeat(60, is_worker=True)
     heartbeat._clock = AwakeClock(clock)
-    heartbeat.clock, heartbeat.see_monitor = clock, Seen(clock)
-    monkeypatch.setattr(heartbeat_module, 'sample_process', heartbeat.see_monitor)
+    heartbeat.clock, heartbeat.sampler = clock, Sampler(clock)
+    monkeypatch.setattr(heartbeat_module, 'sample_process', heartbeat.sampler)
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: 'S' if process['pid_space'] == 'a' else '')
     monkeypatch.setattr(heartbeat_module, 'pid_space', lambda: 'a')
     return heartbeat
 
 
 def silence(heartbeat, seconds):
-    """The first that the heartbeat has to say within some seconds, and when."""
+    """Return the first reason that comes within some seconds, and when; None if none comes."""
     for second in range(seconds):
         heartbeat.clock.now += 1
         heartbeat.due()
@@ -93,78 +93,80 @@ def silence(heartbeat, seconds):
     return None
 
 
-def test_a_monitor_that_computes_is_waited_for_and_in_the_end_given_up(heartbeat):
+def test_a_monitor_that_computes_is_waited_for_and_given_up_in_the_end(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
-    heartbeat.see_monitor.busy = {1}
+    heartbeat.sampler.busy = {1}
     assert silence(heartbeat, 59) is None
     second, text = silence(heartbeat, 10)
-    assert second <= 3 and text.startswith('worker 0, which watches the job, has said nothing for')
-    assert text.endswith('a long sort or pickle.loads, say')
+    assert second <= 3 and text.startswith('worker 0, which watches the job, has been silent for')
+    assert text.endswith('keeps its Python from running other threads')
 
 
-def test_a_monitor_that_hangs_is_given_up_as_soon_as_ever(heartbeat):
+def test_a_monitor_that_hangs_is_given_up_at_the_limit(heartbeat):
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
-    assert silence(heartbeat, 20) == (6, 'worker 0, which watches the job, has said nothing for 6 s: it hangs')
+    assert silence(heartbeat, 20) == (6, 'worker 0, which watches the job, has been silent for 6 s: it hangs')
     heartbeat.mark_heard()
-    heartbeat.see_monitor.busy = {1}
+    heartbeat.sampler.busy = {1}
     assert silence(heartbeat, 30) is None
-    heartbeat.see_monitor.busy = set()
+    heartbeat.sampler.busy = set()
     assert silence(heartbeat, 20)[0] == 6
 
 
 @pytest.mark.parametrize('stall', [0, 600])
-def test_a_monitor_on_another_host_is_seen_by_its_witnesses(heartbeat, monkeypatch, stall):
+def test_a_monitor_on_another_host_is_sampled_by_probes(heartbeat, monkeypatch, stall):
     asked = []
 
     def answer(address):
         asked.append(address)
-        return heartbeat.see_monitor({'pid': 1}) if address == ('b', 2) else None
+        return heartbeat.sampler({'pid': 1}) if address == ('b', 2) else None
 
     monkeypatch.setattr(heartbeat_module, 'query_probe', answer)
-    heartbeat.handle_answer({'limit': 8, 'stall': stall, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1], ['b', 2]]})
-    heartbeat.see_monitor.busy = {1}
+    heartbeat.handle_answer({'limit': 8, 'stall': stall, 'process': {'pid': 1, 'pid_space': 'b'},
+                             'probes': [['b', 1], ['b', 2]]})
+    heartbeat.sampler.busy = {1}
     assert silence(heartbeat, 500) is None and set(asked) == {('b', 1), ('b', 2)}
-    heartbeat.see_monitor.busy = set()
-    assert silence(heartbeat, 20) == (9, 'worker 0, which watches the job, has said nothing for 509 s: it hangs')
+    heartbeat.sampler.busy = set()
+    assert silence(heartbeat, 20) == (9, 'worker 0, which watches the job, has been silent for 509 s: it hangs')
 
 
 @pytest.mark.parametrize('letter, cause', [('S', 'it hangs'), ('T', 'it is stopped, by a signal or a debugger')])
 @pytest.mark.parametrize('there', ['a', 'b'], ids=['this host', 'another'])
-def test_who_learns_that_a_silent_monitor_was_ended_says_what_was_seen_before(heartbeat, monkeypatch, there, letter, cause):
-    monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.see_monitor({'pid': 1}))
-    heartbeat.see_monitor.state = letter
+def test_the_end_of_a_silent_monitor_is_reported_with_what_was_seen_before(
+        heartbeat, monkeypatch, there, letter, cause):
+    monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: heartbeat.sampler({'pid': 1}))
+    heartbeat.sampler.state = letter
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': there}, 'probes': [['b', 1]]})
     assert silence(heartbeat, 5) is None
-    heartbeat.see_monitor.state = 'Z'
+    heartbeat.sampler.state = 'Z'
     assert silence(heartbeat, 1) is None
-    assert heartbeat.death_reason() == 'worker 0, which watches the job, has said nothing for 6 s: ' + cause
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, has been silent for 6 s: ' + cause
 
 
-def test_a_monitor_that_was_ended_on_this_host_was_not_cut_off(heartbeat, monkeypatch):
+def test_a_monitor_that_was_killed_on_this_host_was_not_cut_off(heartbeat, monkeypatch):
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 5) is None
     monkeypatch.setattr(heartbeat_module, 'state_of', lambda process: '')
     assert silence(heartbeat, 1) is None
-    assert heartbeat.death_reason() == 'worker 0, which watches the job, has said nothing for 6 s: it hangs'
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, has been silent for 6 s: it hangs'
 
 
-def test_a_monitor_that_died_of_late_was_not_silent(heartbeat):
+def test_a_monitor_that_died_recently_was_not_silent(heartbeat):
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'a'}})
     assert silence(heartbeat, 3) is None
-    assert heartbeat.death_reason() == 'worker 0, which watches the job, died without a word'
+    assert heartbeat.death_reason() == 'worker 0, which watches the job, died unexpectedly'
 
 
-def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_either(heartbeat, monkeypatch):
-    answers = [heartbeat.see_monitor({'pid': 1})] * 2
+def test_a_monitor_that_was_seen_before_its_host_was_cut_off_may_be_stopped_or_cut_off(heartbeat, monkeypatch):
+    answers = [heartbeat.sampler({'pid': 1})] * 2
     monkeypatch.setattr(heartbeat_module, 'query_probe', lambda address: answers.pop() if answers else None)
     heartbeat.handle_answer({'limit': 8, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}, 'probes': [['b', 1]]})
-    assert silence(heartbeat, 20)[1].endswith('s: it is stopped, a host hangs, or the network between it and this process '
-                                          'is cut')
+    assert silence(heartbeat, 20)[1].endswith(
+        's: it is stopped, a host hangs, or the network between it and this process is cut')
     assert not answers
 
 
-def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
-    heartbeat.see_monitor.busy = {1}
+def test_a_monitor_that_no_process_can_sample_is_given_up(heartbeat, monkeypatch):
+    heartbeat.sampler.busy = {1}
     heartbeat.handle_answer({'limit': 5, 'stall': 60, 'process': {'pid': 1, 'pid_space': 'b'}})
     assert silence(heartbeat, 20)[0] == 6
     heartbeat.mark_heard()
@@ -173,10 +175,10 @@ def test_a_monitor_that_nobody_sees_is_given_up(heartbeat, monkeypatch):
     assert silence(heartbeat, 20)[0] == 6
 
 
-def test_the_monitors_own_process_is_no_witness_of_it_and_waits_for_it(heartbeat):
+def test_the_process_of_the_monitor_never_gives_it_up(heartbeat):
     heartbeat.handle_answer({'limit': 3, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'a'}})
-    heartbeat.see_monitor.busy = {os.getpid()}
-    heartbeat.clock.now += 1.1  # its last answer has come only just
+    heartbeat.sampler.busy = {os.getpid()}
+    heartbeat.clock.now += 1.1  # its last answer has just come
     heartbeat.due()
     heartbeat.clock.now += 7  # before the next one the script took the interpreter lock
     heartbeat.due()

@@ -1,4 +1,4 @@
-"""Who a process is: whether it still is the one that introduced itself, and where its script is."""
+"""The identity of a process, which no later process with its id has, and the location of its script."""
 import json
 import os
 import signal
@@ -50,5 +50,5 @@ def test_the_place_of_a_script_may_have_no_line(monkeypatch, line, text):
     assert identity.script_location() == text
 
 
-def test_nobody_ends_itself():
+def test_a_process_does_not_kill_itself():
     identity.kill_processes([identity.this_process()])

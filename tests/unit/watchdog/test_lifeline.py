@@ -133,7 +133,7 @@ class Member(Obedient):
         super().__init__(MEMBER, address[0], address[1], name, rank)
 
     def silent(self, seconds):
-        """Whether the process says nothing for some time."""
+        """Return whether the process writes nothing for some time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             return not selector.select(seconds)
@@ -168,7 +168,7 @@ def job():
 
 
 def last_words(member):
-    """What a process said that left by itself, and cleaned up before."""
+    """Return the output of a process that ended by itself, and cleaned up before."""
     member.process.wait(LIMIT_S)  # its standard input stays open: no other reason to end
     status, stderr = member.end()
     assert status == ABORT_STATUS == 1
@@ -177,12 +177,12 @@ def last_words(member):
 
 
 def aborted(member, text):
-    """Whether a process left by itself because of `text`."""
+    """Return whether a process ended by itself because of `text`."""
     return text in last_words(member)
 
 
 def met(*members):
-    """Whether the monitor and these processes have told each other who they are: who is stopped can be looked at."""
+    """Wait until the monitor and these processes know each other, and can sample each other."""
     return [member.ask('meet') for member in members] == ['met'] * len(members)
 
 
@@ -197,7 +197,7 @@ def test_a_killed_process_ends_all_others_who_name_it(job, victim):
     started = time.monotonic()
     name = ['worker 0', 'worker 1', 'server 0'][victim]
     for member in members:
-        assert aborted(member, 'because %s died without a word' % name)
+        assert aborted(member, 'because %s died unexpectedly' % name)
     assert time.monotonic() - started < 5
 
 
@@ -261,7 +261,7 @@ def test_workers_leave_when_worker_0_dies_with_the_monitor(job):
         first, second = job(2, address=(host, int(port)))
         root.kill()
         for member in (first, second):
-            assert aborted(member, 'because worker 0, which watches the job, died without a word')
+            assert aborted(member, 'because worker 0, which watches the job, died unexpectedly')
     finally:
         root.kill()
         root.communicate()
@@ -292,7 +292,7 @@ def test_a_stopped_process_ends_all_others_and_is_ended_by_one_of_its_machine(jo
     assert met(first, second, third)
     os.kill(second.process.pid, signal.SIGSTOP)
     for member in (first, third):
-        assert aborted(member, 'because worker 1 has said nothing for')
+        assert aborted(member, 'because worker 1 has been silent for')
     assert 'it is stopped, by a signal or a debugger' in monitor.failure
     second.process.wait(LIMIT_S)
     assert second.process.returncode == -signal.SIGKILL
@@ -333,7 +333,7 @@ def test_a_stopped_monitor_ends_all_and_is_ended(job):
         assert met(first, second)
         os.kill(root.pid, signal.SIGSTOP)
         said = [last_words(member) for member in (first, second)]
-        assert all('because worker 0, which watches the job, has said nothing for' in text for text in said), said
+        assert all('because worker 0, which watches the job, has been silent for' in text for text in said), said
         # Who learns of it when the other has ended the monitor says what it saw, if it came to look before.
         assert any('it is stopped, by a signal or a debugger' in text for text in said), said
         assert root.wait(LIMIT_S) == -signal.SIGKILL
@@ -349,7 +349,7 @@ def test_a_child_of_a_stopped_monitor_says_why_it_ends_it_before_it_ends_with_it
         os.kill(root.pid, signal.SIGSTOP)
         said = root.communicate(timeout=LIMIT_S)[1]
         assert root.returncode == -signal.SIGKILL
-        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has said nothing')
+        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has been silent')
         assert 'it is stopped, by a signal or a debugger' in said
     finally:
         root.kill()
@@ -364,7 +364,7 @@ def test_who_ends_a_stopped_monitor_says_so_whatever_it_had_to_tell_it():
         assert member.stdout.readline() == 'heard of the monitor\n'
         os.kill(root.pid, signal.SIGSTOP)
         said = member.communicate(timeout=LIMIT_S)[1]
-        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has said nothing')
+        assert said.startswith('[mxhybrid] a server ends, because worker 0, which watches the job, has been silent')
         assert root.wait(LIMIT_S) == -signal.SIGKILL
     finally:
         root.kill()
@@ -431,7 +431,7 @@ def test_a_child_whose_parent_says_nothing_died_all_the_same(job):
     _, parent, child = job(1, 1)
     assert parent.ask('started %d' % child.process.pid) == 'ok'
     child.process.kill()
-    assert aborted(parent, 'because server 0 died without a word')
+    assert aborted(parent, 'because server 0 died unexpectedly')
 
 
 # ------------------------------------------------------------------------------------------ the orderly end

@@ -1,4 +1,4 @@
-"""Witnesses tell whoever asks, and nobody believes what is none."""
+"""Liveness probes: a probe answers every client, and malformed answers count as none."""
 import socket
 import threading
 import time
@@ -13,18 +13,18 @@ from mxhybrid.watchdog.liveness_probe import MAX_ANSWER_BYTES, PROBE_S, ProbeSer
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_witness_tells_whoever_asks(program):
+def test_a_probe_answers_every_client(program):
     process = program('computes')
     known = dict(identity.this_process(), pid=process.pid, started=proc.state_and_start(process.pid)[1])
     probe = ProbeServer('127.0.0.1', lambda: identity.sample_process(known))
-    seen = Activity()
-    while seen.is_computing is None:
-        found = query_probe(probe.address)
-        assert set(found) == {'time_s', 'state', 'threads'} and str(process.pid) in found['threads']
-        assert found['state'] in ('R', 'S')
-        seen.add_sample(found)
+    activity = Activity()
+    while activity.is_computing is None:
+        sample = query_probe(probe.address)
+        assert set(sample) == {'time_s', 'state', 'threads'} and str(process.pid) in sample['threads']
+        assert sample['state'] in ('R', 'S')
+        activity.add_sample(sample)
         time.sleep(0.3)
-    assert seen.is_computing
+    assert activity.is_computing
     process.kill()
     process.wait()
     assert query_probe(probe.address) is None
@@ -34,18 +34,18 @@ def test_a_witness_tells_whoever_asks(program):
     b'', b'null', b'{', b'[]', b'"x"', b'\xff', b'{"time_s": 1}', b'{"time_s": "x", "threads": {}}', b'[' * 100000,
     b'{"time_s": 1, "threads": []}', b'{"time_s": 1, "threads": {"1": [1]}}', b'{"time_s": 1, "threads": {"1": "ab"}}',
     b' ' * (2 * MAX_ANSWER_BYTES), None], ids=lambda answer: repr(answer)[:20])
-def test_a_witness_that_is_none_says_nothing(answer):
+def test_malformed_and_late_answers_count_as_none(answer):
     with socket.create_server(('127.0.0.1', 0)) as listener:
         def serve():
             peer, _ = listener.accept()
             with peer:
                 if answer is None:
-                    time.sleep(4 * PROBE_S)  # longer than anybody waits
+                    time.sleep(4 * PROBE_S)  # longer than a client waits
                 else:
                     try:
                         peer.sendall(answer + b'\n')
                     except OSError:
-                        pass  # it did not want to hear more
+                        pass  # the client has read enough
         thread = threading.Thread(target=serve)
         thread.start()
         start = time.monotonic()

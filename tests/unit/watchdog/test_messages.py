@@ -1,4 +1,4 @@
-"""Messages are read however they are cut, and a torn one spoils no other."""
+"""Messages are read however they are cut, and an incomplete one does not spoil another."""
 import json
 import socket
 
@@ -33,14 +33,14 @@ def test_messages_come_whole_however_they_are_cut(said, cuts):
 
 
 @pytest.mark.parametrize('line', [b'', b'{', b'\xff', b'[' * 100000])
-def test_what_is_none_is_an_error_of_one_kind(line):
+def test_a_malformed_message_is_a_value_error(line):
     with pytest.raises(ValueError):
         decode(line)
 
 
 @pytest.mark.parametrize('text, error', [
     (b'{"a": 1', ConnectionError), (b'nonsense\n', ValueError), (b' ' * 70000, ValueError)])
-def test_an_answer_that_does_not_come_or_is_none(pair, text, error):
+def test_an_answer_that_is_late_or_malformed(pair, text, error):
     near, far = pair
     near.sendall(text)
     near.shutdown(socket.SHUT_WR)

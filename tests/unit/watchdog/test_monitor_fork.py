@@ -64,7 +64,7 @@ def test_worker_that_forked(forking):
     deadline = time.monotonic() + 5
     while not failures and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert failures == ['worker 1 died without a word (killed, or crashed in native code)']
+    assert failures == ['worker 1 died unexpectedly (killed, or crashed in native code)']
 
 
 def test_monitor_that_forked(forking):

@@ -1,4 +1,4 @@
-"""What strangers send to the job monitor neither ends it nor the job."""
+"""Messages of strangers to the job monitor end neither the monitor nor the job."""
 import socket
 import time
 
@@ -28,4 +28,4 @@ def test_noise(noise):
     deadline = time.monotonic() + 5
     while not failures and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert failures == ['worker 1 died without a word (killed, or crashed in native code)']
+    assert failures == ['worker 1 died unexpectedly (killed, or crashed in native code)']

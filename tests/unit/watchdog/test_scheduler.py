@@ -57,7 +57,7 @@ def test_one_that_greets_is_alive_and_one_that_stops_greeting_is_silent(watched)
         assert greeted.get(timeout=LIMIT_S)
     assert failures.empty()
     greets.clear()
-    assert failures.get(timeout=LIMIT_S).startswith('the scheduler at 127.0.0.1:%d has said nothing for' % address[1])
+    assert failures.get(timeout=LIMIT_S).startswith('the scheduler at 127.0.0.1:%d has been silent for' % address[1])
 
 
 def test_one_that_does_not_listen_is_dead(watched):

@@ -33,29 +33,30 @@ def test_a_log_keeps_the_last_calls_and_their_numbers():
 
 
 def test_the_first_number_with_other_calls_is_the_difference():
-    logs = {0: RecentCalls(1, ['a', 'b', 'c']), 2: RecentCalls(2, ['b', 'd', 'e', 'f']), 1: RecentCalls(1, ['x', 'b', 'c', 'c']),
-            3: None}
+    logs = {0: RecentCalls(1, ['a', 'b', 'c']), 2: RecentCalls(2, ['b', 'd', 'e', 'f']),
+            1: RecentCalls(1, ['x', 'b', 'c', 'c']), 3: None}
     assert difference_of_calls(logs) == (
         'the first difference is call number 3: worker 0 made c, worker 1 made c, worker 2 made d')
 
 
 @pytest.mark.parametrize('logs', [
-    {}, {0: RecentCalls(1, ['a'])}, {0: RecentCalls(1, ['a']), 1: None}, {0: RecentCalls(1, ['a']), 1: RecentCalls(1, ['a', 'b'])},
-    {0: RecentCalls(1, ['a']), 1: RecentCalls(9, ['b'])}, {0: RecentCalls(1, []), 1: RecentCalls(1, ['b'])}])
+    {}, {0: RecentCalls(1, ['a'])}, {0: RecentCalls(1, ['a']), 1: None},
+    {0: RecentCalls(1, ['a']), 1: RecentCalls(1, ['a', 'b'])}, {0: RecentCalls(1, ['a']), 1: RecentCalls(9, ['b'])},
+    {0: RecentCalls(1, []), 1: RecentCalls(1, ['b'])}])
 def test_logs_without_a_difference(logs):
     assert difference_of_calls(logs) == ''
 
 
 @pytest.mark.parametrize('value', [None, 5, [1], ['x', []], [1, 2], [1, [], 3]])
-def test_what_is_no_log(value):
+def test_a_value_that_is_not_a_log(value):
     with pytest.raises((TypeError, ValueError)):
         checked_calls(value)
 
-# ------------------------------------------------------------------------------------------ verdicts
+# ------------------------------------------------------------------------------------------ failures
 
 
 def beats(*names, waiting=AN_ARRAY, **more):
-    """What a worker says that has made these calls and waits."""
+    """Return a heartbeat of a worker that has made these calls and waits."""
     return dict({'calls': len(names), 'call': names[-1], 'log': [1, list(names)], 'waiting': waiting}, **more)
 
 
@@ -83,7 +84,8 @@ def test_workers_that_join_have_another_deadline():
 def test_workers_that_wait_after_the_same_calls_end_too():
     watch = Watch(2, worker0='a', worker1='b')
     failure = watch.wait(200, watch.peers, worker0=beats(FORWARD), worker1=beats(FORWARD))
-    assert failure.reason.startswith('workers have waited for each other for 101 s') and 'difference' not in failure.reason
+    assert failure.reason.startswith('workers have waited for each other for 101 s')
+    assert 'difference' not in failure.reason
 
 
 def test_a_worker_that_waits_while_another_has_ended():
@@ -91,7 +93,8 @@ def test_a_worker_that_waits_while_another_has_ended():
     watch.peers[1].mark_ended()
     failure = watch.wait(200, watch.peers, worker0=beats(STEP, waiting='votes'), worker1=beats(FORWARD, waiting=None))
     assert 'worker1 has ended its script, after call number 1, ' + FORWARD in failure.reason
-    assert 'the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD) in failure.reason
+    assert ('the first difference is call number 1: worker 0 made %s, worker 1 made %s' % (STEP, FORWARD)
+            in failure.reason)
 
 
 def test_a_worker_that_waits_while_another_computes_after_another_call():
@@ -100,18 +103,18 @@ def test_a_worker_that_waits_while_another_computes_after_another_call():
     assert 'worker0 waits at train.py:1, after call number 1, votes; worker1 computes at' in failure.reason
 
 
-def test_a_difference_in_calls_is_named_where_one_worker_has_not_come():
+def test_a_difference_in_calls_is_named_if_one_worker_keeps_the_others_waiting():
     watch = Watch(2, worker0='a', worker1='b')
     failure = watch.wait(200, watch.peers, worker0=beats(FORWARD, FORWARD, STEP, waiting=None),
                          worker1=beats(FORWARD, STEP, waiting=None))
-    assert failure.reason.startswith('worker1 has not come to the calls in which others wait')
+    assert failure.reason.startswith('worker1 has kept the other workers waiting')
     assert 'the first difference is call number 2' in failure.reason
 
 
 @pytest.mark.parametrize('first, second', [
     (beats(FORWARD), beats(FORWARD, waiting=None)), (beats(FORWARD), beats(FORWARD, busy=True)),
     (beats(FORWARD, waiting=None), beats(STEP, waiting=None))])
-def test_who_goes_on_ends_nothing(first, second):
+def test_a_worker_that_is_running_ends_nothing(first, second):
     watch = Watch(2, worker0='a', worker1='b')
     assert watch.wait(500, watch.peers, worker0=first, worker1=second) is None
 
@@ -147,14 +150,14 @@ sys.path.insert(0, sys.argv[2])
 import mxnet
 from mxhybrid.watchdog.script import ScriptWatcher
 
-def look():
+def watch():
     script = ScriptWatcher()
     for _ in range(3):
-        found = script.waits_for(None, True)
+        reason = script.waits_for(None, True)
         time.sleep(1)
-    print(found, script.waits_for('votes', True), script.waits_for(None, False), sep='; ', flush=True)
+    print(reason, script.waits_for('votes', True), script.waits_for(None, False), sep='; ', flush=True)
     os._exit(0)
-threading.Thread(target=look).start()
+threading.Thread(target=watch).start()
 """
 MXNET = 'import time\ndef wait():\n    time.sleep(60)\ndef compute():\n    while True: pass\n'
 
@@ -175,6 +178,7 @@ def test_a_script_that_reads_or_writes_a_file_goes_on(step, expected, monkeypatc
     clock, moved = itertools.count(), itertools.count(0, step)
     monkeypatch.setattr(script_module, '_is_in_libraries', lambda: True)
     monkeypatch.setattr(script_module.proc, 'disk_bytes', lambda: next(moved))
-    monkeypatch.setattr(script_module, 'sample_threads', lambda pid: {'at': next(clock), 'threads': {'1': [0.0, 0.0]}})
+    monkeypatch.setattr(script_module, 'sample_threads',
+                        lambda pid: {'time_s': next(clock), 'threads': {'1': [0.0, 0.0]}})
     script = ScriptWatcher()
     assert [script.waits_for(None, True) for _ in range(3)][-1] == expected
