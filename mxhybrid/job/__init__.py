@@ -1,1 +1,1 @@
-"""Joins what a launcher started: ranks, addresses, children, the orderly end."""
+"""Joins the job that a launcher started: ranks, addresses, server processes, the orderly end."""

@@ -1,4 +1,4 @@
-"""A worker's part in the watch over its job: its lifeline, worker 0's monitor, its servers, and how it fails."""
+"""The guard of a worker: its lifeline, worker 0's monitor, the servers that it started, and its way to fail."""
 import os
 import socket
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -15,18 +15,21 @@ from .launch_py_processes import end_processes_of_job
 
 
 class Guard:
-    """What must hear of a failure, or not be left behind, as launch.py's `scheduler`; grows while the job is joined."""
+    """All that must be told of a failure, or must be ended with this worker, such as launch.py's `scheduler`.
+
+    It grows while the worker joins its job.
+    """
 
     def __init__(self, settings: Settings, telemetry: Session, scheduler: Optional[Tuple[str, int]]):
         self._settings, self._telemetry, self._scheduler = settings, telemetry, scheduler
         self._name = ''
         self._servers: Optional[ServerProcesses] = None
-        #: In worker 0.
+        #: The job monitor, in worker 0 only.
         self.monitor: Optional[Monitor] = None
         self.lifeline: Optional[Lifeline] = None
 
     def open_monitor(self, address: str, workers: int, servers: int) -> str:
-        """In worker 0: watch the job, at `address`; returns the secret of those that may join the watch."""
+        """Start the job monitor at `address`, in worker 0, and return the secret that admits processes to it."""
         secret = new_secret()
         self.monitor = Monitor(address, workers, servers, secret, self._settings.limits)
         if self._scheduler is not None:
@@ -35,13 +38,13 @@ class Guard:
         return secret
 
     def connect(self, monitor: List[Any], rank: int, secret: str) -> None:
-        """Join the watch as the worker `rank`."""
+        """Connect to the job monitor as the worker `rank`."""
         self._name = 'worker %d (host %s, pid %d)' % (rank, socket.gethostname(), os.getpid())
         self.lifeline = Lifeline((monitor[0], monitor[1]), self._name, rank, self._settings.timeout, secret,
                                  self._cleanup)
 
     def start_servers(self, environment: Dict[str, str], roles: List[str], secret: str) -> None:
-        """Start the scheduler or servers that this worker brings with it, and end the job when one of them dies."""
+        """Start the scheduler and servers of this worker, and end the job if one of them dies."""
         assert self.lifeline is not None
         self._servers = ServerProcesses(environment, self._server_died)
         for role in roles:
@@ -50,35 +53,35 @@ class Guard:
         self._servers.watch()
 
     def deadline(self, seconds: float, waiting_for: str) -> Deadline:
-        """Around what waits in native code; if it takes too long, the job ends."""
+        """Return a deadline for a block that waits in native code; the job ends if it takes too long."""
         return Deadline(seconds, waiting_for, self._cleanup, tell=self.tell)
 
     def tell(self, text: str) -> None:
-        """Tell the job, if this worker has joined the watch over it, that it fails with `text`."""
+        """Report to the job monitor, if this worker has connected to it, that this worker fails with `text`."""
         if self.lifeline is not None:
             self.lifeline.fail(text)
 
     def fail(self, text: str, echo: bool) -> None:
-        """Tell the job that this worker fails, and leave without waiting for anybody."""
+        """Report that this worker fails, and end it without waiting for other processes."""
         self._telemetry.fail(text)
         if self.lifeline is not None:
             self.lifeline.fail(text, echo)
         if self.monitor is not None:
-            # The monitor's thread ends with this process, perhaps before it reads what was sent.
+            # The monitor's thread ends with this process, perhaps before it reads the lifeline's message.
             self.monitor.report_failure('%s failed: %s' % (self._name, text))
         leave(cleanup=self._cleanup)
 
     def fails_with(self, what: str = '') -> Callable[[BaseException], None]:
-        """What threads of this process call with an exception that ends their work."""
+        """Return a function for threads to call with an exception that ends their work."""
         return lambda error: self.fail('%s%s: %s' % (what, type(error).__name__, error), echo=True)
 
     def expect_end(self) -> None:
-        """From now on the children may end by themselves."""
+        """Allow the servers to end by themselves from now on."""
         if self._servers is not None:
             self._servers.expect_end()
 
     def wait_for_exit(self) -> None:
-        """Wait for the children to end."""
+        """Wait for the servers to end."""
         if self._servers is not None:
             self._servers.wait_for_exit()
 
@@ -91,7 +94,7 @@ class Guard:
         leave('%s ends, because %s' % (self._name, text), cleanup=self._cleanup)
 
     def _cleanup(self) -> None:
-        """Before leaving on a failure: end what would otherwise wait for ever."""
+        """End, after a failure, all that would otherwise wait for ever."""
         if self.monitor is not None:
             self.monitor.settle()
         self._telemetry.wait()

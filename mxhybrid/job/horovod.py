@@ -1,4 +1,4 @@
-"""What Horovod needs before it starts: time, and under launch.py all that horovodrun would have told it."""
+"""Prepare Horovod before it starts: its time limits, and under launch.py the variables that horovodrun would set."""
 import contextlib
 import os
 from typing import Any, Iterator, List, Optional
@@ -6,26 +6,26 @@ from typing import Any, Iterator, List, Optional
 from ..base.settings import Limits
 from ..comm.topology import Topology
 
-#: Milliseconds between two looks of Horovod for work, instead of 1.  All workers of a job talk with each other at each
-#: of them, work or not: with 12 on two cores that took more than half of the cores.
+#: Milliseconds between two cycles of Horovod, instead of 1.  In each cycle all workers of a job exchange messages, even
+#: without work: with 12 workers on two cores that took more than half of the cores.
 _HOROVOD_CYCLE_MS = '25'
-#: Seconds that Horovod waits longer for a worker than this project does, which then can say who is missing.
-_AFTER_US_S = 30
+#: Seconds that Horovod waits longer for a worker than mxhybrid, which names the missing workers in its error.
+_EXTRA_WAIT_S = 30
 
 
 def prepare_horovod(limits: Limits, has_little_to_do: bool) -> None:
-    """Before Horovod starts: have it wait long enough, and look for work less often where it has little to do.
+    """Make Horovod wait long enough for workers, and cycle less often where it `has_little_to_do`.
 
-    Horovod over Gloo aborts after 30 s by itself (``gloo_context.cc``).  It `has_little_to_do`
-    where the lane carries all dense sums.
+    Horovod over Gloo aborts after 30 s by default (``gloo_context.cc``).  It has little to do where the lane carries
+    all dense sums.
     """
-    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _AFTER_US_S))
+    os.environ.setdefault('HOROVOD_GLOO_TIMEOUT_SECONDS', '%d' % (max(limits.start, limits.silence) + _EXTRA_WAIT_S))
     if has_little_to_do:
         os.environ.setdefault('HOROVOD_CYCLE_TIME', _HOROVOD_CYCLE_MS)
 
 
 def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interface: Optional[str]) -> None:
-    """Tell Horovod, before it starts, what horovodrun would; `interface` is that of the network, if it is known."""
+    """Set the variables that horovodrun would set; `interface` is the network interface, if it is known."""
     values = {'HOROVOD_HOSTNAME': slot.hostname, 'HOROVOD_RANK': slot.rank, 'HOROVOD_SIZE': slot.size,
               'HOROVOD_LOCAL_RANK': slot.local_rank, 'HOROVOD_LOCAL_SIZE': slot.local_size,
               'HOROVOD_CROSS_RANK': slot.cross_rank, 'HOROVOD_CROSS_SIZE': slot.cross_size,
@@ -38,24 +38,25 @@ def configure_horovod(slot: Any, root_address: str, rendezvous_port: int, interf
 
 @contextlib.contextmanager
 def anew(topology: Topology, limits: Limits, port: int, interface: Optional[str]) -> Iterator[None]:
-    """Around a second start of Horovod in a job, for sums that are its own; the environment is as before, then.  Worker
-    0's :func:`serve_rendezvous` gave the `port`.
+    """Set the environment for a second start of Horovod in a job, and restore it after the block.
+
+    Horovod carries the dense sums from then on.  The `port` is that of worker 0's :func:`serve_rendezvous`.
     """
-    given = {name: value for name, value in os.environ.items() if name.startswith('HOROVOD_')}
+    former = {name: value for name, value in os.environ.items() if name.startswith('HOROVOD_')}
     try:
         configure_horovod(slots_of(list(topology.hosts))[topology.rank], topology.addresses[0], port, interface)
         prepare_horovod(limits, has_little_to_do=False)
-        # What it is by itself, which a second start does not fall back to.
+        # Horovod's default, which a second start does not fall back to.
         os.environ.setdefault('HOROVOD_CYCLE_TIME', '1')
         yield
     finally:
         for name in [name for name in os.environ if name.startswith('HOROVOD_')]:
             del os.environ[name]
-        os.environ.update(given)
+        os.environ.update(former)
 
 
 def serve_rendezvous(topology: Topology) -> int:
-    """Where workers that start Horovod find each other; its port on this host, until this process ends."""
+    """Serve the rendezvous of the workers' Horovods until this process ends, and return its port on this host."""
     from horovod.runner.http.http_server import RendezvousServer
 
     server = RendezvousServer()
@@ -65,7 +66,7 @@ def serve_rendezvous(topology: Topology) -> int:
 
 
 def slots_of(hosts: List[str]) -> List[Any]:
-    """Horovod's description of every rank, from the host of every rank."""
+    """Return Horovod's description of every rank, given the host of every rank."""
     from horovod.runner.common.util.hosts import SlotInfo
 
     local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]

@@ -1,4 +1,4 @@
-"""Joins a job of horovodrun, or of an MPI: Horovod first, over which the workers agree on everything else.
+"""Join a job of horovodrun, or of an MPI: Horovod starts first, and the workers agree on all else over it.
 
 Worker 0 starts the scheduler of the native store, and the first worker of each host its servers.
 """
@@ -22,14 +22,14 @@ from .horovod import prepare_horovod
 from .job import Joined, create_native_store
 from .lone_task import compare_sizes, refuse_lone_task
 from .roll_call import RollCall
-from .wires import lane_unavailable_reason, is_served, sums_by_lane, takes_lane
+from .wires import is_served, lane_unavailable_reason, sums_by_lane, takes_lane
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Optional[Joined]:
-    """Join (collective); None if this worker is the only one."""
+    """Join the job (collective); None if this worker is the only one."""
     hvd = load_horovod()
     initialised = hvd.is_initialized()
-    # Gloo looks the name up, and tells it to others; an MPI knows its hosts.
+    # Gloo looks up the name of this host, and tells the other workers; an MPI knows its hosts.
     if launch.rendezvous is not None and (launch.several_hosts or not initialised):
         check_host_name(bool(launch.several_hosts))
     roll_call = RollCall(launch.rendezvous, launch.rank, launch.workers or 0)
@@ -45,7 +45,7 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         roll_call.joined()
         refuse_lone_task()
         return None
-    if not initialised:  # a script may have given Horovod some of the processes only
+    if not initialised:  # otherwise the script may have started Horovod with some of the processes only
         compare_sizes(launch, num_workers)
     log.configure(settings.log_level, 'rank %d' % rank)
     address = '127.0.0.1'
@@ -53,8 +53,8 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         address = interface_address(launch.interface) if launch.interface else check_host_name()
     peers = collective.exchange({'host': socket.gethostname(), 'address': address, 'local_rank': hvd.local_rank(),
                                  'memory_domain': memory_domain(), 'local': is_local(),
-                                 'lane_unavailable': lane_unavailable_reason(settings), 'settings': settings.shared(),
-                                 'telemetry': telemetry.open(settings, rank)},
+                                 'lane_unavailable': lane_unavailable_reason(settings),
+                                 'settings': settings.shared(), 'telemetry': telemetry.open(settings, rank)},
                                 'mxhybrid.peers')
     check_reach([peer['host'] for peer in peers], [peer['local'] for peer in peers])
     check_equal([peer['settings'] for peer in peers])
@@ -66,33 +66,33 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
                           [peer['memory_domain'] for peer in peers if peer['local_rank'] == 0]))
     clients = 1 if lane else num_workers
     num_servers = settings.servers_per_host * sum(peer['local_rank'] == 0 for peer in peers)
-    plan: Dict[str, Any] = {}
+    addresses: Dict[str, Any] = {}
     if rank == 0:
         secret = guard.open_monitor(address, num_workers, num_servers)
         assert guard.monitor is not None
-        plan = {'monitor': guard.monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
-    plan = collective.exchange(plan, 'mxhybrid.plan')[0]
-    guard.connect(plan['monitor'], rank, plan['secret'])
+        addresses = {'monitor': guard.monitor.address, 'scheduler': [address, free_port(address)], 'secret': secret}
+    addresses = collective.exchange(addresses, 'mxhybrid.addresses')[0]
+    guard.connect(addresses['monitor'], rank, addresses['secret'])
     roll_call.joined()
-    native = {'DMLC_PS_ROOT_URI': str(plan['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(plan['scheduler'][1]),
+    native = {'DMLC_PS_ROOT_URI': str(addresses['scheduler'][0]), 'DMLC_PS_ROOT_PORT': str(addresses['scheduler'][1]),
               'DMLC_NUM_WORKER': str(clients), 'DMLC_NUM_SERVER': str(num_servers),
               'DMLC_NODE_HOST': address}
     roles: List[str] = ['scheduler'] * (rank == 0) + ['server'] * (settings.servers_per_host * (hvd.local_rank() == 0))
-    guard.start_servers(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(plan['monitor']),
-                              **{variable('timeout'): str(settings.timeout),
-                                 variable('log_level'): settings.log_level}), roles, plan['secret'])
+    guard.start_servers(dict(native, MXHYBRID_MONITOR='%s:%d' % tuple(addresses['monitor']),
+                             **{variable('timeout'): str(settings.timeout),
+                                variable('log_level'): settings.log_level}), roles, addresses['secret'])
     os.environ.update(native, DMLC_ROLE='worker')
-    store = create_native_store(settings, plan['scheduler'], guard) if rank < clients else None
-    sealer = Sealer(plan.pop('secret'))
-    # What workers fork, data loaders say, has no use for it.
+    store = create_native_store(settings, addresses['scheduler'], guard) if rank < clients else None
+    sealer = Sealer(addresses.pop('secret'))
+    # Forked processes, such as data loaders, must not send commands.
     os.register_at_fork(after_in_child=sealer.forget)
     return Joined(topology, collective, store, num_servers, clients,
-                  {'host': plan['monitor'][0], 'port': plan['monitor'][1]}, lane, sealer.seal)
+                  {'host': addresses['monitor'][0], 'port': addresses['monitor'][1]}, lane, sealer.seal)
 
 
 def check_reach(hosts: List[str], local: List[bool]) -> None:
-    """Refuse Unix sockets for ps-lite in a job of several hosts, whose workers would wait for each other."""
+    """Refuse Unix sockets for ps-lite in a job of several hosts: its workers would wait for each other for ever."""
     if any(local) and len(set(hosts)) > 1:
-        raise SettingError('DMLC_LOCAL=1 on worker %d: ps-lite then talks by Unix sockets, which do not leave a host, '
-                           'but the job has the hosts %s: unset DMLC_LOCAL'
+        raise SettingError('DMLC_LOCAL=1 on worker %d: ps-lite then uses Unix sockets, which do not leave a host, but '
+                           'the job has the hosts %s: unset DMLC_LOCAL'
                            % (local.index(True), ', '.join(dict.fromkeys(hosts))))

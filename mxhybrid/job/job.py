@@ -1,6 +1,6 @@
-"""The job that a process has joined: ranks and hosts, what this process owns there, and the orderly end.
+"""The job that a process has joined: ranks and hosts, its connections, and the orderly end.
 
-All stores of a process share it, because a second native store hangs.
+All stores of a process share one job, because a second native store hangs.
 """
 import atexit
 import itertools
@@ -34,45 +34,51 @@ from .wires import is_served
 
 logger = log.get_logger(__name__)
 
-#: Keys of the native store from here on are for tables; lower ones are for joining.
+#: The first key of the native store that is for tables; lower ones serve while the job is joined.
 FIRST_KEY = 2
-#: A bound in elements that never triggers (a C int): MXNet must not cut keys by itself, mxhybrid does.
+#: A size in elements (a C int) that no key exceeds: MXNet must not split keys over servers, mxhybrid does it.
 BOUND_VARIABLE, _BIGARRAY_BOUND = 'MXNET_KVSTORE_BIGARRAY_BOUND', str(2 ** 31 - 1)
-#: Seconds for the native exit barriers after all workers have ended.
+#: Seconds for the native exit barriers after the scripts of all workers have ended.
 _EXIT_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What comes of joining a job of several workers, by either launcher."""
+    """The result of joining a job of several workers, by either launcher."""
 
     topology: Topology
     collective: Collective
-    #: MXNet's ``dist_sync`` store, None where rows go by the lane and worker 0 alone talks to the servers.
+    #: MXNet's ``dist_sync`` store; None in all workers but worker 0 if rows travel by the lane.
     native: Any
     num_servers: int
-    #: How many workers have a native store.
+    #: The number of workers that have a native store.
     clients: int
-    #: Where servers find the job monitor: host, port, and the secret if they do not have it.
+    #: The job monitor for the servers: host, port, and the secret if they do not have it.
     watch: Dict[str, Any]
     #: Whether rows are to travel by the lane.
     lane: bool
-    #: Makes the text of a command to the servers of its name and arguments.
+    #: Encodes a command to the servers, given name and arguments, as text.
     encode_command: Callable[[str, Dict[str, Any]], str]
 
 
 def create_native_store(settings: Settings, scheduler: Sequence[Any], guard: Guard) -> Any:
-    """MXNet's ``dist_sync`` store, whose variables are set; waits for all servers and workers that have one."""
+    """Create MXNet's ``dist_sync`` store, and wait for all servers and all workers with such a store.
+
+    Its ``DMLC_*`` variables must be set.
+    """
     os.environ[BOUND_VARIABLE] = _BIGARRAY_BOUND
-    awaited = 'all workers and servers to reach the scheduler at %s:%s' % tuple(scheduler)
+    waiting_for = 'all workers and servers to reach the scheduler at %s:%s' % tuple(scheduler)
     if is_local():
-        awaited += ', on this host alone, since DMLC_LOCAL is set'
-    with guard.deadline(settings.timeout, awaited):
+        waiting_for += ', on this host alone, since DMLC_LOCAL is set'
+    with guard.deadline(settings.timeout, waiting_for):
         return mx.kv.create('dist_sync')
 
 
 class Job:
-    """What all stores of a process share; with one process there are no servers.  `measured` is theirs, by name."""
+    """The job of this process, which all its stores share; a job of one process has no servers.
+
+    `measured` holds what its stores have measured, by name.
+    """
 
     def __init__(self, settings: Settings, launcher: str, telemetry: Session, guard: Guard,
                  joined: Optional[Joined] = None):
@@ -92,12 +98,12 @@ class Job:
             self.leases = ResourceLeases(joined.collective, self.servers)
 
     def _connect_servers(self, joined: Joined) -> ParameterServers:
-        """Bring workers and servers together (collective)."""
+        """Connect this worker to the servers and the other workers (collective)."""
         topology, collective, native, trace = joined.topology, joined.collective, joined.native, self.telemetry.trace
         assert self.guard.lifeline is not None
         if native is not None and native.num_workers != joined.clients:
-            raise SettingError('the parameter servers expect %d workers, but %d will come'
-                               % (native.num_workers, joined.clients))
+            raise SettingError('DMLC_NUM_WORKER: the parameter servers expect %d workers, but %d workers will connect: '
+                               'leave the DMLC_* variables to the launcher' % (native.num_workers, joined.clients))
         native_ranks = collective.exchange(None if native is None else native.rank, 'mxhybrid.native_ranks')
         client = None if native is None else Client(native, trace)
         collective.announce(self.guard.lifeline, trace)
@@ -115,32 +121,34 @@ class Job:
         domains = self.topology.memory_domains
         lane = servers.open_lane(domains, lambda value: collective.exchange(value, 'mxhybrid.agents'),
                                  self.settings.timeout,
-                                 lambda found: is_served(self.settings, self.rank, domains, found))
+                                 lambda server_domains: is_served(self.settings, self.rank, domains, server_domains))
         if lane is not None and self.settings.dense != 'horovod':
             collective.sum_by(LaneAllreduce(lane, serves_gpus=not collective.reaches_gpus))
 
     @property
     def rank(self) -> int:
-        """Rank of this worker; Horovod's, too."""
+        """The rank of this worker, in Horovod, too."""
         return self.topology.rank
 
     @property
     def num_workers(self) -> int:
+        """The number of workers."""
         return self.topology.num_workers
 
     @property
     def sums(self) -> str:
-        """What sums dense arrays on CPUs, as the setting says it."""
+        """The way of dense sums of arrays on CPUs: 'lane' or 'horovod', as in the setting `dense`."""
         assert self.collective is not None
         return 'lane' if self.collective.sums_together else 'horovod'
 
     def count_trainer(self) -> int:
-        """Number of a Trainer that was made in this process, from 0; the same on all workers, which make the same."""
+        """Return the number of a new Trainer, from 0; equal on all workers, which make the same Trainers."""
         return next(self._trainers)
 
     def restart_horovod(self) -> None:
-        """Have Horovod begin anew, as ready for sums as in a job in which they are its own (on all workers, with
-        nothing under way); see :attr:`Collective.can_begin_anew`.
+        """Restart Horovod with the settings of a job whose dense sums Horovod carries.
+
+        All workers call this, with no operation under way; see :attr:`Collective.can_begin_anew`.
         """
         assert self.collective is not None
         topology = self.topology
@@ -152,29 +160,31 @@ class Job:
 
     @property
     def wires(self) -> str:
-        """What rows travel by, and what sums dense arrays."""
+        """A phrase about the transports of rows and of dense sums."""
         assert self.servers is not None and self.collective is not None
         if self.collective.sums_together:
             return 'rows and dense sums by the lane'
         return 'rows by %s, dense sums by Horovod' % ('the lane' if self.servers.on_lane else 'ps-lite')
 
     def network(self) -> Optional[Network]:
-        """Bytes between this host and others so far; None where nobody counts them."""
+        """Return the bytes between this host and others so far; None if they are not counted."""
         return None if self.servers is None else self.servers.network()
 
     @property
     def distributed(self) -> bool:
-        """Whether there are other processes."""
+        """Whether the job has other processes."""
         return self.num_servers > 0
 
     @property
     def joined(self) -> bool:
-        """Whether this process is a member of a job of several."""
+        """Whether this process is a member of a job with other processes."""
         return self.distributed and not self._forked
 
     def check(self) -> None:
-        """Refuse a call of a store that cannot be carried out: a JobError in a process forked from a member of the job,
-        an MXNetError of an operation that failed before.
+        """Raise an error if a store cannot carry out calls.
+
+        JobError in a process that was forked from a member of the job; the MXNetError of an operation that failed
+        before a fork.
         """
         if self.distributed:
             forks.fork_guard.check()
@@ -183,12 +193,12 @@ class Job:
                                'store, and steps of a Trainer, in the worker itself' % self.rank)
 
     def stay_to_the_end(self) -> None:
-        """From now on leave the job in order when the script ends, and silently in what it forks."""
+        """Register the orderly end for when the script ends, and a silent end in forked processes."""
         forks.prepare(self._leave_in_child)
         atexit.register(self._finish)
 
     def _leave_in_child(self) -> None:
-        """In a process that a member of the job forked: forget the job, without a word."""
+        """Drop the job, in a process that a member of it forked, without sending anything."""
         self._forked = True
         atexit.unregister(self._finish)
         assert self.collective is not None
@@ -197,18 +207,18 @@ class Job:
             disown(self._native)
 
     def _finish(self) -> None:
-        """At exit: wait until all workers have ended, then leave the native store and Horovod in step."""
+        """Wait at exit until the scripts of all workers have ended, then leave the native store and Horovod in step."""
         assert self.collective is not None and self.servers is not None and self.guard.lifeline is not None
         try:
             mx.nd.waitall()
             if self.telemetry.trace.enabled:
-                self.servers.link.settle()  # or the trace would lack the last updates
+                self.servers.link.settle()  # otherwise the trace would lack the last updates
             self.guard.lifeline.finish()
             self.guard.expect_end()
-            with self.guard.deadline(_EXIT_TIMEOUT_S, 'the servers to let this worker go'):
+            with self.guard.deadline(_EXIT_TIMEOUT_S, 'the servers to release this worker'):
                 self.servers.link.settle()
                 self.servers.deliveries.close()
-                self.guard.lifeline.settle()  # not by Horovod, which the script may have ended
+                self.guard.lifeline.settle()  # not over Horovod, which the script may have ended
                 self.servers.part()
                 self.servers.link.close()
                 if self._native is not None:

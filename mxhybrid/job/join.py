@@ -1,9 +1,9 @@
-"""Joins the job that a launcher started, once per process, and agrees with the other workers on every store.
+"""Join the job that a launcher started, once per process, and agree with the other workers on every store.
 
-How, :mod:`mxhybrid.job.horovodrun` and :mod:`mxhybrid.job.launch_py` say; without a launcher there is one process, in
-which MXNet's local store does the work.
+:mod:`mxhybrid.job.horovodrun` and :mod:`mxhybrid.job.launch_py` join jobs of either launcher.  Without a launcher there
+is one process, in which MXNet's local store does the work.
 
-What a member forks or starts is no member of the job, although it has the launcher's variables.
+A process that a member forks or starts is no member of the job, although it has the launcher's variables.
 """
 import os
 import sys
@@ -24,16 +24,17 @@ from .lone_task import refuse_lone_task
 logger = log.get_logger(__name__)
 
 _job: Optional[Job] = None
-#: Settings that a plan gave to the first store, which hold for the others, too.
+#: Settings that a plan gave to the first store; they hold for later stores, too.
 _planned: Dict[str, Any] = {}
-#: Before it joins, a process that was forked looks just like its parent.
+#: The process that imported this module: before it joins, a forked process cannot be told from its parent otherwise.
 _imported_by = os.getpid()
 
 
 def join(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> Tuple[Job, Settings]:
-    """Check what a store was asked for, and join the job, once per process; collective for every store.  A SettingError
-    on all workers, where one of them cannot make the store or has other settings.  What is `planned` holds where
-    neither keyword nor environment say anything, if nobody has joined before.
+    """Check the settings of a new store, and join the job if this process has not yet (collective).
+
+    `planned` settings hold where neither a keyword nor the environment gives one, in the store that joins.
+    SettingError on all workers if one of them cannot make the store, or has different settings.
     """
     global _job, _planned
     if _job is None:
@@ -55,9 +56,7 @@ def join(keywords: Dict[str, Any], planned: Optional[Dict[str, Any]] = None) -> 
 
 
 def member(planned: Optional[Dict[str, Any]] = None) -> Job:
-    """The job of this process, whatever its stores were asked for; if it has none it joins one, as :func:`join` does
-    (collective then).
-    """
+    """Return the job of this process; join it first, as :func:`join` does (collective), if it has not joined yet."""
     if _job is None:
         return join({}, planned)[0]
     _job.check()
@@ -65,27 +64,27 @@ def member(planned: Optional[Dict[str, Any]] = None) -> Job:
 
 
 def current() -> Optional[Job]:
-    """The job that this process has joined, if it has."""
+    """Return the job that this process has joined; None if it has not."""
     return _job
 
 
 def fail_current(text: str, echo: bool) -> None:
-    """Tell the job, if this process is part of one, that this worker's script fails with `text`, and leave."""
+    """Report to the job that this worker's script fails with `text`, and end this process; else do nothing."""
     if _job is not None:
         if _job.joined:
             _job.guard.fail(text, echo)
         return
     scheduler = launcher.read().scheduler
     if scheduler is not None and os.getpid() == _imported_by:
-        if is_started_by_worker(scheduler):  # which has not joined yet, so this process has its variables
+        if is_started_by_worker(scheduler):  # this process only inherits the variables of a worker that has not joined
             return
-        # Not joined yet: scheduler, servers and the other workers would wait for this one for ever.
-        # A native store that the script made by itself would wait for the others at exit, too.
+        # This worker has not joined yet: scheduler, servers and other workers would wait for it for ever.
+        # A native store that the script made by itself would wait for the other workers at exit, too.
         leave(cleanup=lambda: end_processes_of_job(scheduler, ('scheduler', 'server', 'worker')))
 
 
 def enter(settings: Settings) -> Job:
-    """Join the job of this process's launcher, if there is one."""
+    """Join the job of this process's launcher; without a launcher make a job of one process."""
     launch = launcher.read()
     name = _launcher_of(launch)
     telemetry = Session()
@@ -93,13 +92,14 @@ def enter(settings: Settings) -> Job:
     log.configure(settings.log_level, 'rank 0')
     if name == 'none':
         if launch.inherited:
-            logger.warning('a worker has started this process, which is no member of its job: it trains by itself')
+            logger.warning('a worker has started this process, which is no member of its job: this process trains by '
+                           'itself')
         else:
             refuse_lone_task()
         telemetry.alone(settings)
         return Job(settings, name, telemetry, guard)
     check_engine()
-    given = dict(os.environ)
+    former = dict(os.environ)
     try:
         joined = (launch_py if name == 'launch.py' else horovodrun).join(settings, launch, telemetry, guard)
         if joined is None:
@@ -108,17 +108,17 @@ def enter(settings: Settings) -> Job:
     except BaseException as error:
         telemetry.discard()
         guard.tell('%s: %s' % (type(error).__name__, error))
-        _restore_environment(given)
+        _restore_environment(former)
         raise
     if job.distributed:
-        _restore_environment(given)
+        _restore_environment(former)
         os.environ[launcher.MEMBER] = launcher.membership()
         job.stay_to_the_end()
     return job
 
 
 def _launcher_of(launch: Launch) -> str:
-    """Name of the launcher; Horovod may have been started by hand."""
+    """Return the name of the launcher; the script may have started Horovod without variables of a launcher."""
     module = sys.modules.get('horovod.mxnet')
     if launch.launcher == 'none' and not launch.inherited and module is not None:
         return 'horovodrun' if module.is_initialized() and module.size() > 1 else 'none'
@@ -126,42 +126,42 @@ def _launcher_of(launch: Launch) -> str:
 
 
 def check_engine() -> None:
-    """Refuse MXNet's engine without threads."""
+    """Refuse MXNet's engine without threads: SettingError."""
     if os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine':
         raise SettingError("MXNET_ENGINE_TYPE='NaiveEngine' deadlocks with Horovod: unset it, or use "
                            "ThreadedEnginePerDevice")
 
 
-def _restore_environment(given: Dict[str, str]) -> None:
-    """Take back what joining set for native code, which has read it: the script's children are no members."""
+def _restore_environment(former: Dict[str, str]) -> None:
+    """Restore the variables that joining set for native code, so that children of the script do not inherit them."""
     for name in [name for name in os.environ if name.startswith(('DMLC_', 'HOROVOD_')) or name == BOUND_VARIABLE]:
-        if name in given:
-            os.environ[name] = given[name]
+        if name in former:
+            os.environ[name] = former[name]
         else:
             del os.environ[name]
 
 
 def _check_against(job: Job, settings: Settings) -> None:
-    """Refuse settings that the job cannot have any more."""
-    for name, one in DECLARED.items():
-        wanted, given = getattr(settings, name), getattr(job.settings, name)
-        matters = bool(wanted) if one.scope == WORKER_0 else job.distributed
-        if one.once and matters and wanted != given:
+    """Refuse settings of a later store that differ from those of the job and cannot change: SettingError."""
+    for name, declaration in DECLARED.items():
+        value, job_value = getattr(settings, name), getattr(job.settings, name)
+        matters = bool(value) if declaration.scope == WORKER_0 else job.distributed
+        if declaration.once and matters and value != job_value:
             raise SettingError('%s=%s, but this process already runs with %s: %s' % (
-                variable(name), as_written(wanted), as_written(given), one.once))
+                variable(name), as_written(value), as_written(job_value), declaration.once))
 
 
 def agree_on_store(job: Job, settings: Optional[Settings], problem: str) -> None:
-    """Agree on a further store, which all workers make (collective).
+    """Agree on a later store, which all workers make (collective).
 
-    `settings` are those of this worker's store, None where there is a `problem` with them, which this worker raises by
-    itself.  Raises SettingError where another worker cannot make the store, or has other settings.
+    `settings` are those of this worker's store; None if there is a `problem` with them, which the caller raises.
+    SettingError if another worker cannot make the store, or has different settings.
     """
     if job.leases is None:
         return
     everyone = job.leases.meet([settings and settings.shared(), problem], 'mxhybrid.another_store')
-    for rank, (_, theirs) in enumerate(everyone):
-        if theirs and not problem:
-            raise SettingError('worker %d cannot make this store: %s' % (rank, theirs))
+    for rank, (_, their_problem) in enumerate(everyone):
+        if their_problem and not problem:
+            raise SettingError('worker %d cannot make this store: %s' % (rank, their_problem))
     if not problem:
-        check_equal([theirs for theirs, _ in everyone])
+        check_equal([shared for shared, _ in everyone])

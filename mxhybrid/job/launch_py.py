@@ -1,4 +1,4 @@
-"""Joins a job of MXNet's ``launch.py``: first the native store, whose ranks count, then Horovod by way of it."""
+"""Join a job of MXNet's ``launch.py``: first the native store, whose ranks count, then Horovod with its help."""
 import json
 import socket
 from typing import Any, Dict, List
@@ -28,12 +28,12 @@ _ADDRESSES_KEY, _ADDRESS_BYTES = FIRST_KEY - 1, 2048
 
 
 def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -> Joined:
-    """Join (collective)."""
+    """Join the job (collective)."""
     assert launch.scheduler is not None and launch.servers is not None
     hvd = load_horovod()
     if hvd.is_initialized() and hvd.size() != launch.workers:
         raise SettingError('hvd.size() is %d but launch.py started %s workers: create the store (mxhybrid.create() '
-                           'or the Trainer\'s first step) before hvd.init(), which finds its peers through it'
+                           'or the Trainer\'s first step) before hvd.init(), which finds the workers through it'
                            % (hvd.size(), launch.workers))
     if not hvd.is_initialized():
         check_host_name(several_hosts=False)
@@ -72,22 +72,23 @@ def join(settings: Settings, launch: Launch, telemetry: Session, guard: Guard) -
         raise SettingError('Horovod says rank %d of %d, the parameter servers say rank %d of %d: leave hvd.init() '
                            'to mxhybrid and unset HOROVOD_* variables'
                            % (collective.rank, collective.size, rank, num_workers))
-    # Not along with the addresses: the native store carries short records.
+    # Not exchanged together with the addresses, because records in the native store are short.
     check_equal(collective.exchange(settings.shared(), 'mxhybrid.settings'))
     topology = Topology(rank, hosts, [peer['address'] for peer in peers],
                         [peer['memory_domain'] for peer in peers])
     lane = takes_lane(settings, rank, collective.exchange(lane_unavailable_reason(settings), 'mxhybrid.lane'))
-    # Commands to servers that launch.py started can only be pickles, and the store is open: so is the secret.
+    # Commands to servers of launch.py can only be pickles on an open port, so the secret travels unprotected, too.
     watch = {'host': peers[0]['monitor'][0], 'port': peers[0]['monitor'][1], 'secret': peers[0]['secret']}
     return Joined(topology, collective, native, launch.servers, num_workers, watch, lane, pickled)
 
 
 def exchange_natively(native: Any, value: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Give all workers the JSON `value` of all, over the native store: each adds its row to a sum."""
+    """Exchange a JSON `value` of every worker over the native store: each worker adds its row to a sum."""
     shape = (native.num_workers, _ADDRESS_BYTES)
     text = json.dumps(value).encode().ljust(_ADDRESS_BYTES)
     if len(text) > _ADDRESS_BYTES:
-        raise JobError('a worker\'s address record has %d bytes, %d fit' % (len(text), _ADDRESS_BYTES))
+        raise JobError('the address record of this worker has %d bytes, but only %d fit: shorten its host name or the '
+                       'paths of trace, metrics and tensorboard' % (len(text), _ADDRESS_BYTES))
     mine = np.zeros(shape, np.float32)
     mine[native.rank] = np.frombuffer(text, np.uint8)
     array = mx.nd.array(mine, ctx=mx.cpu())

@@ -1,9 +1,9 @@
-"""Who has come to Horovod's start, which waits for all workers and says nothing about those that are missing.
+"""The roll call of workers before Horovod starts, which waits for all workers and does not name missing ones.
 
-Each worker leaves a mark on horovodrun's notice board.  Under an MPI there is none, and nobody is named.
+Each worker puts a mark on horovodrun's notice board.  Under an MPI there is no board: no missing worker is named.
 
-Until a worker has its lifeline, that board is also the sign that the job has not ended: horovodrun leaves workers on
-other hosts behind, where ssh does not end what it started.
+Until a worker has its lifeline, the board also shows that the job has not ended: horovodrun leaves workers on other
+hosts behind, because ssh does not end the processes that it started.
 """
 import socket
 import threading
@@ -12,14 +12,14 @@ from typing import Optional, Tuple
 from ..base.rendezvous import NoticeBoard, UnknownAnswerError
 from ..watchdog.leaving import leave
 
-#: Seconds that a connection to the launcher may take, and between two looks whether it is still there.
+#: Seconds that a connection to the launcher may take, and between two checks that the launcher still runs.
 _CONNECT_S, WATCH_S = 3.0, 1.0
-#: Of so many missing workers the first are named.
+#: Most missing workers that a message names.
 _NAMED = 8
 
 
 class RollCall:
-    """Marks of the workers that came; `address` is that of the notice board, None if there is none."""
+    """The marks of the workers that have started; `address` is the notice board's, None if there is none."""
 
     def __init__(self, address: Optional[Tuple[str, int]], rank: int, size: int):
         self._board = None if address is None else NoticeBoard(address, 'mxhybrid')
@@ -27,23 +27,23 @@ class RollCall:
         self._joined = threading.Event()
 
     def answer(self) -> None:
-        """Say that this worker has come; without a board nothing happens."""
+        """Put up the mark of this worker; without a board do nothing."""
         if self._board is not None:
             try:
                 self._board.put(str(self._rank), socket.gethostname())
             except UnknownAnswerError:
                 self._board = None
             except OSError:
-                pass  # who watches will see
+                pass  # the thread of watch() notices it
 
     def watch(self) -> None:
-        """From now until :meth:`joined`, end this process when the launcher has ended."""
+        """Start a thread that ends this process, until :meth:`joined`, if the launcher ends."""
         if self._board is not None:
             threading.Thread(target=self._watch, args=[self._board.address], name='mxhybrid-launcher',
                              daemon=True).start()
 
     def joined(self) -> None:
-        """Others watch from now on."""
+        """Stop the watch: the lifeline watches from now on."""
         self._joined.set()
 
     def _watch(self, address: Tuple[str, int]) -> None:
@@ -54,10 +54,10 @@ class RollCall:
                 if not self._joined.is_set():
                     leave('worker %d ends, because the launcher at %s:%d has ended' % ((self._rank,) + address))
             except OSError:
-                pass  # whoever waits has a deadline
+                pass  # the main thread has a deadline
 
     def missing(self) -> str:
-        """Who has not come, in words; empty if nobody knows."""
+        """Return a sentence about the workers that have not started; empty if they are not known."""
         if self._board is None:
             return ''
         try:

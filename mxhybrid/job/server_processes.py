@@ -1,4 +1,4 @@
-"""Starts, watches and ends the scheduler and servers that workers under horovodrun bring with them."""
+"""Start, watch and end the scheduler and the servers, which workers start themselves under horovodrun."""
 import os
 import queue
 import socket
@@ -12,18 +12,17 @@ from typing import Any, Callable, Dict, List, Tuple
 from ..base import launcher
 from ..base.machine import describe_status
 
-#: Seconds that servers get to leave by themselves after the last worker has.
+#: Seconds for servers to end by themselves after the last worker has left.
 EXIT_GRACE_S = 10.0
-#: Seconds between two looks at the children.
+#: Seconds between two checks of the processes.
 _CHECK_S = 0.2
 
 
 def child_program(module: str) -> str:
-    """A program for ``python -c`` that runs a module, and dies with the process that ``MXHYBRID_PARENT`` names.
+    """Return a program for ``python -c`` that runs a module, and dies with the process that ``MXHYBRID_PARENT`` names.
 
-    The kernel sees to that (PR_SET_PDEATHSIG of linux/prctl.h), from before MXNet is imported, which takes seconds.
-    It imports from where this process does, before anything else: ``-c`` by itself looks into the working directory
-    first.
+    The kernel kills it (PR_SET_PDEATHSIG of linux/prctl.h), also while it imports MXNet, which takes seconds.  It takes
+    the import path of this process first: ``-c`` by itself would begin with the working directory.
     """
     return '\n'.join(['import sys',
                       'sys.path[:] = %r' % [entry for entry in sys.path if isinstance(entry, str)],
@@ -35,22 +34,24 @@ def child_program(module: str) -> str:
 
 
 class ServerProcesses:
-    """Scheduler and server processes of one worker, started and watched by a thread that lives as long as the process.
+    """The scheduler and the servers of one worker.
 
-    For the kernel the parent of a process, with which it dies, is the thread that started it.  `environment` has their
-    ``DMLC_*`` and ``MXHYBRID_*`` variables; `on_death` is called with a sentence when one ends before :meth:`wait_for_exit`.
+    A thread that lives as long as this process starts and watches them: for the kernel the parent of a process, with
+    which it dies, is the thread that started it.  `environment` holds their ``DMLC_*`` and ``MXHYBRID_*`` variables;
+    `on_death` is called with a sentence if one of them ends before :meth:`wait_for_exit`.
     """
 
     def __init__(self, environment: Dict[str, str], on_death: Callable[[str], None]):
         self._environment, self._on_death = environment, on_death
         self._processes: List[Tuple[str, subprocess.Popen]] = []
-        self._watched = self._leaving = self._parted = False
-        self._orders: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], Future]]' = queue.SimpleQueue()
+        self._is_watching = self._may_end = self._is_closed = False
+        #: Processes to start: command line, environment, and the future of the process.
+        self._requests: 'queue.SimpleQueue[Tuple[List[str], Dict[str, str], Future]]' = queue.SimpleQueue()
         threading.Thread(target=self._run, name='mxhybrid-servers', daemon=True).start()
 
     def start(self, role: str, secret: str) -> None:
-        """Start one process as `role`, 'scheduler' or 'server', and tell it the job's secret, as nobody else."""
-        # With the variables of a worker a server would believe that it is one.
+        """Start a process as `role`, 'scheduler' or 'server', and give it the job's secret in its environment."""
+        # With the variables of a worker a server would take itself for one.
         env = {name: value for name, value in os.environ.items() if not name.startswith(launcher.OF_HOROVODRUN)}
         env.pop('DMLC_ROLE', None)
         env.update(self._environment)
@@ -59,55 +60,56 @@ class ServerProcesses:
         env['MXHYBRID_SECRET'] = secret
         env['MXHYBRID_PARENT'] = str(os.getpid())
         started: 'Future[subprocess.Popen]' = Future()
-        self._orders.put(([sys.executable, '-c', child_program('mxhybrid.servers.main')], env, started))
+        self._requests.put(([sys.executable, '-c', child_program('mxhybrid.servers.main')], env, started))
         self._processes.append((role, started.result()))
 
     def pids(self) -> List[List[Any]]:
-        """Role and process id of each."""
+        """Return role and process id of each process."""
         return [[role, process.pid] for role, process in self._processes]
 
     def watch(self) -> None:
-        """Notice the death of a child from now on."""
-        self._watched = True
+        """Begin to report the death of a process."""
+        self._is_watching = True
 
     def _run(self) -> None:
         while True:
             try:
-                command, env, started = self._orders.get(timeout=None if self._parted else _CHECK_S)
+                command, env, started = self._requests.get(timeout=None if self._is_closed else _CHECK_S)
             except queue.Empty:
-                if self._watched:
+                if self._is_watching:
                     self._check()
                 continue
             try:
                 started.set_result(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL))
-            except BaseException as error:  # for whoever waits for it
+            except BaseException as error:  # raised again in the thread that waits for the future
                 started.set_exception(error)
-            del command, env, started  # or this thread would keep the secret
+            del command, env, started  # they hold the secret
 
     def _check(self) -> None:
+        """Report a process that has ended before its time."""
         for role, process in self._processes:
             status = process.poll()
-            if status is not None and not self._parted and not (status == 0 and self._leaving):
-                self._watched = False
-                # A moment for the monitor, which may know more: an error that the server itself reported.
+            if status is not None and not self._is_closed and not (status == 0 and self._may_end):
+                self._is_watching = False
+                # The monitor may receive the cause meanwhile: an error that the server itself reports.
                 time.sleep(0.5)
                 self._on_death('the %s with pid %d on host %s ended with %s'
                                % (role, process.pid, socket.gethostname(), describe_status(status)))
                 return
 
     def expect_end(self) -> None:
-        """From now on the children may end, with status 0."""
-        self._leaving = True
+        """Allow the processes to end with status 0 from now on."""
+        self._may_end = True
 
     def end(self) -> None:
-        """After a failure: end those that still run, also one that is stopped, and would hold launchers' pipes open."""
-        self._parted = True
+        """Kill the processes after a failure; one that is stopped, too, would hold pipes of the launcher open."""
+        self._is_closed = True
         for _, process in self._processes:
             process.kill()
 
     def wait_for_exit(self) -> None:
-        """Wait for the children to end by themselves, end those that do not."""
-        self._parted = True
+        """Wait for the processes to end by themselves, and kill those that do not."""
+        self._is_closed = True
         deadline = time.monotonic() + EXIT_GRACE_S
         for _, process in self._processes:
             try:

@@ -1,4 +1,4 @@
-"""What Horovod is told before it starts."""
+"""The variables that Horovod gets before it starts."""
 import collections
 import os
 

@@ -14,14 +14,14 @@ from mxhybrid.telemetry.session import Session
 pytestmark = pytest.mark.both_pythons
 
 
-def test_a_job_of_one_process_has_no_servers_and_needs_nobody(monkeypatch):
+def test_a_job_of_one_process_has_no_servers_and_needs_no_other_process(monkeypatch):
     for name in os.environ:
         if name.startswith(launcher.OF_HOROVODRUN + launcher.OF_LAUNCH_PY):
             monkeypatch.delenv(name)
     alone = join.enter(Settings())
     assert (alone.rank, alone.num_workers, alone.num_servers, len(alone.topology.hosts)) == (0, 1, 0, 1)
     assert not alone.distributed and alone.guard.lifeline is None and alone.collective is None
-    join.agree_on_store(alone, None, 'a problem')  # with nobody else
+    join.agree_on_store(alone, None, 'a problem')  # with no other worker
 
 
 def test_the_naive_engine_is_refused_with_the_way_out(monkeypatch):
@@ -33,7 +33,7 @@ def test_the_naive_engine_is_refused_with_the_way_out(monkeypatch):
 
 
 class NameAskedError(Exception):
-    """Somebody wants to know how other hosts find this one."""
+    """The name of this host was looked up."""
 
 
 @pytest.mark.parametrize('environ, asks', [

@@ -1,4 +1,4 @@
-"""Which processes of a launch.py job are ended, and which are not."""
+"""The processes of a launch.py job that are ended, and those that are spared."""
 import contextlib
 import os
 import signal
@@ -56,7 +56,7 @@ def test_only_the_named_roles_of_the_same_job_are_ended(sleeper):
     assert [process.poll() for process in spared] == [None] * 5
 
 
-def test_what_a_process_of_a_job_has_started_is_spared(sleeper, tmp_path):
+def test_processes_that_a_worker_has_started_are_spared(sleeper, tmp_path):
     same = dict(os.environ, DMLC_ROLE='worker', DMLC_PS_ROOT_URI='host-' + uuid.uuid4().hex, DMLC_PS_ROOT_PORT='9091')
     helper = subprocess.Popen(['sleep', '60'], env=same)
     program = ("import subprocess, sys, time\n"

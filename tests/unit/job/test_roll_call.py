@@ -1,4 +1,4 @@
-"""Who has come to Horovod's start: marks in the table of a real rendezvous server."""
+"""The roll call before Horovod starts, with marks on a real rendezvous server."""
 import http.client
 import subprocess
 import sys
@@ -16,7 +16,7 @@ NAMES = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVO
 
 @pytest.fixture
 def address():
-    """Of a server as horovodrun has it."""
+    """The address of a rendezvous server such as horovodrun's."""
     http_server = pytest.importorskip('horovod.runner.http.http_server')
     server = http_server.RendezvousServer()
     yield '127.0.0.1', server.start()
@@ -71,7 +71,7 @@ def test_the_address_is_horovodruns(monkeypatch, address):
     assert call.missing() == 'worker 0 did not join'
 
 
-def test_a_board_with_other_values_names_nobody(address):
+def test_a_board_with_other_values_names_no_worker(address):
     board = http.client.HTTPConnection(*address)
     board.request('PUT', '/mxhybrid/0', b'no JSON')
     board.getresponse().read()

@@ -25,21 +25,21 @@ def write_module(directory, text):
 
 
 @pytest.fixture
-def children(tmp_path, monkeypatch):
-    """ServerProcesses of a stand-in for the package whose servers run the text given."""
-    made = []
+def start_servers(tmp_path, monkeypatch):
+    """Make server processes that run a given text, by a stand-in for the package."""
+    started = []
 
-    def make(text, **environment):
+    def start(text, **environment):
         write_module(tmp_path, text)
         monkeypatch.syspath_prepend(str(tmp_path))
         deaths = []
-        made.append(ServerProcesses(environment, deaths.append))
-        return made[-1], deaths
+        started.append(ServerProcesses(environment, deaths.append))
+        return started[-1], deaths
 
-    yield make
-    for each in made:
-        each.expect_end()
-        for _, process in each._processes:
+    yield start
+    for servers in started:
+        servers.expect_end()
+        for _, process in servers._processes:
             process.kill()
             process.wait()
 
@@ -52,14 +52,14 @@ def until(condition):
     assert condition()
 
 
-def test_children_get_their_role_and_parent_but_no_workers_variables(children, tmp_path, monkeypatch):
+def test_servers_get_their_role_and_parent_but_no_variables_of_workers(start_servers, tmp_path, monkeypatch):
     for name in ('HOROVOD_RANK', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK', 'DMLC_ROLE'):
         monkeypatch.setenv(name, '3')
     monkeypatch.setenv('KEPT', 'yes')
-    made, _ = children("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
+    servers, _ = start_servers("import json, os\njson.dump(dict(os.environ), open(os.environ['OUT'], 'w'))",
                        DMLC_NUM_SERVER='2', OUT=str(tmp_path / 'out'))
-    made.start('server', 'abc')
-    made.wait_for_exit()
+    servers.start('server', 'abc')
+    servers.wait_for_exit()
     text = (tmp_path / 'out').read_text()
     assert not re.findall('HOROVOD_|OMPI_|PMI_|PMIX_|DMLC_ROLE', text)
     for part in ('"KEPT": "yes"', '"MXHYBRID_ROLE": "server"', '"DMLC_NUM_SERVER": "2"',
@@ -68,37 +68,37 @@ def test_children_get_their_role_and_parent_but_no_workers_variables(children, t
     assert 'MXHYBRID_SECRET' not in os.environ
 
 
-def test_children_import_what_this_process_imports_and_nothing_else(children, tmp_path, monkeypatch):
+def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_servers, tmp_path, monkeypatch):
     planted = tmp_path / 'elsewhere'
     planted.mkdir()
     for name in ('secrets', 'beside'):
         (planted / (name + '.py')).write_text('raise SystemExit("planted")')
     (tmp_path / 'beside.py').write_text('')
-    made, _ = children("import json, os, secrets, sys, beside\njson.dump(sys.path, open(os.environ['OUT'], 'w'))",
+    servers, _ = start_servers("import json, os, secrets, sys, beside\njson.dump(sys.path, open(os.environ['OUT'], 'w'))",
                        OUT=str(tmp_path / 'out'))
     monkeypatch.chdir(planted)
-    made.start('server', 'abc')
-    made.wait_for_exit()
+    servers.start('server', 'abc')
+    servers.wait_for_exit()
     assert json.loads((tmp_path / 'out').read_text()) == sys.path
 
 
-def test_children_outlive_the_thread_that_asked_for_them(children):
-    made, deaths = children('import time; time.sleep(60)')
-    thread = threading.Thread(target=made.start, args=('server', 'abc'))
+def test_servers_outlive_the_thread_that_started_them(start_servers):
+    servers, deaths = start_servers('import time; time.sleep(60)')
+    thread = threading.Thread(target=servers.start, args=('server', 'abc'))
     thread.start()
     thread.join()
-    made.watch()
-    assert [role for role, _ in made.pids()] == ['server']
+    servers.watch()
+    assert [role for role, _ in servers.pids()] == ['server']
     # Each look at it comes after the thread's end, and a signal would have come with that.
     time.sleep(1)
-    assert not deaths and made._processes[0][1].poll() is None
+    assert not deaths and servers._processes[0][1].poll() is None
 
 
-def test_the_thread_that_starts_children_keeps_no_secret(children):
-    made, _ = children('import time; time.sleep(60)')
-    made.start('server', 'abc')
+def test_the_thread_that_starts_servers_keeps_no_secret(start_servers):
+    servers, _ = start_servers('import time; time.sleep(60)')
+    servers.start('server', 'abc')
     thread, = [thread for thread in threading.enumerate() if thread.name == 'mxhybrid-servers'
-               and thread._target.__self__ is made]
+               and thread._target.__self__ is servers]
 
     def kept():
         frame, found = sys._current_frames()[thread.ident], []
@@ -110,30 +110,30 @@ def test_the_thread_that_starts_children_keeps_no_secret(children):
     until(lambda: not kept())
 
 
-def test_a_child_that_cannot_be_started_is_an_error_of_who_asked(children, monkeypatch):
-    made, _ = children('')
+def test_a_process_that_cannot_be_started_is_an_error_of_the_caller(start_servers, monkeypatch):
+    servers, _ = start_servers('')
     monkeypatch.setattr(sys, 'executable', '/nonexistent/python')
     with pytest.raises(FileNotFoundError, match='/nonexistent/python'):
-        made.start('server', 'abc')
+        servers.start('server', 'abc')
 
 
-def test_the_death_of_a_child_is_told_once_with_its_role_and_status(children):
-    made, deaths = children('import time; time.sleep(60)')
-    made.start('scheduler', 'abc')
-    made.start('server', 'abc')
-    made.watch()
-    pid = made._processes[1][1].pid
+def test_the_death_of_a_server_is_reported_once_with_its_role_and_status(start_servers):
+    servers, deaths = start_servers('import time; time.sleep(60)')
+    servers.start('scheduler', 'abc')
+    servers.start('server', 'abc')
+    servers.watch()
+    pid = servers._processes[1][1].pid
     os.kill(pid, signal.SIGKILL)
     until(lambda: deaths)
     assert deaths == ['the server with pid %d on host %s ended with signal 9 (SIGKILL)' % (pid, socket.gethostname())]
 
 
-def test_children_may_end_after_the_farewell_and_must(children, monkeypatch):
+def test_servers_may_end_after_wait_for_exit_and_must(start_servers, monkeypatch):
     monkeypatch.setattr('mxhybrid.job.server_processes.EXIT_GRACE_S', 0.2)
-    made, deaths = children('import time; time.sleep(60)')
-    made.start('server', 'abc')
-    made.watch()
-    made.wait_for_exit()
-    assert made._processes[0][1].returncode == -signal.SIGKILL
+    servers, deaths = start_servers('import time; time.sleep(60)')
+    servers.start('server', 'abc')
+    servers.watch()
+    servers.wait_for_exit()
+    assert servers._processes[0][1].returncode == -signal.SIGKILL
     time.sleep(0.8)
     assert not deaths

@@ -1,4 +1,4 @@
-"""Which workers share memory with a server, and what is said of those that do not."""
+"""Workers that share memory with a server, and the errors about those that do not."""
 import pytest
 
 from mxhybrid.base.errors import SettingError
