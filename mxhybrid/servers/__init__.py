@@ -1,1 +1,1 @@
-"""MXNet's parameter servers, both ends: the tables that they hold, and how rows get there and back."""
+"""MXNet's parameter servers, both ends: the tables that they hold, and the links that carry rows."""

@@ -1,7 +1,7 @@
-"""Pushes and pulls of partitioned tables through this process's native store.
+"""Pushes and pulls of partitioned tables over this process's native store.
 
-Rows are named by their offsets (:meth:`mxhybrid.servers.partitioning.Partitioning.offsets`), which run through one
-partition after the other, so that the rows of a partition are a slice.
+Rows are addressed by their offsets (:meth:`mxhybrid.servers.partitioning.Partitioning.offsets`), which number
+one partition after the other, so that the rows of a partition are a slice.
 """
 import threading
 from typing import Any, List, Optional, Tuple
@@ -16,9 +16,9 @@ from ..telemetry.recorder import OFF, AnyRecorder
 
 
 class Client:
-    """A native ``dist_sync`` store, called by one thread at a time.
+    """A native ``dist_sync`` store, which one thread at a time may call.
 
-    `requests` counts partitions pushed and pulled so far: ps-lite keeps 8 bytes for each, for ever
+    `requests` counts the partitions pushed and pulled so far: ps-lite keeps 8 bytes for each until the process ends
     (``Customer::NewRequest``).
     """
 
@@ -29,7 +29,7 @@ class Client:
         self.lock = threading.Lock()
 
     def push(self, table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray, priority: int) -> None:
-        """Push rows, read before this returns, at `offsets` (sorted, unique), to which they belong in this order."""
+        """Push rows, which are read before this returns: those at `order` belong to `offsets` (sorted, unique)."""
         with self._trace.span('cut ' + table.name, 'merge'), fork_guard:
             arrays = cut(table, offsets, rows, order)
         wire_format = table.wire_format
@@ -40,29 +40,29 @@ class Client:
                 wire_format.ordering.pushed(self.native, wire_format.push_keys, arrays)
 
     def pull(self, table: Any, offsets: np.ndarray, priority: int) -> 'Arrival':
-        """Ask for the rows at `offsets` (sorted, unique)."""
+        """Request the rows at `offsets` (sorted, unique)."""
         partitioning, wire_format = table.partitioning, table.wire_format
         bounds = partitioning.bounds(offsets)
-        keys, outs, wanted, spans = [], [], [], []
+        keys, outs, row_ids, spans = [], [], [], []
         for part, (start, stop) in enumerate(zip(bounds, bounds[1:])):
             if start == stop:
                 continue
             keys.append(wire_format.keys[part])
             outs.append(mx.nd.sparse.zeros('row_sparse', (partitioning.shape(part)[0], wire_format.pulled_width),
                                            dtype=table.dtype, ctx=mx.cpu()))
-            wanted.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
+            row_ids.append(mx.nd.from_numpy(offsets[start:stop] - part * partitioning.stride))
             spans.append((start, stop))
         if keys:
             with fork_guard, self.lock:
                 if wire_format.ordering is not None:
-                    wire_format.ordering.hold(wanted)
-                self.native.row_sparse_pull(keys, out=outs, row_ids=wanted, priority=priority)
+                    wire_format.ordering.hold(row_ids)
+                self.native.row_sparse_pull(keys, out=outs, row_ids=row_ids, priority=priority)
                 self.requests += len(keys)
         return Arrival(table.name, spans, outs, wire_format, self._trace)
 
 
 class Arrival:
-    """Rows that are on their way from the servers."""
+    """Rows that were requested from the servers."""
 
     def __init__(self, name: str, spans: List[Tuple[int, int]], outs: List[Any], wire_format: Any, trace: Any = OFF):
         self._name = name
@@ -75,14 +75,14 @@ class Arrival:
         self._outs = outs
 
     def write(self, result: np.ndarray, order: Optional[np.ndarray] = None) -> None:
-        """Wait for the rows and write them to `result`, to the positions `order` if given."""
+        """Wait for the rows and write them to `result`, at the positions `order` if given."""
         for (start, stop), out in zip(self._spans, self._outs):
             out.wait_to_read()
             with fork_guard:
-                held, rows = row_sparse_parts(out)
-            if len(held) != stop - start:
-                raise JobError('%s: a server answered a pull of %d rows with %d'
-                               % (self._name, stop - start, len(held)))
+                ids, rows = row_sparse_parts(out)
+            if len(ids) != stop - start:
+                raise JobError('%s: a server answered a pull of %d rows with %d rows: report this as a bug of mxhybrid'
+                               % (self._name, stop - start, len(ids)))
             rows = self._wire_format.widen(rows)
             if order is None:
                 result[start:stop] = rows
@@ -94,7 +94,7 @@ class Arrival:
 
 
 def cut(table: Any, offsets: np.ndarray, rows: np.ndarray, order: np.ndarray) -> List[Any]:
-    """One row_sparse array a partition, of rows that belong to `offsets` (sorted, unique) in this order."""
+    """Return a row_sparse array for each partition; the rows at `order` belong to `offsets` (sorted, unique)."""
     partitioning = table.partitioning
     bounds = partitioning.bounds(offsets)
     arrays = []

@@ -1,11 +1,11 @@
-"""MXNet's native ``dist_sync`` parameter servers as a worker sees them: keys, commands, mailboxes.
+"""A worker's view of MXNet's native ``dist_sync`` parameter servers: keys, commands, mailboxes.
 
-The native store moves the bytes; :mod:`mxhybrid.servers.handler` decides in the servers what they mean.  Rules of the
-native store that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server.h``):
+The native store moves bytes; :mod:`mxhybrid.servers.handler` interprets them in the servers.  Rules of the native store
+that shape this folder (``src/kvstore/kvstore_dist.h`` and ``kvstore_dist_server.h``):
 
-* every worker pushes every key once per step, so a partition without touched rows is pushed empty;
-* row ids of a push are sorted and unique; a table is initialised with all its rows, by native rank 0;
-* a command overtakes pushes that are still under way, so worker 0 waits for its own before it sends one.
+* Every worker pushes every key once per step, so a partition without touched rows is pushed empty.
+* Row ids of a push are sorted and unique.  The worker with native rank 0 initialises a table with all its rows.
+* A command overtakes pushes that are under way, so worker 0 waits for its pushes before it sends a command.
 """
 import itertools
 import json
@@ -27,24 +27,24 @@ from .ps_lite_link import PsLiteLink
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
 
-#: MXNet's command that has servers keep, and add, float32 for keys of other dtypes (``CommandType``).
+#: MXNet's command after which servers keep, and add, float32 for keys of other dtypes (``CommandType``).
 _SET_MULTI_PRECISION = 1
 
 
 class ParameterServers:
-    """A worker's side of the servers: its native store, commands and what they answer, keys, and the tables there are.
+    """The servers, for a worker: its native store, commands and their answers, keys, and the tables in use.
 
-    `client` is this worker's connection to the servers, None where rows will go by the lane and worker 0 alone has one.
-    Worker 0 alone sends commands, whose text `encode_command` makes of name and arguments, and its values count;
-    `initialiser` is the worker that is the native store's rank 0, whose pushes bring keys to life, from `first_key`
-    on.  `barrier` waits until all workers call it.
+    `client` is this worker's connection to the servers; None if rows travel by the lane, where only worker 0 has one.
+    Only worker 0 sends commands, as text that `encode_command` makes of name and arguments.  `initialiser` is the
+    worker with rank 0 in the native store, whose pushes create keys, from `first_key` on.  `barrier` waits until all
+    workers call it.
     """
 
     def __init__(self, client: Optional[Client], num_servers: int, rank: int, num_workers: int, initialiser: int,
                  first_key: int, barrier: Callable[[], Any], trace: AnyRecorder,
                  encode_command: Callable[[str, Dict[str, Any]], str], deliveries: Deliveries):
         self.trace, self._encode_command, self.deliveries, self.client = trace, encode_command, deliveries, client
-        #: How this worker's rows get there.
+        #: The link that carries this worker's rows.
         self.link: Union[PsLiteLink, Lane] = PsLiteLink(client)
         self.rank = rank
         self.is_root = rank == 0
@@ -54,7 +54,7 @@ class ParameterServers:
         self.barrier = barrier
         self.keys = KeyPool(num_servers, first_key)
         self._mailboxes = [self.keys.placement.key_on(server) for server in range(num_servers)]
-        #: Numbers for tables in the links between workers; equal on all workers.
+        #: Numbers of tables, equal on all workers.
         self.table_numbers = itertools.count()
         #: The tables in use and their keys by name, see :mod:`mxhybrid.servers.lifecycle`.
         self.tables: Dict[str, Tuple[Any, TableKeys]] = {}
@@ -63,7 +63,7 @@ class ParameterServers:
 
     @property
     def native(self) -> Any:
-        """The native store of this worker, a local one if it has no connection of its own."""
+        """The native store of this worker; a local store if it has no connection to the servers."""
         if self.client is not None:
             return self.client.native
         if self._stand_in is None:
@@ -71,8 +71,9 @@ class ParameterServers:
         return self._stand_in
 
     def install(self, watch: Dict[str, Any], half_rows: bool) -> None:
-        """Put the handler into every server and connect it to the job monitor (collective); with `half_rows` servers
-        will add float16 rows in float32, which cannot be changed later.
+        """Install the handler in every server and connect it to the job monitor (collective).
+
+        With `half_rows` servers add float16 rows in float32, which cannot be changed later.
         """
         if self.client is None:
             return
@@ -87,9 +88,10 @@ class ParameterServers:
 
     def open_lane(self, memory_domains: Sequence[str], exchange: Callable[[Any], List[Any]], timeout: float,
                   is_served: Callable[[List[str]], bool]) -> Optional[Lane]:
-        """From now on have rows travel by the lane (collective), which is returned; `memory_domains` of the workers
-        are by rank, `exchange` gives every worker the JSON values of all.  None where servers are in memory domains
-        that `is_served` finds too few.
+        """Open the lane, by which rows travel from then on, and return it (collective).
+
+        `memory_domains` are those of the workers, by rank; `exchange` gives every worker the JSON values of all
+        workers.  Return None, and open nothing, if `is_served` returns false for the memory domains of the servers.
         """
         self.command('listen')
         agents = [self._read_endpoint(server) for server in range(self.num_servers)] if self.is_root else []
@@ -109,17 +111,17 @@ class ParameterServers:
         return Endpoint(*json.loads(data[4:4 + size].decode()))
 
     def open_table(self, table: Any, halves: bool) -> None:
-        """Have a table's rows, zeros, on the lane (collective)."""
+        """Create a table's rows, as zeros, on the lane (collective)."""
         assert isinstance(self.link, Lane)
-        number, cut = next(self._lane_numbers), table.partitioning
-        shape = (cut.rows, cut.width, table.dtype.name, halves, list(cut.servers))
-        self.command('shards', table=table.name, keys=cut.keys, number=number, rows=cut.rows, width=cut.width,
-                     dtype=table.dtype.name, halves=halves, owners=cut.servers)
+        number, partitioning = next(self._lane_numbers), table.partitioning
+        shape = (partitioning.rows, partitioning.width, table.dtype.name, halves, list(partitioning.servers))
+        self.command('shards', table=table.name, keys=partitioning.keys, number=number, rows=partitioning.rows,
+                     width=partitioning.width, dtype=table.dtype.name, halves=halves, owners=partitioning.servers)
         self.barrier()
         self.link.open(table, number, shape)
 
     def drop_table(self, table: Any) -> None:
-        """Drop a table from the lane (collective); nothing is under way."""
+        """Drop a table from the lane (collective); no operation may be under way."""
         assert isinstance(self.link, Lane)
         number = self.link.number(table)
         self.link.forget(table)
@@ -138,27 +140,27 @@ class ParameterServers:
         return self.link if isinstance(self.link, Lane) else None
 
     def network(self) -> Optional[Network]:
-        """Bytes between this host and others so far; None where nobody counts them, as with ps-lite."""
+        """Return the bytes between this host and others so far; None with ps-lite, which does not count them."""
         return self.link.network() if isinstance(self.link, Lane) else None
 
     def part(self) -> None:
-        """No worker waits for rows any more: the lane, if there is one, may end."""
+        """End the lane, if there is one; no worker may wait for rows any more."""
         self.command('part')
 
     def replace_table(self, successor: Any, table: Any) -> None:
-        """From now on the rows of `table` on the lane are those of its successor (collective); nothing is under way."""
+        """Replace the rows of `table` on the lane by its successor's (collective); no operation may be under way."""
         assert isinstance(self.link, Lane)
         self.drop_table(table)
         self.link.move(successor, table)
 
     def initialise(self, keys: Any, values: Any) -> None:
-        """Bring keys to life with the values of the worker that initialises (collective among clients)."""
+        """Create keys with the values of the worker that initialises (collective among clients)."""
         if self.client is not None:
             with self.client.lock:
                 self.client.native.init(keys, values)
 
     def command(self, name: str, /, **arguments: Any) -> None:
-        """Have all servers carry out a command, see :mod:`mxhybrid.servers.protocol`; a no-op but in worker 0."""
+        """Send a command, see :mod:`mxhybrid.servers.protocol`, to all servers; a no-op except in worker 0."""
         if not self.is_root:
             return
         with self.trace.span('command ' + name, 'command'):
@@ -169,7 +171,7 @@ class ParameterServers:
                 send_command(self.client.native, 0, body)
 
     def read_mailbox(self, server: int, dtype: Any, count: int) -> np.ndarray:
-        """The first `count` elements that a command left in a server's mailbox."""
+        """Return the first `count` elements that a command left in a server's mailbox."""
         out = mx.nd.empty(MAILBOX_ELEMENTS, ctx=mx.cpu())
         assert self.client is not None
         with self.client.lock:

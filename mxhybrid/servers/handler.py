@@ -1,12 +1,12 @@
-"""What runs inside every parameter server: updates of table partitions, and the answers to commands.
+"""The handler inside every parameter server: it updates partitions of tables and carries out commands.
 
-Commands come to :meth:`Handler.carry_out`: sealed ones by way of :mod:`mxhybrid.servers.main`, in servers that
-mxhybrid started, pickled ones by way of :mod:`mxhybrid.servers.pickled`, in stock servers that ``launch.py`` started.
-Either has the server install the one :class:`Handler` of the process as its optimizer.  From then on the server calls
-the handler once for each partition and step with the merged gradient.
+Commands reach :meth:`Handler.carry_out` in two ways: sealed, by :mod:`mxhybrid.servers.main`, in servers that mxhybrid
+started; pickled, by :mod:`mxhybrid.servers.pickled`, in stock servers that ``launch.py`` started.  Either way makes the
+server install the single :class:`Handler` of the process as its optimizer.  From then on the server calls the handler
+once for each partition and step with the merged gradient.
 
-In a stock server ``import mxnet`` has not finished when this module is imported: only what is imported before
-``mxnet.kvstore`` (see ``mxnet/__init__.py``) is available, and threads must import nothing.  Modules of the user's, for
+In a stock server ``import mxnet`` has not finished when this module is imported: only modules that are imported before
+``mxnet.kvstore`` (see ``mxnet/__init__.py``) are available, and threads must import nothing.  Modules of the user, for
 classes marked with :func:`mxhybrid.row_wise`, are imported while a command is carried out, in the main thread.
 """
 import atexit
@@ -39,14 +39,14 @@ from .partition_state import Partition, updated_optimizer
 
 
 class Handler(Optimizer):
-    """The optimizer that a server of MXNet believes it has; `lifeline` is the one of the process, if it has one."""
+    """The handler, in the place of the optimizer of a server; `lifeline` is that of the process, if it has one."""
 
     def __init__(self, lifeline: Optional[Lifeline] = None, secret: str = '', address: str = '') -> None:
         super().__init__()
         log_filter.suppress_repeated_logs()
         self.aggregate_num = 0
         self._partitions: Dict[int, Partition] = {}
-        #: Partitions by the keys to which gradients are pushed, and by those from which workers pull.
+        #: Partitions by the keys to which float16 gradients are pushed, and by the keys of float16 pairs.
         self._pushed: Dict[int, Partition] = {}
         self._pairs: Dict[int, Partition] = {}
         self._optimizers: Dict[str, TableOptimizer] = {}
@@ -63,10 +63,10 @@ class Handler(Optimizer):
     # -- called by MXNet's Updater, once for every key and step --------------------------------------------
 
     def create_state_multi_precision(self, index: int, weight: Any) -> None:
-        """The handler keeps state itself."""
+        """Return no state: the handler keeps state itself."""
 
     def update_multi_precision(self, index: int, weight: Any, grad: Any, state: Any) -> None:
-        """Take one merged push; an error ends the server, since MXNet would swallow it."""
+        """Handle one merged push; an error ends the server, because MXNet would ignore it."""
         try:
             self._update(index, grad, weight)
         except BaseException:
@@ -84,7 +84,7 @@ class Handler(Optimizer):
             return
         part = self._pushed.get(key) or self._partitions.get(key)
         if part is None:
-            raise RuntimeError('push to key %d, which no table has' % key)
+            raise RuntimeError('push to key %d, which belongs to no table: report this as a bug of mxhybrid' % key)
         if part.stored is None and key not in self._pushed:
             part.hold(stored)
         with self.trace.span('%s %s' % (part.mode, part.table), 'update', table=part.table, key=key, mode=part.mode
@@ -109,12 +109,13 @@ class Handler(Optimizer):
             part.ensure_state(self._optimizers[part.table])
             part.write_state(state_slot(part.mode), ids, rows)
         else:
-            raise RuntimeError('unknown mode %r' % part.mode)
+            raise RuntimeError('mode of partition %d: %r is unknown: report this as a bug of mxhybrid'
+                               % (part.key, part.mode))
 
     # -- commands --------------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, arguments: Dict[str, Any]) -> None:
-        """Carry out a command of worker 0's; an error ends the server."""
+        """Carry out a command of worker 0; an error ends the server."""
         try:
             with self.trace.span('command ' + name, 'command'):
                 getattr(self, 'do_' + name)(**arguments)
@@ -122,11 +123,11 @@ class Handler(Optimizer):
             self.die('command %s' % name)
 
     def do_mailbox(self, keys: List[int]) -> None:
-        """Learn which keys are mailboxes; the server's own is the one it is called for."""
+        """Register the keys of all mailboxes; a push to the mailbox of this server follows."""
         self._mailbox_keys = keys
 
     def do_watch(self, host: str, port: int, timeout: float, trace: bool = False, secret: str = '') -> None:
-        """Connect to the job monitor, unless the process did so when it started, and record events if asked."""
+        """Connect to the job monitor, if the process has not done so at its start; with `trace` record events."""
         if self._lifeline is None:
             self._lifeline = Lifeline((host, port), server_name(), -1, timeout, secret, told_status=TOLD_STATUS)
             atexit.register(self._lifeline.bye)
@@ -137,7 +138,7 @@ class Handler(Optimizer):
 
     def do_table(self, table: str, keys: List[int], rows: List[int], width: int,
                  push_keys: Sequence[int] = (), pair_keys: Sequence[int] = ()) -> None:
-        """Learn a table's partitions and, if rows travel as float16, the keys for that."""
+        """Register the partitions of a table and, if its rows travel as float16, the keys for them."""
         for key, count in zip(keys, rows):
             self._partitions[key] = Partition(key, table, count, width, CAPTURE)
         parts = [self._partitions[key] for key in keys]
@@ -145,7 +146,7 @@ class Handler(Optimizer):
         self._pairs.update(zip(pair_keys, parts))
 
     def do_listen(self) -> None:
-        """Have an agent of the lane wait for the others, and leave in the mailbox how it is reached."""
+        """Create this server's agent of the lane, and leave its address in the mailbox."""
         self._agent = Agent(self._address, self._secret, self._update_shard, self._lane_failed,
                           self._saw_update if self.trace.enabled else None)
         text = json.dumps(self._agent.endpoint).encode()
@@ -153,13 +154,13 @@ class Handler(Optimizer):
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 
     def do_connect(self, agents: List[List[Any]], memory_domains: List[str], timeout: float) -> None:
-        """Have the agent meet all others, which are told the same."""
+        """Connect the agent to all other agents, which get the same command."""
         assert self._agent is not None
         self._agent.connect(Membership.from_json(agents, memory_domains), timeout)
 
     def do_shards(self, table: str, keys: List[int], number: int, rows: int, width: int, dtype: str, halves: bool,
                   owners: List[int]) -> None:
-        """Learn a table on the lane, and which of its partitions are here."""
+        """Register a table on the lane, and the partitions of it that this server owns."""
         assert self._agent is not None
         self._agent.add_table(number, (rows, width, dtype, halves, owners))
         for part, (key, owner) in enumerate(zip(keys, owners)):
@@ -173,17 +174,18 @@ class Handler(Optimizer):
     def do_drop(self, number: int) -> None:
         """Drop a table on the lane."""
         assert self._agent is not None
-        for where in [where for where in self._shards if where[0] == number]:
-            del self._partitions[self._shards.pop(where).key]
+        for shard_id in [shard_id for shard_id in self._shards if shard_id[0] == number]:
+            del self._partitions[self._shards.pop(shard_id).key]
         self._agent.drop_table(number)
         trim_heap()
 
     def do_part(self) -> None:
-        """End the lane: all workers have ended."""
+        """End the lane, after all workers have ended."""
         if self._agent is not None:
             self._agent.close()
 
     def _update_shard(self, number: int, part: int, local_ids: np.ndarray, rows: np.ndarray) -> None:
+        """Update a partition on the lane by an optimizer without a compiled kernel."""
         try:
             shard = self._shards[number, part]
             shard.update(self._optimizers[shard.table], make_row_sparse(local_ids.astype(np.int64), rows, shard.shape))
@@ -191,29 +193,34 @@ class Handler(Optimizer):
             self.die('update of partition %d of table %d on the lane' % (part, number))
 
     def _saw_update(self, number: int, part: int, begin: int, end: int, rows: int) -> None:
+        """Record an update on the lane in the trace."""
         shard = self._shards[number, part]
         self.trace.complete('%s %s' % (shard.mode, shard.table), begin, end, 'update',
                             {'table': shard.table, 'key': shard.key, 'mode': shard.mode, 'rows': rows})
 
-    def _lane_failed(self, why: str) -> None:
-        """The lane cannot go on; who died, if that is why, the job monitor knows in a moment."""
+    def _lane_failed(self, reason: str) -> None:
+        """End this server after a failure of the lane.
+
+        First wait a moment: if a process has died, the job monitor reports it.
+        """
         time.sleep(ECHO_DELAY_S)
-        os.write(2, ('[mxhybrid server] the lane failed: %s\n' % why).encode())
-        leave(last_words=lambda: self._tell('the lane', why))
+        os.write(2, ('[mxhybrid server] the lane failed: %s\n' % reason).encode())
+        leave(last_words=lambda: self._tell('the lane', reason))
 
     def do_mode(self, keys: List[int], mode: str) -> None:
+        """Set the meaning of pushes to partitions, see :mod:`mxhybrid.servers.protocol`."""
         for key in keys:
             self._partitions[key].set_mode(mode)
 
     def do_optimizer(self, table: str, keys: List[int], name: str, attributes: Dict[str, Any],
                      count: Optional[int]) -> None:
-        """Set or change a table's optimizer: name or module and name, attributes, updates made so far."""
+        """Set or change a table's optimizer: name, or module and name; attributes; number of updates so far."""
         parts = [self._partitions[key] for key in keys]
         self._optimizers[table] = updated_optimizer(self._optimizers.get(table), parts, name, attributes, count)
         self.do_mode(keys, OPTIMIZE)
 
     def do_find(self, name: str) -> None:
-        """Import an optimizer class, to learn before training whether that works."""
+        """Import an optimizer class, so that an import that fails ends the job before it trains."""
         find_class(name)
 
     def do_forget_state(self, table: str, keys: List[int]) -> None:
@@ -223,9 +230,9 @@ class Handler(Optimizer):
             self._partitions[key].forget_state()
 
     def do_read(self, key: int, slot: int, start: int, stop: int, dtype: str) -> None:
-        """Copy rows of a partition's optimizer state into the mailbox, as `dtype`, if the partition lives here.
+        """Copy rows of a partition's optimizer state into the mailbox, as `dtype`, if this server has the partition.
 
-        Servers may keep a table in float32 whatever its dtype is: MXNet never initialises the flag that says so
+        Servers may keep a table in float32 whatever its dtype is: MXNet never initialises the flag that decides it
         (``multi_precision_`` in ``kvstore_dist_server.h``).
         """
         part = self._partitions[key]
@@ -236,14 +243,14 @@ class Handler(Optimizer):
         host_view(self._mailbox).view(np.uint8)[:len(data)] = data
 
     def do_move(self, table: str, rows: int, old: List[int], new: List[int], count: int) -> None:
-        """Copy what partitions `new` share with the partitions `old` of the same server, `count` updates made."""
+        """Copy the rows that partitions `new` share with partitions `old` of this server, after `count` updates."""
         optimizer = self._optimizers.get(table)
-        for to, key in enumerate(new):
-            for at, old_key in enumerate(old):
+        for index, key in enumerate(new):
+            for old_index, old_key in enumerate(old):
                 part, source = self._partitions[key], self._partitions[old_key]
                 if not (part.is_here and source.is_here):
                     continue
-                shared = shared_rows(rows, len(old), at, len(new), to)
+                shared = shared_rows(rows, len(old), old_index, len(new), index)
                 if shared is not None:
                     part.take(source, shared[1], shared[0], optimizer)
             if optimizer is not None:
@@ -251,7 +258,7 @@ class Handler(Optimizer):
                 self._partitions[key].expect_count(optimizer, count)
 
     def do_expose(self, keys: List[int], slot: int) -> None:
-        """Overwrite weights by optimizer state `slot`, so that workers can pull it."""
+        """Overwrite weights with optimizer state `slot`, so that workers can pull it."""
         for part in (self._partitions[key] for key in keys):
             if part.is_here:
                 part.ensure_state(self._optimizers[part.table])
@@ -259,19 +266,20 @@ class Handler(Optimizer):
                 part.view[:, :rows.shape[1]] = rows
 
     def do_release(self, keys: List[int]) -> None:
-        """Free partitions that are no longer used; their keys stay, MXNet cannot delete one."""
+        """Free partitions that are no longer used; their keys remain, because MXNet cannot delete a key."""
         for part in (self._partitions[key] for key in keys):
             part.release()
         trim_heap()
 
     def die(self, doing: str) -> None:
-        """End this server with the current exception, so that the job ends instead of training wrongly."""
+        """End this server because of the current exception, so that the job ends instead of training wrongly."""
         text = traceback.format_exc()
         os.write(2, ('[mxhybrid server] %s failed\n%s' % (doing, text)).encode())
         error: Any = sys.exc_info()[1]
         leave(last_words=lambda: self._tell(doing, text.strip().splitlines()[-1] + remedy(error)))
 
     def _tell(self, doing: str, text: str) -> None:
+        """Send the rest of the trace, and report the failure to the job monitor."""
         if self._courier is not None:
             self.trace.instant('failed: ' + doing)
             self._courier.finish()
@@ -280,5 +288,5 @@ class Handler(Optimizer):
 
 
 def server_name() -> str:
-    """How failures name this server."""
+    """Return the name of this server in messages."""
     return 'a parameter server (host %s, pid %d)' % (os.uname().nodename, os.getpid())

@@ -1,8 +1,8 @@
-"""The native store's keys of tables: which a table takes, and how those of tables that are gone serve later ones.
+"""The keys of tables in the native store: new keys, and keys of dropped tables that later tables take over.
 
-MXNet cannot delete a key of the native store.  What stays of a table, in the servers, are the numbers of its rows, 8
-bytes for each, and 4 or 2 bytes per element more where the servers keep float32 beside another type.  A later table of
-the same shape takes the keys over, without the push of all rows that brings new keys to life.
+MXNet cannot delete a key of the native store.  The servers keep of a dropped table the ids of its rows, 8 bytes for
+each, and 4 or 2 bytes more per element where they keep float32 beside another type.  A later table of the same shape
+takes the keys over, without the push of all rows that creates new keys.
 """
 import copy
 from collections import defaultdict
@@ -15,10 +15,10 @@ from .partitioning import Partitioning, Placement
 
 
 class TableKind(NamedTuple):
-    """What tables have in common that can take over each other's keys.
+    """The kind of a table: tables of one kind can take over each other's keys.
 
-    With `halves` rows travel as float16, with `exact` servers keep the rows as they are besides.  Partitions of an
-    `even` table lie on the servers in turn, those of others where the fewest bytes are.
+    With `halves` rows travel as float16; with `exact` servers also keep the rows unrounded.  Partitions of an `even`
+    table are placed on the servers in turn, those of other tables on the servers with the fewest bytes.
     """
 
     rows: int
@@ -31,31 +31,31 @@ class TableKind(NamedTuple):
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The native keys of a table: those that `partitioning` has, and more where rows travel as float16.
+    """The native keys of a table: those of `partitioning`, and more if rows travel as float16.
 
-    Gradients are then pushed to `push_keys`, and pairs of rows are pulled from `pair_keys`, which are the
-    partitioning's own where the servers keep nothing but these.
+    Then gradients are pushed to `push_keys`, and rows are pulled as pairs from `pair_keys`, which are the keys of the
+    partitioning if the servers keep nothing else.
     """
 
     kind: TableKind
     partitioning: Partitioning
     push_keys: Tuple[int, ...]
     pair_keys: Tuple[int, ...]
-    #: Bytes of an element on the servers, in all keys together.
+    #: Bytes of an element on the servers, over all keys.
     itemsize: int
-    #: Whether the servers have filled them before.
+    #: Whether the keys exist on the servers already.
     used: bool = False
 
 
 class KeyPool:
-    """All keys of the servers; :class:`mxhybrid.servers.partitioning.Placement` says where new ones lie."""
+    """All keys of the servers; :class:`mxhybrid.servers.partitioning.Placement` places new ones."""
 
     def __init__(self, num_servers: int, first_key: int):
         self.placement = Placement(num_servers, first_key)
         self._spare: Dict[Tuple[TableKind, int], List[TableKeys]] = defaultdict(list)
 
     def take(self, name: str, kind: TableKind, count: int, itemsize: int) -> TableKeys:
-        """Keys for the table `name` of `count` partitions, used ones if any; InputError where too few are left."""
+        """Take keys for the table `name` with `count` partitions, used ones if any; InputError if too few are left."""
         spare = self._spare.get((kind, count))
         if spare:
             keys = spare.pop()
@@ -65,8 +65,8 @@ class KeyPool:
         try:
             place = placement.spread if kind.even else placement.place
             partitioning = place(kind.rows, kind.width, itemsize, count)
-            push_keys, pair_keys = (tuple(map(placement.key_on, partitioning.servers if wanted else ()))
-                                    for wanted in (kind.halves, kind.halves and kind.exact))
+            push_keys, pair_keys = (tuple(map(placement.key_on, partitioning.servers if is_needed else ()))
+                                    for is_needed in (kind.halves, kind.halves and kind.exact))
         except OverflowError as error:
             raise InputError('%s: %d partitions need more keys than the servers have left, %d each: give a smaller '
                              'count, see %s' % (name, count, self.placement.keys_left(), variable('partitions'))
@@ -76,7 +76,7 @@ class KeyPool:
                          itemsize)
 
     def give_back(self, keys: TableKeys, partitioning: Partitioning, former: Iterable[Partitioning]) -> None:
-        """Keep the keys, without contents, of a table that had `partitioning` last, and `former` ones before."""
+        """Keep the keys, without contents, of a table that had `partitioning` last, and the `former` ones before."""
         self.placement.release(partitioning, keys.itemsize)
-        for each in [partitioning] + [one for one in former if one.count != partitioning.count]:
-            self._spare[keys.kind, each.count].append(replace(keys, partitioning=each, used=True))
+        for cut in [partitioning] + [cut for cut in former if cut.count != partitioning.count]:
+            self._spare[keys.kind, cut.count].append(replace(keys, partitioning=cut, used=True))

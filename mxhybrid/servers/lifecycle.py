@@ -1,4 +1,4 @@
-"""How tables come to the servers, taking keys and filling them, and go, giving memory and keys back."""
+"""Create tables on the servers, with keys and first values, and retire them, which frees memory and keys."""
 from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, Tuple
 
@@ -12,29 +12,29 @@ from .keys import TableKind
 from .partitioning import partition_count
 from .table import Table
 
-#: Gives rows for ids.
+#: Returns the rows of given ids.
 Values = Callable[[np.ndarray], np.ndarray]
 
 
-def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, wanted: int, mode: str,
+def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any, partitions: int, mode: str,
                  values: Optional[Values] = None, even: bool = False, halves: bool = False,
                  exact: bool = True) -> Table:
-    """Create a table of about `wanted` partitions (collective); servers do with a push what `mode` says.
+    """Create a table of about that number of `partitions` (collective); `mode` is the meaning of pushes to it.
 
-    Its rows are `values`, of the worker that initialises, or zeros.  With `even` its partitions lie on the servers in
-    turn, instead of where the fewest bytes are.  With `halves` float32 rows travel as float16; unless the table is
-    `exact` the servers keep nothing else then, and only the modes ASSIGN and REPLACE work.  An InputError on all
-    workers, when the servers have no keys left; nothing has changed then.
+    Its rows are the `values` of the worker that initialises, or zeros.  With `even` its partitions are placed on the
+    servers in turn, instead of on the servers with the fewest bytes.  With `halves` float32 rows travel as float16;
+    unless the table is `exact`, the servers then keep only float16 rows, and only the modes ASSIGN and REPLACE work.
+    InputError on all workers, with nothing changed, if the servers have too few keys left.
     """
     dtype = np.dtype(dtype)
     if servers.on_lane:
-        return _create_on_lane(servers, name, shape, dtype, wanted, mode, values, even, halves)
+        return _create_on_lane(servers, name, shape, dtype, partitions, mode, values, even, halves)
     rows, width = shape[0], int(np.prod(shape[1:]))
-    count = partition_count(rows, width, dtype.itemsize, wanted)
+    count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, halves, exact, even), count,
                              dtype.itemsize * (exact or not halves) + 2 * halves)
     partitioning = keys.partitioning
-    # The native store's own barrier, below, must find no worker of any host with rows still under way.
+    # At the native store's own barrier, below, no worker of any host may have rows under way.
     servers.link.settle()
     servers.barrier()
     servers.command('table', table=name, keys=partitioning.keys, width=width,
@@ -46,11 +46,11 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
     if half_table is not None and not exact:
         table = half_table
     else:
-        table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys, ordering=ordering),
-                      half_table)
+        table = Table(servers, name, partitioning, dtype,
+                      WireFormat(name, dtype, width, partitioning.keys, ordering=ordering), half_table)
     if half_table is not None:
         if not keys.used:
-            _fill(table, keys.push_keys, half_table.wire_format.pushed_as, width, None, everything=False)
+            _fill(table, keys.push_keys, half_table.wire_format.pushed_as, width, None, all_rows=False)
             _fill(table, keys.pair_keys, dtype, packed_width(width), values and half_pairs(values, width))
         _announce(half_table)
     if table is not half_table:
@@ -64,10 +64,10 @@ def create_table(servers: ParameterServers, name: str, shape: tuple, dtype: Any,
     return table
 
 
-def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, wanted: int, mode: str,
+def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: np.dtype, partitions: int, mode: str,
                     values: Optional[Values], even: bool, halves: bool) -> Table:
     rows, width = shape[0], int(np.prod(shape[1:]))
-    count = partition_count(rows, width, dtype.itemsize, wanted)
+    count = partition_count(rows, width, dtype.itemsize, partitions)
     keys = servers.keys.take(name, TableKind(rows, width, dtype.name, False, True, even), count, dtype.itemsize)
     partitioning = keys.partitioning
     table = Table(servers, name, partitioning, dtype, WireFormat(name, dtype, width, partitioning.keys))
@@ -81,14 +81,14 @@ def _create_on_lane(servers: ParameterServers, name: str, shape: tuple, dtype: n
 
 
 def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Optional[Values],
-          everything: bool = True) -> None:
-    """Bring one set of keys to life with all rows, or with the first row only."""
+          all_rows: bool = True) -> None:
+    """Create one set of keys with all rows, or with the first row only."""
     servers = table.servers
     for part, key in enumerate(keys):
         shape = (table.partitioning.shape(part)[0], width)
         if servers.rank == servers.initialiser:
-            local = np.arange(shape[0] if everything else 1, dtype=np.int64)
-            value, view = allocate_rows(local, shape, dtype)
+            local_ids = np.arange(shape[0] if all_rows else 1, dtype=np.int64)
+            value, view = allocate_rows(local_ids, shape, dtype)
             view[:] = 0 if values is None else values(table.partitioning.members(part))
         else:
             value = mx.nd.sparse.zeros('row_sparse', shape, dtype=dtype, ctx=mx.cpu())
@@ -96,7 +96,7 @@ def _fill(table: Table, keys: Sequence[int], dtype: Any, width: int, values: Opt
 
 
 def _announce(half_table: Table) -> None:
-    """Have servers see the stored pairs, in a push without rows (collective)."""
+    """Show the servers the stored pairs, by a push without rows (collective)."""
     client = half_table.servers.client
     if client is not None:
         shapes = [half_table.partitioning.shape(part) for part in range(half_table.partitioning.count)]
@@ -108,14 +108,14 @@ def _announce(half_table: Table) -> None:
 
 
 def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
-    """Give back what the tables with names that begin so hold (collective); no worker uses them any more."""
+    """Free the tables whose names begin with one of the prefixes (collective); no worker may use them any more."""
     mx.nd.waitall()
     names = [name for name in servers.tables if name.startswith(prefixes)]
     tables = [servers.tables[name][0] for name in names]
     servers.link.settle()
     for table in tables:
-        for each in table.family:
-            each.collect()
+        for member in table.family:
+            member.collect()
     servers.barrier()
     for table in tables:
         table.forget_optimizer()
@@ -123,8 +123,8 @@ def retire_tables(servers: ParameterServers, prefixes: Tuple[str, ...]) -> None:
         if servers.on_lane:
             servers.drop_table(table)
             continue
-        for each in table.family:
-            each.touch()
+        for member in table.family:
+            member.touch()
     servers.link.settle()
     for name in names:
         table, keys = servers.tables.pop(name)

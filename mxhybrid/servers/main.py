@@ -1,16 +1,16 @@
 """``python -m mxhybrid.servers.main``: a parameter server or the scheduler of a job under ``horovodrun``.
 
-Started by :mod:`mxhybrid.job.server_processes`, never by hand.  Reads ``MXHYBRID_ROLE`` (server or scheduler),
+Only :mod:`mxhybrid.job.server_processes` starts it.  It reads ``MXHYBRID_ROLE`` (server or scheduler),
 ``MXHYBRID_MONITOR`` (host:port of the job monitor), ``MXHYBRID_SECRET`` (the job's) and MXNet's ``DMLC_*`` variables.
 
-Unlike MXNet's own, such a server unpickles nothing: it carries out commands that worker 0 has sealed
-(:mod:`mxhybrid.base.sealed`), and ignores all others but for a line in the log.
+Unlike MXNet's own server it unpickles nothing: it carries out commands that worker 0 has sealed
+(:mod:`mxhybrid.base.sealed`), and ignores all others with a warning.
 """
 import ctypes
 import os
 from typing import Any, Callable, Optional
 
-# MXNet turns a process into a server while it is imported if DMLC_ROLE says so; here it comes later.
+# With DMLC_ROLE=server the import would turn this process into a server; main() sets that variable later.
 import mxnet as mx
 
 from ..base import log
@@ -26,7 +26,7 @@ logger = log.get_logger(__name__)
 
 
 class Controller:
-    """What MXNet calls with commands not its own; the job's first installs the handler as the server's optimizer."""
+    """The function that MXNet calls with commands; the first command of the job installs the handler as optimizer."""
 
     def __init__(self, opener: Opener, handler: Handler, install: Callable[[Handler], None]):
         self._opener, self._handler = opener, handler
@@ -37,7 +37,7 @@ class Controller:
         try:
             name, arguments = self._opener.open(body)
         except RefusedError as error:
-            self._warn('ignoring a command from a stranger: %s', error)
+            self._warn('ignoring a command that is not from worker 0 of this job: %s', error)
             return
         self._handler.carry_out(name, arguments)
         if self._install is not None:
@@ -49,7 +49,7 @@ class Controller:
 
 
 def take_from_environment(name: str) -> str:
-    """Value of an environment variable, which is then gone: for processes that this one starts, and from ``/proc``."""
+    """Return the value of an environment variable and erase it, also in ``/proc``, from where others could read it."""
     value = os.environ[name]
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
@@ -59,7 +59,7 @@ def take_from_environment(name: str) -> str:
 
 
 def main() -> None:
-    """Be the server or the scheduler until the workers have all left."""
+    """Run the server or the scheduler until all workers have left."""
     secret = take_from_environment('MXHYBRID_SECRET')
     role = os.environ['MXHYBRID_ROLE']
     host, port = os.environ['MXHYBRID_MONITOR'].rsplit(':', 1)
@@ -72,8 +72,8 @@ def main() -> None:
         handler = Handler(lifeline, secret, os.environ['DMLC_NODE_HOST'])
         serve(store, Controller(Opener(secret), handler, store.set_optimizer))
     else:
-        serve(store, lambda head, body, _: None)  # no commands come to the scheduler
-    leave(last_words=lifeline.bye, status=0)  # native code that crashes at exit would look like a death
+        serve(store, lambda head, body, _: None)  # the scheduler gets no commands
+    leave(last_words=lifeline.bye, status=0)  # a crash of native code at exit would look like a failure
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
-"""Rows with their optimizer state, and how an update changes them: the same code in servers and in workers.
+"""The state of a partition: its rows, their optimizer state, and their updates, in servers and in workers.
 
-Servers hold a partition of a table so, and workers a whole table that goes by allreduce.  Servers that ``launch.py``
-started import this while MXNet is half imported, see :mod:`mxhybrid.servers.handler`.
+Servers hold partitions of tables, and workers hold whole tables whose gradients travel by allreduce.  Servers that
+``launch.py`` started import this module while MXNet is half imported, see :mod:`mxhybrid.servers.handler`.
 """
 from typing import Any, Dict, List, Optional
 
@@ -16,7 +16,7 @@ from .protocol import CAPTURE
 
 
 class Partition:
-    """One partition: its stored weights, its mode and its optimizer state."""
+    """A partition: its stored weights, its mode and its optimizer state."""
 
     def __init__(self, key: int, table: str, rows: int, width: int, mode: str):
         self.key, self.table = key, table
@@ -25,59 +25,59 @@ class Partition:
         self.stored: Any = None
         self.state: Any = None
         self.has_state = False
-        #: Rows of states of which every row is stored, by number: finding them costs a copy of all row ids.
-        self._whole: Dict[int, np.ndarray] = {}
+        #: By slot, the rows of row_sparse states that store every row: to find them costs a copy of all row ids.
+        self._complete_states: Dict[int, np.ndarray] = {}
         self._dense: Any = None
-        #: The rows as float16, writable, if that is how workers pull them.
+        #: The rows as float16, writable, if workers pull them as float16.
         self.halves: Optional[np.ndarray] = None
         self._pairs: Optional[np.ndarray] = None
 
     @property
     def is_here(self) -> bool:
-        """Whether this process has the rows."""
+        """Whether this process has the rows of the partition."""
         return self.stored is not None
 
     def follow(self, optimizer: TableOptimizer) -> None:
-        """Learn what updates the rows from now on, or that its settings have changed."""
+        """Use an optimizer, or its changed settings, for later updates."""
 
     def expect_count(self, optimizer: TableOptimizer, count: int) -> None:
-        """Correct the number of updates made."""
+        """Set the number of updates that have been made."""
         optimizer.expect_count(self.key, count)
 
     @property
     def view(self) -> np.ndarray:
-        """The stored weights as a writable NumPy array of shape (rows, width); finding them copies all row ids."""
+        """The stored weights as a writable NumPy array of shape (rows, width); each access copies all row ids."""
         return self._rows_of(self.stored)
 
     def _rows_of(self, stored: Any) -> np.ndarray:
         ids, rows = row_sparse_parts(stored)
         if len(rows) != self.shape[0]:
-            raise RuntimeError('partition %d of %s holds %d of its %d rows'
+            raise RuntimeError('partition %d of %s holds %d of its %d rows: report this as a bug of mxhybrid'
                                % (self.key, self.table, len(ids), self.shape[0]))
         return rows
 
     def set_mode(self, mode: str) -> None:
-        """Take pushes for what `mode` says, see :mod:`mxhybrid.servers.protocol`."""
+        """Set the meaning of pushes, see :mod:`mxhybrid.servers.protocol`."""
         self.mode = mode
 
     def hold(self, stored: Any) -> None:
-        """Learn the array, row_sparse with all rows, that has the weights."""
+        """Set the array of the weights, row_sparse with all rows."""
         self.stored = stored
 
     def pull_from(self, pairs: Any) -> None:
-        """Learn the array from which workers pull."""
+        """Set the array of float16 pairs from which workers pull."""
         self._pairs = self._rows_of(pairs)
         self.halves = self._pairs.view(np.float16)[:, :self.shape[1]]
 
     def overwrite(self, ids: Any, rows: Any) -> None:
-        """Set rows, wherever the partition has them."""
+        """Overwrite rows in all arrays of the partition."""
         if self.stored is not None:
             host_view(self.dense)[ids] = rows
         if self.halves is not None:
             self.halves[ids] = rows
 
     def _publish(self, ids: Optional[np.ndarray]) -> None:
-        """Show changed rows, all of them if `ids` is None, to the workers."""
+        """Copy changed rows, all rows if `ids` is None, to the array from which workers pull."""
         if self.halves is None:
             return
         rows = host_view(self.dense)
@@ -94,12 +94,12 @@ class Partition:
         return self._dense
 
     def forget_state(self) -> None:
-        """Drop the optimizer state; the next update starts afresh."""
+        """Drop the optimizer state; the next update creates a new one."""
         self.state, self.has_state = None, False
-        self._whole.clear()
+        self._complete_states.clear()
 
     def release(self) -> None:
-        """Give all memory back; the rows are zeros then, and the partition can be filled anew."""
+        """Free all memory; the rows are zeros then, and can be written again."""
         self.mode = CAPTURE
         self.forget_state()
         self._dense = None
@@ -132,9 +132,9 @@ class Partition:
         self._publish(None if optimizer.changes_all_rows(self.state) else ids)
 
     def _store_all_rows(self) -> None:
-        """Store again the rows of zeros that MXNet left out: servers find a row by its number."""
-        self._whole.clear()
-        self._dense = None  # the rows may be elsewhere now
+        """Store the rows of zeros that MXNet has left out: servers find a row by its position."""
+        self._complete_states.clear()
+        self._dense = None  # the rows may have moved
         ids, rows = row_sparse_parts(self.stored)
         if len(ids) < self.shape[0]:
             full, filled = allocate_rows(np.arange(self.shape[0]), self.shape, self.stored.dtype)
@@ -144,28 +144,28 @@ class Partition:
             self.stored.wait_to_read()
 
     def state_rows(self, slot: int) -> Optional[np.ndarray]:
-        """Optimizer state `slot` as a writable array of all rows; None while MXNet keeps none, that is zeros."""
+        """Return optimizer state `slot` as a writable array of all rows; None if MXNet does not store all rows."""
         array = state_arrays(self.state)[slot]
         if array.stype == 'default':
             return host_view(array).reshape(self.shape[0], -1)
-        held, rows = row_sparse_parts(array)
-        return rows if len(held) == self.shape[0] else None
+        ids, rows = row_sparse_parts(array)
+        return rows if len(ids) == self.shape[0] else None
 
     def all_state_rows(self, slot: int) -> np.ndarray:
-        """Optimizer state `slot` as a writable array of all rows, made where MXNet keeps only some."""
-        found = self.state_rows(slot)
-        if found is None:
+        """Return optimizer state `slot` as a writable array of all rows; make MXNet store them all if it does not."""
+        all_rows = self.state_rows(slot)
+        if all_rows is None:
             array = state_arrays(self.state)[slot]
-            held, rows = row_sparse_parts(array)
+            ids, rows = row_sparse_parts(array)
             full, filled = allocate_rows(np.arange(self.shape[0]), array.shape, array.dtype)
             filled[:] = 0
-            filled[held] = rows
+            filled[ids] = rows
             full.copyto(array)
-            _, found = row_sparse_parts(array)
-        return found
+            _, all_rows = row_sparse_parts(array)
+        return all_rows
 
     def write_state(self, slot: int, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Overwrite rows of optimizer state number `slot`; of wider pushed rows the first elements count."""
+        """Overwrite rows of optimizer state `slot` by the first elements of rows, which may be wider."""
         current = self.all_state_rows(slot)
         current[ids] = rows[:, :current.shape[1]]
 
@@ -180,18 +180,18 @@ class Partition:
                 self.all_state_rows(slot)[mine] = source.all_state_rows(slot)[theirs]
 
     def read(self, slot: int, start: int, stop: int, optimizer: TableOptimizer) -> np.ndarray:
-        """Rows ``start:stop`` of optimizer state number `slot`."""
+        """Return rows ``start:stop`` of optimizer state `slot`."""
         self.ensure_state(optimizer)
         array = state_arrays(self.state)[slot]
         width = int(np.prod(array.shape[1:]))
         if array.stype == 'default':
             return host_view(array).reshape(-1, width)[start:stop]
-        if slot in self._whole:
+        if slot in self._complete_states:
             array.wait_to_read()
-            return self._whole[slot][start:stop]
+            return self._complete_states[slot][start:stop]
         ids, rows = row_sparse_parts(array)
         if len(ids) == self.shape[0]:
-            self._whole[slot] = rows
+            self._complete_states[slot] = rows
             return rows[start:stop]
         full = np.zeros((stop - start, width), array.dtype)
         inside = (ids >= start) & (ids < stop)
@@ -202,10 +202,10 @@ class Partition:
 def updated_optimizer(known: Optional[TableOptimizer], parts: List[Partition], reference: str,
                       attributes: Dict[str, Any], count: Optional[int],
                       made_with: Optional[Dict[str, Any]] = None) -> TableOptimizer:
-    """The optimizer of a table's partitions, brought up to date; one of another class starts afresh, without state.
+    """Return the optimizer of a table's partitions with changed settings; a new class starts without state.
 
-    `attributes` are those that changed, of another class all, and `made_with` those with which to make state, if not
-    with these: see :mod:`mxhybrid.servers.optimized_table`.
+    `attributes` are the changed ones, or all for a new class.  `made_with` are the attributes with which to make the
+    state, if they differ: see :mod:`mxhybrid.servers.optimized_table`.
     """
     if known is None or known.reference != reference:
         known = TableOptimizer(reference, attributes, made_with)

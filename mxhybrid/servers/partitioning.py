@@ -1,12 +1,12 @@
-"""How a table is cut into partitions and where each partition lives: arithmetic only, no communication.
+"""The partitions of a table and their placement on servers: arithmetic only, no communication.
 
-Rows are dealt out round robin: row r is local row ``r // P`` of partition ``r % P``.  A frequency-sorted
-vocabulary, whose hot rows are its first ones, so loads all partitions evenly, where contiguous ranges would
-put all hot rows on one server.
+Rows are assigned round robin: row r is local row ``r // P`` of partition ``r % P``.  So a vocabulary that is sorted by
+frequency, whose hot rows are its first ones, loads all partitions evenly.  Contiguous ranges would put all hot rows on
+one server.
 
-A partition is one ps-lite key.  MXNet sends a key whose size stays below ``MXNET_KVSTORE_BIGARRAY_BOUND`` to
-server ``(key * 9973) % num_servers`` (``EncodeRowSparseKey`` in ``src/kvstore/kvstore_dist.h``), so a
-partition is placed by choosing its key.
+A partition is one ps-lite key.  MXNet sends a key whose size is below ``MXNET_KVSTORE_BIGARRAY_BOUND`` to server
+``(key * 9973) % num_servers`` (``EncodeRowSparseKey`` in ``src/kvstore/kvstore_dist.h``), so the key of a partition
+decides its server.
 """
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import Iterator, Optional, Tuple
 
 import numpy as np
 
-#: ps-lite keeps sizes in C ints: neither the rows nor the 8-byte row keys of one ps-lite key may reach 2 GiB.
+#: Most bytes of a key: ps-lite keeps sizes in C ints, both for the rows and for their 8-byte row keys.
 MAX_KEY_BYTES = 2 ** 31 - 1
 #: Bytes on the wire per row besides its values: 8 for the row key, 4 for its length.
 ROW_OVERHEAD_BYTES = 12
@@ -25,7 +25,7 @@ MAX_KEY = (2 ** 31 - 1) // _PLACEMENT_PRIME
 
 @dataclass(frozen=True)
 class Partitioning:
-    """A table of `rows` x `width` (all other dimensions) elements over partitions: ps-lite key and server of each."""
+    """The partitions of a table of `rows` x `width` (all other dimensions) elements: ps-lite key and server of each."""
 
     rows: int
     width: int
@@ -34,60 +34,61 @@ class Partitioning:
 
     @property
     def count(self) -> int:
+        """The number of partitions."""
         return len(self.keys)
 
     def shape(self, part: int) -> Tuple[int, int]:
-        """Rows and width of partition `part`."""
+        """Return rows and width of partition `part`."""
         return rows_in_partition(self.rows, self.count, part), self.width
 
     @property
     def stride(self) -> int:
-        """From the offset of the first row of a partition to that of the next; at least the rows of a partition."""
+        """The distance between the first offsets of two neighbouring partitions; at least the rows of a partition."""
         return rows_in_partition(self.rows, self.count, 0)
 
     def offsets(self, ids: np.ndarray) -> np.ndarray:
-        """Number the rows `ids` (int64) partition by partition: ``partition * stride + local row``."""
+        """Return the offsets of the rows `ids` (int64): ``partition * stride + local row``."""
         if self.count == 1:
             return ids
         local, parts = np.divmod(ids, self.count)
         return parts * self.stride + local
 
     def order(self, ids: np.ndarray) -> np.ndarray:
-        """Positions in `ids` (sorted, unique, int64) in ascending order of their offsets."""
+        """Return the positions in `ids` (sorted, unique, int64) in ascending order of their offsets."""
         if self.count == 1:
             return np.arange(len(ids))
         parts = ids % self.count
-        # NumPy sorts 16-bit integers by their digits, in linear time.
+        # NumPy sorts 16-bit integers by radix sort, in linear time.
         return np.argsort(parts.astype(np.uint16) if self.count < 1 << 16 else parts, kind='stable')
 
     def bounds(self, offsets: np.ndarray) -> np.ndarray:
-        """Where each partition begins in `offsets` (sorted), and after the last one the end; count + 1 positions."""
+        """Return the positions in `offsets` (sorted) at which partitions begin, and the end: count + 1 positions."""
         return np.searchsorted(offsets, np.arange(self.count + 1) * self.stride)
 
     def members(self, part: int) -> np.ndarray:
-        """Global ids of all rows of partition `part`, in local order."""
+        """Return the global ids of all rows of partition `part`, in local order."""
         return np.arange(part, self.rows, self.count, dtype=np.int64)
 
 
 def rows_in_partition(rows: int, count: int, part: int) -> int:
-    """Rows that round robin gives to partition `part` of `count`."""
+    """Return the number of rows of partition `part` of `count`."""
     return (rows - part + count - 1) // count
 
 
 def chunks(rows: int, row_bytes: int, limit: int) -> Iterator[np.ndarray]:
-    """Numbers from 0 to `rows`, in portions of rows that take `limit` bytes at most, or of one row."""
+    """Yield the ids from 0 to `rows` in chunks whose rows take at most `limit` bytes, or of one row."""
     step = max(1, limit // max(1, row_bytes))
     for start in range(0, rows, step):
         yield np.arange(start, min(start + step, rows), dtype=np.int64)
 
 
 def id_dtype(rows: int) -> type:
-    """What row ids of a table travel as."""
+    """Return the dtype in which row ids of a table travel."""
     return np.int32 if rows < 2 ** 31 else np.int64
 
 
 def shared_rows(rows: int, old_count: int, old: int, new_count: int, new: int) -> Optional[Tuple[slice, slice]]:
-    """Local rows, in `old` and `new` alike, that partition `old` of `old_count` shares with `new` of `new_count`."""
+    """Return the rows, local to `old` and to `new`, that partition `old` of `old_count` shares with `new`."""
     step = math.gcd(old_count, new_count)
     if (old - new) % step:
         return None
@@ -98,17 +99,18 @@ def shared_rows(rows: int, old_count: int, old: int, new_count: int, new: int) -
     return slice(first // old_count, None, period // old_count), slice(first // new_count, None, period // new_count)
 
 
-def partition_count(rows: int, width: int, itemsize: int, wanted: int, max_bytes: int = MAX_KEY_BYTES) -> int:
-    """Number of partitions for a table: `wanted`, at most one a row, and more where a key would exceed `max_bytes`."""
+def partition_count(rows: int, width: int, itemsize: int, requested: int, max_bytes: int = MAX_KEY_BYTES) -> int:
+    """Return `requested`, at most one partition a row, or more if a key would exceed `max_bytes`."""
     per_row = max(width * itemsize, 8)
     rows_per_key = max(1, max_bytes // per_row - 1)
     needed = -(-rows // rows_per_key)
-    return max(min(wanted, rows), needed)
+    return max(min(requested, rows), needed)
 
 
 class Placement:
-    """Chooses servers and keys, from `first_key` on, for partitions, least loaded server by bytes first.  All workers
-    make the same calls in the same order and so reach the same choices.
+    """The placement of partitions: servers, the one with the fewest bytes first, and keys, from `first_key` on.
+
+    All workers make the same calls in the same order, and so make the same choices.
     """
 
     def __init__(self, num_servers: int, first_key: int = 1):
@@ -123,7 +125,7 @@ class Placement:
         return key
 
     def key_on(self, server: int) -> int:
-        """Take the next free key that MXNet sends to `server`; OverflowError when its keys are used up."""
+        """Take the next free key that MXNet sends to `server`; OverflowError if its keys are used up."""
         key = self._next_key[server]
         if key > MAX_KEY:
             raise OverflowError('server %d has no key left up to %d' % (server, MAX_KEY))
@@ -141,44 +143,44 @@ class Placement:
         return Partitioning(rows, width, tuple(keys), tuple(servers))
 
     def spread(self, rows: int, width: int, itemsize: int, count: int) -> Partitioning:
-        """Place the `count` partitions of a table on all servers in turn, however full they are."""
+        """Place the `count` partitions of a table on all servers in turn, whatever their loads."""
         servers = tuple(part % self.num_servers for part in range(count))
-        found = Partitioning(rows, width, tuple(map(self.key_on, servers)), servers)
-        self.claim(found, itemsize)
-        return found
+        partitioning = Partitioning(rows, width, tuple(map(self.key_on, servers)), servers)
+        self.claim(partitioning, itemsize)
+        return partitioning
 
     def move(self, old: Partitioning, itemsize: int, count: int) -> Partitioning:
-        """Place `count` partitions of a table that has other ones, close to where its rows are; OverflowError as above.
+        """Place `count` new partitions of a table with `old` ones, close to its rows; OverflowError as in `key_on`.
 
-        Of the servers that stay within one partition of the least loaded, the one that holds most of a partition's rows
-        gets it.  So partitions that are cut in two stay where they are, as long as every server has some.  The old
-        partitions no longer count as load.
+        Each partition goes to the server that has most of its rows, among the servers whose load stays within one
+        partition of the lowest load.  So partitions that are cut in two stay in place as long as every server has some.
+        The old partitions no longer count as load.
         """
         self.release(old, itemsize)
         keys, servers = [], []
         step = math.gcd(old.count, count)
         for part in range(count):
             size = rows_in_partition(old.rows, count, part) * old.width * itemsize
-            held = [0] * self.num_servers
+            sources_on = [0] * self.num_servers
             for source in range(part % step, old.count, step):
-                held[old.servers[source]] += 1
+                sources_on[old.servers[source]] += 1
             limit = min(self.bytes_on) + max(size, 1)
             server = max((s for s in range(self.num_servers) if self.bytes_on[s] < limit),
-                         key=lambda s: (held[s], -self.bytes_on[s], -s))
+                         key=lambda s: (sources_on[s], -self.bytes_on[s], -s))
             self.bytes_on[server] += size
             servers.append(server)
             keys.append(self.key_on(server))
         return Partitioning(old.rows, old.width, tuple(keys), tuple(servers))
 
     def release(self, partitioning: Partitioning, itemsize: int) -> None:
-        """Take partitions off their servers' loads."""
+        """Subtract partitions from the loads of their servers."""
         self.claim(partitioning, -itemsize)
 
     def claim(self, partitioning: Partitioning, itemsize: int) -> None:
-        """Put partitions on their servers' loads."""
+        """Add partitions to the loads of their servers."""
         for part, server in enumerate(partitioning.servers):
             self.bytes_on[server] += partitioning.shape(part)[0] * partitioning.width * itemsize
 
     def keys_left(self) -> int:
-        """Keys that every server still has at least."""
+        """Return the number of keys that every server has left at least."""
         return max(0, min((MAX_KEY - key) // self.num_servers + 1 for key in self._next_key))

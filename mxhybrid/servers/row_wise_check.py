@@ -1,7 +1,7 @@
-"""Tries an optimizer class that the user marked with :func:`mxhybrid.row_wise` before anything is sent.
+"""Check an optimizer class that the user marked with :func:`mxhybrid.row_wise`, before anything is sent.
 
-A few rows are updated whole and in two partitions, by the code that servers run.  That finds what would end a server
-in the first step, and most of what does not work row by row; it cannot find all of it.
+A table of a few rows is updated as a whole and in two partitions, by the code that servers run.  That finds classes
+that would end a server in the first step, and most classes that do not work row by row; it cannot find all of them.
 """
 from typing import Any, List, Sequence, Tuple
 
@@ -15,11 +15,11 @@ from ..native.optimizers import TableOptimizer, attributes_of, name_of, referenc
 from .protocol import OPTIMIZE
 from .partition_state import Partition
 
-#: Rows of the table that is tried; 4 of them are never touched.
+#: Rows of the table of the check; 4 of them are never touched.
 _ROWS = 10
-#: Rows that each step touches.
+#: Row ids that each step touches.
 _STEPS: Sequence[Sequence[int]] = ([0, 1, 4], [], [1, 2], [0, 1, 2, 3, 4, 5])
-#: Sums may be added in another order.
+#: Tolerances by dtype: the order of additions may differ.
 _TOLERANCE = {'float16': 1e-2, 'float32': 1e-4, 'float64': 1e-10}
 
 
@@ -38,56 +38,58 @@ def check_row_wise(optimizer: Any, table: str, shape: Tuple[int, ...], dtype: An
     for array in arrays:
         if not isinstance(array, mx.nd.NDArray):
             raise InputError(about + 'it keeps a %s as state, and servers keep arrays' % type(array).__name__)
-        found = (tuple(array.shape), np.dtype(array.dtype))
-        if not array.shape or array.shape[0] != _ROWS or int(np.prod(array.shape[1:])) > width or found[1] != dtype:
+        state_dtype = np.dtype(array.dtype)
+        if (not array.shape or array.shape[0] != _ROWS or int(np.prod(array.shape[1:])) > width
+                or state_dtype != dtype):
             raise InputError(about + 'for %d rows of %d elements, %s, it keeps state of shape %s, %s, and servers keep '
                                      'one row for each row, no longer and of the same dtype'
-                             % (_ROWS, width, dtype, found[0], found[1]))
+                             % (_ROWS, width, dtype, tuple(array.shape), state_dtype))
     for slot in range(-1, len(arrays)):
-        one, two = (_joined([_rows(part, slot) for part in parts]) for parts in (whole, halves))
-        if not np.allclose(one, two, rtol=_TOLERANCE[dtype.name], atol=_TOLERANCE[dtype.name], equal_nan=True):
-            raise InputError(about + 'rows come out otherwise when the table is cut into partitions, so something is '
-                                     'shared between rows or between calls: a norm, a random number, an attribute. '
+        rows, rows_of_halves = (_joined([_rows(part, slot) for part in parts]) for parts in (whole, halves))
+        if not np.allclose(rows, rows_of_halves, rtol=_TOLERANCE[dtype.name], atol=_TOLERANCE[dtype.name], equal_nan=True):
+            raise InputError(about + 'rows change when the table is cut into partitions, so something is shared '
+                                     'between rows or between calls: a norm, a random number, an attribute. '
                                      'Give the layer a dense weight instead (nn.Embedding with sparse_grad=True)')
 
 
 def _partition(key: int, count: int, width: int, dtype: np.dtype) -> Partition:
-    """A partition of the table, every `count`-th row."""
+    """Make a partition of the table with every `count`-th row."""
     values = np.random.RandomState(0).standard_normal((_ROWS, width)).astype(dtype)
     values[[3, 8]] = 0  # rows that MXNet's conversions leave out
-    part = Partition(key, 'trial', _ROWS // count, width, OPTIMIZE)
+    part = Partition(key, 'check', _ROWS // count, width, OPTIMIZE)
     part.hold(make_row_sparse(np.arange(_ROWS // count), values[key::count], part.shape))
     return part
 
 
 def _train(optimizer: Any, parts: List[Partition], width: int, dtype: np.dtype) -> None:
+    """Update partitions by the steps of the check."""
     lr, wd = rates_of(optimizer, None)
     attributes = dict(attributes_of(optimizer), lr=lr or 0.1, wd=wd)
-    made, random = TableOptimizer(reference_of(optimizer), attributes), np.random.RandomState(1)
+    table_optimizer, random = TableOptimizer(reference_of(optimizer), attributes), np.random.RandomState(1)
     for step in _STEPS:
         ids = np.array(step, np.int64)
         rows = random.standard_normal((len(ids), width)).astype(dtype)
         for part in parts:
-            mine = ids % len(parts) == part.key
-            part.update(made, make_row_sparse(ids[mine] // len(parts), rows[mine], part.shape))
+            in_part = ids % len(parts) == part.key
+            part.update(table_optimizer, make_row_sparse(ids[in_part] // len(parts), rows[in_part], part.shape))
 
 
 def _rows(part: Partition, slot: int) -> np.ndarray:
-    """All rows of the weights, or of state `slot`."""
+    """Return all rows of the weights, or of state `slot`."""
     if slot < 0:
         return part.view
     array = state_arrays(part.state)[slot]
     if array.stype == 'default':
         return host_view(array).reshape(part.shape[0], -1)
-    ids, held = row_sparse_parts(array)
-    rows = np.zeros((part.shape[0], held.shape[1]), held.dtype)
-    rows[ids] = held
+    ids, stored = row_sparse_parts(array)
+    rows = np.zeros((part.shape[0], stored.shape[1]), stored.dtype)
+    rows[ids] = stored
     return rows
 
 
 def _joined(parts: List[np.ndarray]) -> np.ndarray:
-    """Rows of all partitions in their order."""
+    """Return the rows of all partitions in the order of the table."""
     whole = np.empty((_ROWS,) + parts[0].shape[1:], parts[0].dtype)
-    for at, rows in enumerate(parts):
-        whole[at::len(parts)] = rows
+    for index, rows in enumerate(parts):
+        whole[index::len(parts)] = rows
     return whole

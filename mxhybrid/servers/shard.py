@@ -1,7 +1,8 @@
-"""A partition on the lane: rows in memory that workers of the host map, updated by the compiled part where it can.
+"""A partition on the lane: rows in memory that the workers of the host map, updated by compiled kernels if possible.
 
-Rows and state lie where the compiled part finds them.  An optimizer for which it has no kernel is MXNet's own: on the
-same rows where it takes a dense array, on a copy, whose changed rows are then shown, where it takes a row_sparse one.
+The compiled part has access to rows and state.  An optimizer without a compiled kernel is MXNet's own.  It updates the
+same rows if it takes a dense array; if it takes a row_sparse array, it updates a copy, whose changed rows are copied
+back.
 """
 from typing import Any, Dict, List, Optional
 
@@ -15,9 +16,9 @@ from ..native.optimizers import TableOptimizer, as_read
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .partition_state import Partition
 
-#: Rule by what a push means, where no optimizer is asked.
+#: Rules of the compiled part for modes without an optimizer.
 _RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}
-#: Rule by optimizer, and what its settings are called there; those that all have are in :func:`_settings`.
+#: Rule and attributes of each optimizer with a compiled kernel; :func:`_settings` adds the common attributes.
 _KERNELS: Dict[str, Any] = {
     'sgd': ('sgd', {'momentum': 'momentum'}),
     'ccsgd': ('sgd', {'momentum': 'momentum'}),
@@ -29,25 +30,25 @@ _KERNELS: Dict[str, Any] = {
 
 
 def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
-    """Settings of a rule, from the attributes of an optimizer of MXNet."""
+    """Return the settings of a rule, from the attributes of an optimizer of MXNet."""
     clip = optimizer.clip_gradient
-    found = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
-    found.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
-    # Python computes adam's learning rate with its two; between 0.0001 and 1 their floats are the same either way.
-    return {name: float(value) if name in ('beta1', 'beta2') else as_read(value) for name, value in found.items()}
+    settings = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
+    settings.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
+    # Python computes adam's learning rate with its betas; from 0.0001 to 1 their floats are equal either way.
+    return {name: float(value) if name in ('beta1', 'beta2') else as_read(value) for name, value in settings.items()}
 
 
 class Shard(Partition):
-    """Partition number `part` of the table `number` on the lane, of `rows` rows and `width` elements."""
+    """Partition number `part` of the table `number` on the lane, with `rows` rows of `width` elements."""
 
     def __init__(self, key: int, table: str, agent: Agent, number: int, part: int, rows: int, width: int):
         super().__init__(key, table, rows, width, CAPTURE)
         self._agent, self._number, self._part = agent, number, part
         self._rows = agent.rows(number, part, rows)
-        #: Optimizer state of the compiled kernels by slot; empty where MXNet keeps it.
+        #: Optimizer state of the compiled kernels by slot; empty if MXNet keeps the state.
         self._arrays: List[np.ndarray] = []
         self._optimizer: Optional[TableOptimizer] = None
-        self._is_stale = True  # whether others than MXNet changed rows since `stored` was made
+        self._is_stale = True  # whether rows have changed, other than by MXNet, since `stored` was made
 
     @property
     def is_here(self) -> bool:
@@ -64,7 +65,7 @@ class Shard(Partition):
             self._dense = nd.from_numpy(self._rows[:], zero_copy=True)  # makes what it is given read-only
         return self._dense
 
-    # -- what pushes mean ------------------------------------------------------------------------------------------
+    # -- rules for pushes ------------------------------------------------------------------------------------------
 
     def set_mode(self, mode: str) -> None:
         super().set_mode(mode)
@@ -106,7 +107,7 @@ class Shard(Partition):
                 and getattr(optimizer.live, 'lazy_update', True))
 
     def _leave_kernels(self, optimizer: TableOptimizer) -> None:
-        """Have MXNet go on with state that the compiled part has kept."""
+        """Hand the state of the compiled part over to MXNet."""
         if not self._arrays:
             return
         arrays, self._arrays = self._arrays, []
@@ -142,7 +143,7 @@ class Shard(Partition):
     def forget_state(self) -> None:
         super().forget_state()
         if self.mode == OPTIMIZE or state_slot(self.mode) >= 0:
-            # The compiled part must not look for state that is gone; a push now is an error, as by ps-lite.
+            # The compiled part must not use state that is gone; a push now is an error, as with ps-lite.
             self._agent.set_rule(self._number, self._part, 'callback')
         self._arrays = []
         self._agent.set_updates(self._number, self._part, 0)
@@ -150,10 +151,10 @@ class Shard(Partition):
     def release(self) -> None:
         self.set_mode(CAPTURE)
         self.forget_state()
-        self.stored = self._dense = None  # the rows go when the table is dropped, which follows
+        self.stored = self._dense = None  # the command that drops the table, which follows, frees the rows
 
     def update(self, optimizer: TableOptimizer, grad: Any) -> None:
-        """Take a push for which the compiled part has no rule."""
+        """Handle a push for which the compiled part has no rule."""
         if state_slot(self.mode) >= 0:
             ids, rows = row_sparse_parts(grad)
             self.write_state(state_slot(self.mode), ids, rows)
@@ -163,7 +164,7 @@ class Shard(Partition):
         super().update(optimizer, grad)
 
     def _refresh(self) -> None:
-        """Have `stored` hold the rows that are shown."""
+        """Copy the rows to `stored` if it is missing or stale."""
         if self.stored is None or self._is_stale:
             self.stored = make_row_sparse(np.arange(self.shape[0]), self._rows, self.shape)
             self._is_stale = False
@@ -180,10 +181,10 @@ class Shard(Partition):
     def _store_all_rows(self) -> None:
         dense = self._dense
         super()._store_all_rows()
-        self._dense = dense  # which is of the rows that are shown
+        self._dense = dense  # it shares memory with the rows, not with `stored`
 
     def state_slots(self) -> List[Any]:
-        """Arrays of optimizer state."""
+        """Return the arrays of optimizer state."""
         return list(self._arrays) or state_arrays(self.state)
 
     def state_rows(self, slot: int) -> Optional[np.ndarray]:

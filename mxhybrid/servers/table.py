@@ -1,4 +1,4 @@
-"""One table on the servers: its rows are pushed and pulled here, and its optimizer is brought up to date."""
+"""A table on the servers, as a worker pushes and pulls its rows and sets its optimizer."""
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
@@ -16,26 +16,26 @@ from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mod
 #: Bytes of rows that travel in one push while a table is assigned.
 ASSIGN_CHUNK_BYTES = 32 << 20
 
-#: Bytes of rows that are pulled at a time where all of them are needed.
+#: Bytes of rows that are pulled at a time if all rows are needed.
 PULL_CHUNK_BYTES = 8 << 20
 
 
 class Table(OptimizedTable):
-    """One table on the servers.  Row ids are global; partitions do not show.
+    """A table on the servers.  Row ids are global; partitions are hidden.
 
-    With a `half_table`, rows that may be rounded travel through that table, which shows what this one holds; its `family` is
-    this table and the one that shows its changes, or whose changes it shows.  `former` partitionings, by count, have
-    keys on the servers without contents.  `seconds_to_create` count the transfer of all rows from one worker in.
+    With a `half_table`, rows that may be rounded travel through that table, which shows the rows of this one; both
+    tables are a `family`.  `former` partitionings, by count, have keys on the servers, without contents.
+    `seconds_to_create` include the transfer of all rows from one worker.
     """
 
     def __init__(self, servers: ParameterServers, name: str, partitioning: Partitioning, dtype: np.dtype,
                  wire_format: WireFormat, half_table: Optional['Table'] = None):
         super().__init__(name, partitioning.width, dtype)
         self.servers = servers
-        #: Number of the table in its job; equal on all workers.
+        #: The number of the table in its job, equal on all workers.
         self.index = next(servers.table_numbers)
         self.partitioning, self.wire_format, self._half_table = partitioning, wire_format, half_table
-        #: Whether rows travel as float16 on the lane, which rounds them by itself.
+        #: Whether rows travel as float16 on the lane, which rounds them.
         self.halves = False
         self.family = [self]
         if half_table is not None:
@@ -53,16 +53,16 @@ class Table(OptimizedTable):
         return self.servers.link.request(self, ids, priority)
 
     def _warn(self) -> None:
-        for what in self.servers.link.overflows(self) if self.halves else ():
-            self.wire_format.warn(what)
+        for values in self.servers.link.overflows(self) if self.halves else ():
+            self.wire_format.warn(values)
 
     def open(self, mode: str) -> None:
-        """All rows are on the servers; pushes mean `mode` from now on."""
+        """Set the mode, once all rows are on the servers."""
         self.set_mode(mode)
         self.seconds_to_create = time.perf_counter() - self._started
 
     def successor(self, partitioning: Partitioning) -> 'Table':
-        """The table through which rows go to the partitions that this one is about to get."""
+        """Return the table that carries rows to new partitions of this one."""
         if self._successor is None:
             wire_format = WireFormat(self.name, self.dtype, partitioning.width, partitioning.keys)
             self._successor = Table(self.servers, self.name, partitioning, self.dtype, wire_format)
@@ -70,14 +70,14 @@ class Table(OptimizedTable):
         return self._successor
 
     def move_to(self, partitioning: Partitioning) -> None:
-        """Go on with other partitions, which hold the same rows; see :mod:`mxhybrid.servers.repartition`."""
+        """Use new partitions, which hold the same rows; see :mod:`mxhybrid.servers.repartition`."""
         self.former[self.partitioning.count] = self.partitioning
         self._use(partitioning)
 
     def close(self) -> None:
-        """Have the links between workers keep nothing for this table, which nobody uses any more."""
-        for each in self.family + ([self._successor] if self._successor is not None else []):
-            self.servers.link.forget(each)
+        """Make the link forget this table, which is not used any more."""
+        for table in self.family + ([self._successor] if self._successor is not None else []):
+            self.servers.link.forget(table)
 
     def _use(self, partitioning: Partitioning) -> None:
         self.partitioning = partitioning
@@ -85,20 +85,20 @@ class Table(OptimizedTable):
         self._empty = [None] * partitioning.count
 
     def collect(self) -> None:
-        """Wait for rows that were asked for, early or to be written by another thread."""
+        """Wait for rows that were prefetched, or that another thread writes."""
         self._prefetcher.collect()
         self.servers.link.settle_deliveries(self)
 
     def touch(self) -> None:
-        """Push no rows (collective), which frees the servers' buffers; to be called after :meth:`collect`."""
+        """Push no rows (collective), which frees the servers' buffers; call it after :meth:`collect`."""
         self.push_exactly(np.empty(0, np.int64), np.empty((0, self.partitioning.width), self.dtype))
 
     def can_read(self, width: int) -> bool:
-        """Whether rows of optimizer state of `width` elements can be read, see :meth:`read`."""
+        """Return whether rows of optimizer state of `width` elements can be read, see :meth:`read`."""
         return width * self.dtype.itemsize <= MAILBOX_ELEMENTS * 4
 
     def empty(self, part: int) -> Any:
-        """A row_sparse array without rows in the shape of a partition."""
+        """Return a row_sparse array without rows in the shape of a partition."""
         if self._empty[part] is None:
             self._empty[part] = mx.nd.sparse.zeros('row_sparse', self.partitioning.shape(part),
                                                    dtype=self.wire_format.pushed_as, ctx=mx.cpu())
@@ -106,12 +106,12 @@ class Table(OptimizedTable):
 
     @property
     def keys_left(self) -> int:
-        """Keys that every server still has at least, for other partitions."""
+        """The number of keys that every server has left at least."""
         return self.servers.keys.placement.keys_left()
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row on its way."""
+        """Bytes of a row on the wire."""
         if self.halves:
             return self.partitioning.width * 2
         return (self._half_table or self).wire_format.row_bytes
@@ -125,24 +125,23 @@ class Table(OptimizedTable):
         self._warn()
 
     def push_exactly(self, ids: np.ndarray, rows: np.ndarray, priority: int = 0) -> None:
-        """As :meth:`push`, but rows travel as they are."""
-        (self._half_table or self)._prefetcher.settle()  # for callers that did not: the host forgets the rows that it holds
+        """Push rows like :meth:`push`, but unrounded."""
+        # Needed if the caller has not done it: after a push the host drops the rows that it caches.
+        (self._half_table or self)._prefetcher.settle()
         self.servers.link.settle_deliveries(self)
         self.servers.link.push(self, ids, rows, priority)
 
     def pull(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
-        """Write the rows `ids` into `result`, as after all earlier pushes of this worker (blocks; not collective)."""
+        """Write the rows `ids`, after all earlier pushes of this worker, to `result` (blocks; not collective)."""
         (self._half_table or self)._prefetcher.pull(ids, result, priority)
 
     def pull_later(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> Callable[[], None]:
-        """As :meth:`pull`, but only asks; what it returns waits: for :class:`mxhybrid.native.deliveries.Deliveries`."""
+        """Request rows; the function returned waits for them, see :class:`mxhybrid.native.deliveries.Deliveries`."""
         return (self._half_table or self)._prefetcher.pull_later(ids, result, priority)
 
     def deliver(self, ids: np.ndarray, array: Any, rows: np.ndarray, priority: int = 0) -> None:
-        """As :meth:`pull`, but only asks: the engine writes to `rows`, which is the memory of `array`, and holds back
-        whatever reads that.
-        """
-        self._warn()  # of the rows before these: looking does not wait
+        """Request rows that the engine writes to `rows`, the memory of `array`; readers of the array wait for them."""
+        self._warn()  # about rows before these: the check does not wait
         link, prefetcher = self.servers.link, (self._half_table or self)._prefetcher
         if self._half_table is None and not prefetcher.has_rows() and link.delivers(self):
             prefetcher.mark_pulled()
@@ -151,18 +150,20 @@ class Table(OptimizedTable):
             self.servers.deliveries.put([array], prefetcher.pull_later(ids, rows, priority), priority)
 
     def deliver_copies(self, ids: np.ndarray, outs: List[Any], priority: int = 0) -> bool:
-        """As :meth:`deliver`, of few rows, to an array that is copied to row_sparse `outs`, all in one call; False
-        where that cannot be, and nothing was done.
+        """Request few rows and copy them to row_sparse `outs`, all in one call, see :meth:`deliver`.
+
+        Return False, with nothing done, if that is not possible.
         """
         prefetcher = (self._half_table or self)._prefetcher
-        if self._half_table is not None or prefetcher.has_rows() or not self.servers.link.deliver_copies(self, ids, outs, priority):
+        if (self._half_table is not None or prefetcher.has_rows()
+                or not self.servers.link.deliver_copies(self, ids, outs, priority)):
             return False
         prefetcher.mark_pulled()
         self._warn()
         return True
 
     def pull_exactly(self, ids: np.ndarray, result: np.ndarray, priority: int = 0) -> None:
-        """As :meth:`pull`, but rows are not rounded."""
+        """Pull rows like :meth:`pull`, but unrounded."""
         if self.halves:
             self.pull_uncached(ids, result)
         elif self._half_table is None:
@@ -171,17 +172,18 @@ class Table(OptimizedTable):
             self.servers.link.request(self, ids, priority)(result)
 
     def pull_uncached(self, ids: np.ndarray, result: np.ndarray) -> None:
-        """As :meth:`pull_exactly`, but past rows that were asked for early, and nobody keeps these rows: the cache
-        of the host would grow to a whole table.  Not collective.
+        """Pull rows like :meth:`pull_exactly`, but past prefetched rows and the cache of the host (not collective).
+
+        The cache would otherwise grow to a whole table.
         """
         self.servers.link.request_uncached(self, ids)(result)
 
     def prefetch(self, ids: np.ndarray, priority: int = 0, after_push: bool = False) -> None:
-        """Ask for rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
+        """Request rows before they are pulled, see :meth:`mxhybrid.servers.row_prefetcher.RowPrefetcher.prefetch`."""
         (self._half_table or self)._prefetcher.prefetch(ids, priority, after_push)
 
     def set_mode(self, mode: str) -> None:
-        """Tell the servers what pushes to this table mean from now on."""
+        """Set the meaning of later pushes to this table on the servers."""
         self.mode = mode
         self.servers.command('mode', keys=self.partitioning.keys, mode=mode)
 
@@ -194,8 +196,8 @@ class Table(OptimizedTable):
         self.servers.command('forget_state', table=self.name, keys=self.partitioning.keys)
 
     def assign(self, values: Callable[[np.ndarray], np.ndarray], slot: int = -1) -> None:
-        """Overwrite the weights, or optimizer state `slot`, with rows by worker 0's `values` (collective)."""
-        before = self.mode
+        """Overwrite the weights, or optimizer state `slot`, with rows of worker 0's `values` (collective)."""
+        former_mode = self.mode
         prefetcher = (self._half_table or self)._prefetcher
         prefetcher.before_push()
         self.set_mode(overwrite_mode(slot))
@@ -206,35 +208,36 @@ class Table(OptimizedTable):
                 self.touch()
             self.servers.link.settle()
         prefetcher.after_push()
-        self.set_mode(before)
+        self.set_mode(former_mode)
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Ids of all rows, in portions that are not too large to pull at once."""
+        """Yield the ids of all rows in chunks that are small enough to pull at once."""
         return chunks(self.partitioning.rows, self.partitioning.width * self.dtype.itemsize, PULL_CHUNK_BYTES)
 
     def hold_sums(self) -> None:
-        """Forget optimizer and state: a push overwrites its rows by their sum from now on (on all workers)."""
+        """Drop optimizer and state (on all workers): later pushes overwrite rows with their sum over the workers."""
         self.forget_optimizer()
         self.set_mode(ASSIGN)
 
     def expose(self, slot: int) -> None:
-        """Have the servers overwrite the weights by optimizer state `slot`, for all to pull anew.
+        """Overwrite the weights on the servers with optimizer state `slot`, so that workers can pull it.
 
-        No worker's pull, which comes after its push, overtakes the command: worker 0 pushes after it.  So a push of
-        all workers has to come in between, :meth:`touch` for example.
+        All workers must push, for example by :meth:`touch`, before they pull: a pull does not overtake the command
+        then, because it follows the worker's push, and worker 0 pushes after the command.
         """
         self.servers.command('expose', keys=self.partitioning.keys, slot=slot)
 
     def take_state(self, widths: Sequence[int]) -> List[np.ndarray]:
-        """The arrays of optimizer state in order, each of shape (rows, width of the state), for every worker, which
-        has pulled the weights that it wants: they are lost (collective).
+        """Return the arrays of optimizer state in order, each of shape (rows, width of the state) (collective).
+
+        The weights are lost: workers must have pulled those that they need.
         """
-        found = []
+        states = []
         self.collect()
         self.servers.barrier()
         self.set_mode(CAPTURE)
         for slot, width in enumerate(widths):
-            # As moving does it: weights make room for one array of the state after the other.
+            # As in a repartition, each array of the state in turn overwrites the weights.
             self.expose(slot)
             self.touch()
             array = np.empty((self.partitioning.rows, width), self.dtype)
@@ -242,32 +245,34 @@ class Table(OptimizedTable):
                 rows = np.empty((len(ids), self.partitioning.width), self.dtype)
                 self.pull_uncached(ids, rows)
                 array[ids] = rows[:, :width]
-            found.append(array)
+            states.append(array)
             self.servers.barrier()
-        return found
+        return states
 
     def read(self, slot: int, width: int) -> np.ndarray:
-        """All rows of optimizer state `slot`, each of `width` elements (worker 0 only; not collective)."""
+        """Return all rows of optimizer state `slot`, each of `width` elements (worker 0 only; not collective)."""
         return self.read_rows(slot, width, 0, self.partitioning.rows)
 
     def read_rows(self, slot: int, width: int, first: int, last: int) -> np.ndarray:
-        """Rows ``first:last`` of optimizer state `slot`, each of `width` elements (worker 0 only; not collective).
-        InputError where a row does not fit into a mailbox.
+        """Return rows ``first:last`` of optimizer state `slot`, each of `width` elements (worker 0 only).
+
+        Not collective.  InputError if a row does not fit into a mailbox.
         """
         partitioning = self.partitioning
         count = partitioning.count
         step = MAILBOX_ELEMENTS * 4 // (width * self.dtype.itemsize)
         if not step:
-            raise InputError('%s: rows of %d elements are too wide to read optimizer state from the servers, '
-                             'at most %d' % (self.name, width, MAILBOX_ELEMENTS * 4 // self.dtype.itemsize))
+            raise InputError('%s: rows of %d elements are too wide to read optimizer state from the servers, which '
+                             'takes at most %d: use an allreduce route for this table, see MXHYBRID_ROUTES'
+                             % (self.name, width, MAILBOX_ELEMENTS * 4 // self.dtype.itemsize))
         result = np.empty((last - first, width), self.dtype)
         for part, (key, server) in enumerate(zip(partitioning.keys, partitioning.servers)):
             rows = result[(part - first) % count::count]
             begin = rows_in_partition(first, count, part)
-            for at in range(0, len(rows), step):
-                number = min(step, len(rows) - at)
-                self.servers.command('read', key=key, slot=slot, start=begin + at, stop=begin + at + number,
-                                     dtype=self.dtype.name)
-                data = self.servers.read_mailbox(server, self.dtype, number * width)
-                rows[at:at + number] = data.reshape(number, width)
+            for offset in range(0, len(rows), step):
+                count_read = min(step, len(rows) - offset)
+                self.servers.command('read', key=key, slot=slot, start=begin + offset,
+                                     stop=begin + offset + count_read, dtype=self.dtype.name)
+                data = self.servers.read_mailbox(server, self.dtype, count_read * width)
+                rows[offset:offset + count_read] = data.reshape(count_read, width)
         return result

@@ -9,7 +9,8 @@ BODY = BODIES / 'strangers.py'
 
 
 @pytest.mark.parametrize('launcher, said', [
-    ('horovodrun', ['closes a connection from', 'ignoring a command from a stranger: it is not sealed', 'sent again']),
+    ('horovodrun', ['closes a connection from',
+                    'ignoring a command that is not from worker 0 of this job: it is not sealed', 'sent again']),
     ('launch.py', ['closes a connection from']),  # its servers take pickles from anybody
 ])
 def test_strangers(launcher, said, tmp_path):

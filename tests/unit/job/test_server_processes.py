@@ -74,7 +74,8 @@ def test_servers_have_the_import_path_of_this_process_and_nothing_else(start_ser
     for name in ('secrets', 'beside'):
         (planted / (name + '.py')).write_text('raise SystemExit("planted")')
     (tmp_path / 'beside.py').write_text('')
-    servers, _ = start_servers("import json, os, secrets, sys, beside\njson.dump(sys.path, open(os.environ['OUT'], 'w'))",
+    servers, _ = start_servers("import json, os, secrets, sys, beside\n"
+                               "json.dump(sys.path, open(os.environ['OUT'], 'w'))",
                        OUT=str(tmp_path / 'out'))
     monkeypatch.chdir(planted)
     servers.start('server', 'abc')

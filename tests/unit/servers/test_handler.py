@@ -76,7 +76,7 @@ def test_updates_by_partitions_equal_mxnets_on_the_whole_table(name, arguments, 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_mxnets_optimizer_for_tests_gives_the_same_weights(dtype):
-    """In one process ``state[:] = weight`` fails, behind the update of the weight, and MXNet's stores tell nobody."""
+    """``state[:] = weight`` fails in one process, after the update of the weight; MXNet's stores ignore the error."""
     table, whole = pair('test', {}, 3, dtype)
     for ids, rows in merged_gradients(1, dtype):
         table.push(ids, rows)
@@ -372,14 +372,14 @@ def test_assigned_rows_are_found_without_a_copy_of_all_ids(monkeypatch):
 
 
 def test_a_push_to_an_unknown_key_is_an_error():
-    with pytest.raises(RuntimeError, match='key 9, which no table has'):
+    with pytest.raises(RuntimeError, match='key 9, which belongs to no table'):
         LoudHandler().update_multi_precision(9, mx.nd.zeros(1), mx.nd.zeros(1), None)
 
 
 def test_an_unknown_mode_is_an_error():
     table = Table(start_values(), 1)
     table.handler.do_mode(table.keys, 'average')
-    with pytest.raises(RuntimeError, match="unknown mode 'average'"):
+    with pytest.raises(RuntimeError, match="'average' is unknown"):
         table.push(np.array([1]), np.ones((1, WIDTH), 'float32'))
 
 

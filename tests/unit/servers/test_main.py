@@ -1,4 +1,4 @@
-"""What a server of ours does with the commands that MXNet hands to it."""
+"""Commands that MXNet passes to a server that mxhybrid started."""
 import os
 import pickle
 import subprocess
@@ -63,7 +63,7 @@ def test_all_others_change_nothing(server, tmp_path, caplog):
     part = installed[0]._partitions[5]
     assert (part.table, part.shape, part.mode) == ('w', (3, 4), 'assign')
     assert not evil.exists()
-    assert 'ignoring a command from a stranger: it is not sealed' in caplog.text and '(8 so far)' in caplog.text
+    assert 'ignoring a command that is not from worker 0 of this job: it is not sealed' in caplog.text and '(8 so far)' in caplog.text
     assert SECRET not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What whoever holds a table is told of its optimizer, and when."""
+"""The settings of an optimizer that the owner of a table receives, and when."""
 import mxnet as mx
 import pytest
 
@@ -21,7 +21,7 @@ class Listener(OptimizedTable):
         self.heard.append('drop')
 
     def news(self, optimizer, lr, count):
-        """What one update makes it hear."""
+        """Make an update, and return what the owner of the rows receives."""
         self.heard.clear()
         self.check_optimizer(optimizer, 0.0)
         self.set_optimizer(optimizer, lr, 0.0, count)

@@ -1,4 +1,4 @@
-"""What servers make of a push equals what one process does with a row_sparse weight, bit for bit, whatever is set.
+"""Servers update rows as one process updates a row_sparse weight, bit for bit, with all settings.
 
 Every optimizer for tables, with every setting, changed in mid-run, rows untouched in some steps, the table in some
 partitions and cut anew; own rows, of which one process has a dense weight with a row_sparse gradient, as well.

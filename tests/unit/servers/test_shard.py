@@ -40,7 +40,7 @@ CASES = [(name, own, more, dtype) for name, settings in OPTIMIZERS.items() for o
 
 
 class Table:
-    """What :class:`Lane` asks of one."""
+    """A table as :class:`Lane` uses it."""
 
     def __init__(self, dtype):
         self.index, self.name, self.dtype = 3, 'table', np.dtype(dtype)
