@@ -1,4 +1,4 @@
-"""NumPy views of MXNet arrays, and row_sparse arrays built without a detour.
+"""NumPy views of MXNet arrays, and row_sparse arrays built without extra copies.
 
 MXNet's own ``RowSparseNDArray.data`` and ``row_sparse_array`` copy the rows once or twice.  The stored rows
 of a row_sparse array are one contiguous block (``NDArray::data`` in ``include/mxnet/ndarray.h``), so on the
@@ -46,14 +46,16 @@ def host_view(array):
 
 
 def row_sparse_parts(array):
-    """Split a row_sparse array into its row ids, int64 (a copy), and its rows, of shape (n, width), on the CPU a view.
+    """Return the row ids (int64, a copy) and the rows, of shape (n, width), of a row_sparse array.
+
+    On the CPU the rows are a view.
     """
     array.wait_to_read()
     width = math.prod(array.shape[1:])
-    stored = array.indices
-    if not stored.shape or not stored.shape[0]:
+    indices = array.indices
+    if not indices.shape or not indices.shape[0]:
         return np.empty(0, np.int64), np.empty((0, width), array.dtype)
-    ids = stored.asnumpy().astype(np.int64, copy=False)
+    ids = indices.asnumpy().astype(np.int64, copy=False)
     if array.context.device_type not in _HOST_DEVICES:
         return ids, array.data.asnumpy().reshape(len(ids), width)
     return ids, _pointer_view(array, (len(ids), width), array.dtype)
@@ -62,8 +64,8 @@ def row_sparse_parts(array):
 def allocate_rows(ids, shape, dtype):
     """Make a row_sparse array of `shape` on the CPU that stores the rows `ids` (int64, sorted, unique).
 
-    Returns the array and a writable view of its rows, of shape (n, width).  Fill that before handing the array to the
-    engine, or in an operation of the engine's that writes it, see :mod:`mxhybrid.native.deliveries`.
+    Returns the array and a writable view of its rows, of shape (n, width).  Fill the view before the engine gets the
+    array, or in an operation of the engine that writes it, see :mod:`mxhybrid.native.deliveries`.
     """
     width = math.prod(shape[1:])
     if len(ids) == 0:
@@ -78,17 +80,17 @@ def allocate_rows(ids, shape, dtype):
 
 
 def make_row_sparse(ids, rows, shape):
-    """Build a row_sparse array on the CPU from ids (sorted, unique) and rows (copied), zero rows kept."""
+    """Build a row_sparse array on the CPU from ids (sorted, unique) and rows, which are copied, also rows of zeros."""
     array, view = allocate_rows(ids, shape, rows.dtype)
     view[:] = rows.reshape(view.shape)
     return array
 
 
 def sum_row_sparse(parts):
-    """Sum row_sparse contributions: ``[(ids, rows), …]`` to one ``(ids, rows)``, ids sorted and unique.
+    """Sum row_sparse parts, ``[(ids, rows), …]``, to a single ``(ids, rows)`` with ids sorted and unique.
 
-    Rows are added in the order given, which makes the result reproducible.  A contribution may have its ids in any
-    order, and more than once: its rows of one id are added up first.
+    Rows are added in the order of the parts, so the result is reproducible.  A part may have its ids in any order, and
+    an id several times: its rows are then added up first.
     """
     parts = [_merge_repeated(ids, rows) for ids, rows in parts]
     if len(parts) == 1:
@@ -101,7 +103,7 @@ def sum_row_sparse(parts):
 
 
 def _merge_repeated(ids, rows):
-    """Sort row ids, and add up the rows of an id that occurs more than once; returns both unchanged if none does."""
+    """Sort row ids and add up the rows of repeated ids; return both unchanged if they are sorted and unique."""
     if len(ids) < 2 or bool(np.all(ids[1:] > ids[:-1])):
         return ids, rows
     order = np.argsort(ids, kind='stable')
@@ -111,24 +113,24 @@ def _merge_repeated(ids, rows):
 
 
 def row_reader(array: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """A function that gives rows of an array by id, flattened: of a row_sparse one zeros where it stores none."""
+    """Return a function that gives rows of an array by id, flattened; rows that are not stored are zeros."""
     if array.stype == 'default':
         return host_view(array).reshape(array.shape[0], -1).__getitem__
-    held, stored = sum_row_sparse([row_sparse_parts(array)])
+    stored_ids, stored_rows = sum_row_sparse([row_sparse_parts(array)])
 
     def rows_at(ids: np.ndarray) -> np.ndarray:
-        if not len(held):
-            return np.zeros((len(ids), stored.shape[1]), stored.dtype)
-        at = np.minimum(np.searchsorted(held, ids), len(held) - 1)
-        rows = stored[at]
-        rows[held[at] != ids] = 0
+        if not len(stored_ids):
+            return np.zeros((len(ids), stored_rows.shape[1]), stored_rows.dtype)
+        positions = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
+        rows = stored_rows[positions]
+        rows[stored_ids[positions] != ids] = 0
         return rows
 
     return rows_at
 
 
 def padded_row_reader(array: Any, width: int, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """As :func:`row_reader`, each row followed by zeros up to `width` elements: state as wide as its table."""
+    """Return a function like :func:`row_reader` that pads rows with zeros to `width`: state as wide as its table."""
     read = row_reader(array)
 
     def rows_at(ids: np.ndarray) -> np.ndarray:
@@ -141,16 +143,15 @@ def padded_row_reader(array: Any, width: int, dtype: Any) -> Callable[[np.ndarra
 
 
 def write_rows(array: Any, ids: np.ndarray, rows: Any) -> None:
-    """Overwrite rows of a dense array, on any device, after all that the engine has yet to do with it."""
+    """Overwrite rows of a dense array, on any device, after all pending operations of the engine on it."""
     with autograd.pause():
-        where = nd.from_numpy(ids.reshape(1, -1)).as_in_context(array.context)
+        indices = nd.from_numpy(ids.reshape(1, -1)).as_in_context(array.context)
         values = rows.as_in_context(array.context)
-        nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=where, shape=array.shape, out=array)
+        nd._internal._scatter_set_nd(lhs=array, rhs=values, indices=indices, shape=array.shape, out=array)
 
 
 def give_back_memory(view):
-    """Give pages that lie wholly inside a contiguous array back to the system; they read as zeros.  Returns the bytes.
-    """
+    """Give whole pages of a contiguous array back to the system, and return their bytes; they read as zeros."""
     page = os.sysconf('SC_PAGE_SIZE')
     start = -(-view.ctypes.data // page) * page
     size = (view.ctypes.data + view.nbytes) // page * page - start
@@ -158,12 +159,12 @@ def give_back_memory(view):
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_DONTNEED):
-        raise OSError(ctypes.get_errno(), 'madvise of %d bytes failed' % size)
+        raise OSError(ctypes.get_errno(), 'madvise(MADV_DONTNEED) of %d bytes failed' % size)
     return size
 
 
 def clear(view):
-    """Have a contiguous array read as zeros, and give back the memory that lies wholly inside."""
+    """Set a contiguous array to zeros, and give its whole pages back to the system."""
     size = give_back_memory(view)
     raw = view.reshape(-1).view(np.uint8)
     first = -view.ctypes.data % os.sysconf('SC_PAGE_SIZE') if size else 0
@@ -172,7 +173,7 @@ def clear(view):
 
 
 def trim_heap():
-    """Have the C library, where it can, give memory that was freed back to the system."""
+    """Make the C library, if it can, give freed memory back to the system."""
     trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)  # glibc only
     if trim is not None:
         trim(ctypes.c_size_t(0))

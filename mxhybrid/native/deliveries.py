@@ -1,4 +1,4 @@
-"""Rows on their way from the servers, written into MXNet's arrays as they arrive, while the script goes on."""
+"""Deliver rows from the servers to MXNet's arrays as they arrive, while the script continues."""
 import queue
 import threading
 from typing import Any, Callable, List, Optional, Tuple
@@ -10,9 +10,9 @@ _Item = Optional[Tuple[Callable[[], None], Callable[[], None]]]
 
 
 class Deliveries:
-    """A thread that waits for rows, so that scripts need not: they wait where they read what came.
+    """A thread that waits for rows, so that the script only waits when it reads them.
 
-    `on_failure` is called with an exception that ends the thread: without it the engine would wait for ever.
+    `on_failure` is called with an exception that ends the thread: without the thread the engine would wait for ever.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None]):
@@ -23,15 +23,15 @@ class Deliveries:
         self._thread.start()
 
     def put(self, arrays: List[Any], deliver: Callable[[], None], priority: int = 0) -> None:
-        """Have `deliver` called, which waits for rows and writes them to the memory of `arrays`.
+        """Register `deliver`, which waits for rows and writes them to the memory of `arrays`.
 
-        Whatever reads the arrays is held back by the engine until it has returned.  They are on the host, each given
-        once, and nobody else writes to them.
+        The engine delays all readers of the arrays until it has returned.  The arrays are on the host, each occurs
+        once, and nothing else writes to them.
         """
         self._deferred.push(arrays, deliver, priority)
 
     def close(self) -> None:
-        """End the thread; nothing may be under way."""
+        """End the thread; no delivery may be under way."""
         self._begun.put(None)
         self._thread.join()
 

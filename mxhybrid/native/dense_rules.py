@@ -1,6 +1,6 @@
-"""Updates of dense weights that the compiled kernels make in MXNet's place, with the same numbers.
+"""Update dense weights by compiled kernels in MXNet's place, with the same results.
 
-MXNet's optimizers count updates, and find rates and state, in Python; so does this, in the same way.
+Like MXNet's optimizers this module counts updates, and finds rates and state, in Python.
 """
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -12,8 +12,10 @@ from .optimizers import as_read
 
 
 class Update(NamedTuple):
-    """What one update of several weights takes: a rule of ``lane/src/update.h``, its settings, two arrays of state a
-    weight, None where there are fewer, learning rates and weight decays.
+    """An update of several weights: a rule of ``lane/src/update.h``, its settings, state, and rates.
+
+    `states` holds two arrays for each weight, None where the rule has fewer; `rates` are learning rates and weight
+    decays.
     """
 
     rule: str
@@ -23,8 +25,10 @@ class Update(NamedTuple):
 
 
 def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) -> Optional[Update]:
-    """Count an update of weights that lie in `context`, in place of MXNet's ``Updater``; None, with nothing counted,
-    if that has to make it: for other optimizers, and where it has yet to make their state.
+    """Count an update of weights in `context` in place of MXNet's ``Updater``, and return it.
+
+    Return None, with nothing counted, if MXNet must make the update: for other optimizers, and before it has made the
+    state.
     """
     optimizer = updater.optimizer
     if (np.dtype(dtype) not in (np.float32, np.float64)
@@ -42,9 +46,9 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) ->
     if isinstance(optimizer, mx.optimizer.Adam):
         settings.update(beta1=as_read(optimizer.beta1), beta2=as_read(optimizer.beta2),
                         epsilon=as_read(optimizer.epsilon))
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             count = optimizer._index_update_count[key]
-            lrs[place] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
+            lrs[index] *= math.sqrt(1. - optimizer.beta2 ** count) / (1. - optimizer.beta1 ** count)
         return Update('dense adam', settings, states, (lrs, wds))
     if optimizer.momentum > 0:
         return Update('momentum', dict(settings, momentum=as_read(optimizer.momentum)), states, (lrs, wds))
@@ -53,7 +57,7 @@ def begin_update(updater: Any, keys: Sequence[Any], context: Any, dtype: Any) ->
 
 def _of_sgd(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
     if optimizer.aggregate_num < 2 or optimizer.momentum < 0:
-        return None  # other kernels
+        return None  # MXNet uses other kernels
     if optimizer.momentum == 0:
         return [None, None] * len(states)
     if any(state is None for state in states):
@@ -65,5 +69,5 @@ def _of_adam(optimizer: Any, states: Sequence[Any]) -> Optional[List[Any]]:
     return [array for state in states for array in state]
 
 
-#: By class, not by name: a subclass may do anything.
+#: State finders by class, not by name: a subclass may compute anything.
 _FINDERS: Dict[type, Any] = {mx.optimizer.SGD: _of_sgd, mx.optimizer.Adam: _of_adam}

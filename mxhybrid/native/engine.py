@@ -1,7 +1,7 @@
-"""Python's place in MXNet's engine: notices of the moment at which it gets to an array, operations of our own.
+"""Push operations of Python and of compiled code to MXNet's engine, and get notices of finished arrays.
 
-The engine calls once everything that reads or writes the arrays so far has been done, and holds back whatever comes
-later.  So a script goes on at once, as with any operator of MXNet.
+The engine runs an operation after all earlier operations that read or write its arrays, and delays all later ones.  So
+a script continues at once, as with any operator of MXNet.
 """
 import ctypes
 import itertools
@@ -17,10 +17,10 @@ _SyncFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 #: ``void (*)(void *run_context, void *on_complete, void *parameter)``, EngineAsyncFunc there.
 _AsyncFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
-#: What the engine wants to be called when an operation is complete: engine, parameter, error.
+#: The callback that the engine expects when an operation is complete: engine, parameter, error.
 _CallBack = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
-#: ``FnProperty::kCPUPrioritized`` of ``include/mxnet/engine.h``, as for Horovod's operations: threads of their own.
+#: ``FnProperty::kCPUPrioritized`` of ``include/mxnet/engine.h``, as of Horovod's operations, which has its own threads.
 _PRIORITIZED = 3
 
 
@@ -39,17 +39,17 @@ class _OnComplete(ctypes.Structure):
 _CPU = _Context(1, 0)
 _PRIORITIZED_PROPERTY = ctypes.c_int(_PRIORITIZED)
 
-#: The engine may call it at any time; kept for ever.
+#: An empty function, kept for ever because the engine may call it at any time.
 _NOTHING = _SyncFunction(lambda *_: None)
 
 
 def handles_of(arrays: Sequence[Any]) -> Any:
-    """The handles of arrays, as an array for compiled functions."""
+    """Return the handles of arrays as a C array, for compiled functions."""
     return (ctypes.c_void_p * len(arrays))(*[array.handle.value for array in arrays])
 
 
 def address_of(array: Any) -> Any:
-    """Where the values of an array on the CPU are, in its default layout; waits for what writes it."""
+    """Return the address of the values of an array on the CPU, in its default layout, after pending writes."""
     array.wait_to_read()
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
@@ -57,37 +57,38 @@ def address_of(array: Any) -> Any:
 
 
 def function_address(name: str) -> Any:
-    """Where a function of MXNet's C interface is, for compiled functions."""
+    """Return the address of a function of MXNet's C interface, for compiled functions."""
     return ctypes.cast(getattr(_LIB, name), ctypes.c_void_p)
 
 
 def operator_handle(name: bytes) -> Any:
-    """What MXNet's C interface knows an operator by."""
-    found = ctypes.c_void_p()
-    check_call(_LIB.NNGetOpHandle(name, ctypes.byref(found)))
-    return found
+    """Return the handle of an operator in MXNet's C interface."""
+    handle = ctypes.c_void_p()
+    check_call(_LIB.NNGetOpHandle(name, ctypes.byref(handle)))
+    return handle
 
 
 def write_after(arrays: List[Any], targets: List[Any]) -> None:
-    """Have the engine believe that `targets` were computed from `arrays`, without touching either."""
+    """Order later operations on `targets` after pending writes to `arrays`, without touching either."""
     check_call(_LIB.MXEnginePushSyncND(
         _NOTHING, None, None, ctypes.byref(_Context(1, 0)), handles_of(arrays), ctypes.c_int(len(arrays)),
         handles_of(targets), ctypes.c_int(len(targets)), None, ctypes.c_int(0), b'mxhybrid_order'))
 
 
 def own_handle(array: Any) -> Any:
-    """Another handle of an array, which the caller has to free."""
-    found = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayDetach(array.handle, ctypes.byref(found)))
-    return found.value
+    """Return another handle of an array, which the caller must free."""
+    handle = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayDetach(array.handle, ctypes.byref(handle)))
+    return handle.value
 
 
 def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority: int, name: bytes,
                 delete: Any = None, ends_itself: bool = True) -> None:
-    """Have the engine call a compiled function once it gets to the arrays that it reads and writes on the CPU, given as
-    :func:`handles_of` gives them; what it writes is given once.  An EngineAsyncFunc, which `ends_itself`, holds back
-    whatever needs them until its callback was called; others are an EngineSyncFunc.  In the end `delete` gets the
-    parameter.
+    """Push a compiled function to the engine, to run in its turn on the arrays that it reads and writes on the CPU.
+
+    The arrays are results of :func:`handles_of`; each written one occurs once.  With `ends_itself` the function is an
+    EngineAsyncFunc, which ends when its callback is called, and delays later operations until then; otherwise it is an
+    EngineSyncFunc.  In the end `delete` is called with the parameter.
     """
     arrays = reads, ctypes.c_int(len(reads)), writes, ctypes.c_int(len(writes))
     with fork_guard:
@@ -102,8 +103,7 @@ def push_native(function: Any, parameter: int, reads: Any, writes: Any, priority
 
 
 class Notifier:
-    """Calls back from an engine thread once all that writes an array is done; keep it as long as the engine may call.
-    """
+    """Callbacks from an engine thread once pending writes to an array are done; keep it while the engine may call."""
 
     def __init__(self) -> None:
         self._waiting: Dict[int, Callable[[], None]] = {}
@@ -117,9 +117,9 @@ class Notifier:
         self._waiting.pop(number)()
 
     def when_ready(self, array: Any, callback: Callable[[], None], priority: int = 0) -> None:
-        """Have `callback` called after all writes to `array` pushed so far and before all pushed later.
+        """Register `callback` to be called after all writes to `array` pushed so far, and before all pushed later.
 
-        It holds up the engine, so it must be short; it is not called where a write failed.
+        It blocks a thread of the engine, so it must be short.  It is not called if a write failed.
         """
         self._count += 1
         self._waiting[self._count] = callback
@@ -130,10 +130,10 @@ class Notifier:
 
 
 class Deferred:
-    """Pushes operations that the engine starts, and somebody else ends.  Keep it as long as the engine may call.
+    """Operations that the engine starts, and another thread completes.  Keep it while the engine may call.
 
-    ``start(what, complete)`` is called from an engine thread when operation `what` may begin: it must be short.
-    Whoever has done the operation calls ``complete()``, once, from any thread.  It is not called where a write to one
+    ``start(operation, complete)`` is called from an engine thread when the operation may begin: it must be short.  The
+    thread that has done the operation, any thread, calls ``complete()``, once.  `start` is not called if a write to one
     of the arrays failed.
     """
 
@@ -145,10 +145,10 @@ class Deferred:
         self._context = _Context(1, 0)
         self._property = ctypes.c_int(_PRIORITIZED)
 
-    def push(self, arrays: List[Any], what: Any, priority: int = 0) -> None:
-        """Have operation `what`, which reads and writes `arrays` on the CPU, each given once, take its turn."""
+    def push(self, arrays: List[Any], operation: Any, priority: int = 0) -> None:
+        """Push an operation that reads and writes `arrays` on the CPU, each of which occurs once."""
         number = next(self._numbers)
-        self._waiting[number] = what
+        self._waiting[number] = operation
         with fork_guard:
             check_call(_LIB.MXEnginePushAsyncND(
                 self._function, ctypes.c_void_p(number), None, ctypes.byref(self._context), None, 0,
@@ -157,6 +157,6 @@ class Deferred:
 
     @fork_guard.called_by_engine
     def _begin(self, _: Any, on_complete: int, number: int) -> None:
-        # The engine's object lives as long as this call: copy it.
+        # The engine's object lives only during this call: copy it.
         done = _OnComplete.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_OnComplete)).from_address(on_complete))
         self._start(self._waiting.pop(number), lambda: _CallBack(done.callback)(done.engine, done.parameter, None))

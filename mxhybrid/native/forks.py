@@ -1,15 +1,15 @@
-"""The user's script may fork at any moment, and what it forks is no member of the job.
+"""Guard forks of the user's script, which may happen at any time; forked processes are not members of the job.
 
 MXNet stops its engine before a fork and waits for all operations (``pthread_atfork_prepare`` of
 ``src/initialize.cc``, ``Stop`` of ``src/engine/threaded_engine_perdevice.cc``), while CPython holds the GIL.  An
-operation that ends only with the help of Python, a sum or rows on their way, would never end; nor would a thread of
-the engine's that calls Python.  What another thread hands the engine meanwhile is lost.  So this waits first, without
-the GIL, until all is done that was handed to the engine, and keeps other threads from handing it more until the fork
+operation that needs Python to end, such as a sum or a pull of rows, would never end; nor would a thread of the engine
+that calls Python.  Operations that another thread pushes to the engine meanwhile are lost.  So the guard first waits,
+without the GIL, until the engine has done all its operations, and keeps other threads from pushing more until the fork
 is over.
 
-A forked child has copies of the job's objects but none of its threads: whatever it does must not wait for them.
-CPython's ``multiprocessing`` leaves by ``os._exit``; a child that ends like any script runs exit handlers,
-Python's and native ones, that were meant for its parent.
+A forked child has copies of the job's objects but none of its threads, so it must not wait for them.  CPython's
+``multiprocessing`` ends children by ``os._exit``.  A child that ends like a script runs exit handlers, of Python and
+native ones, that were meant for its parent.
 """
 import ctypes
 import os
@@ -20,53 +20,54 @@ from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import mxnet as mx
 
-#: Seconds between two looks at what other threads do.
+#: Seconds between two checks of other threads.
 _PAUSE_S = 0.0005
 
-#: Seconds to wait for threads of the script that call MXNet all the time, or were interrupted inside of the fork_guard; then
-#: it is as with MXNet alone.
+#: Seconds to wait for threads of the script that call MXNet all the time, or were interrupted inside the guard; after
+#: that the fork proceeds as with MXNet alone.
 _PATIENCE_S = 2.0
 
-#: Code that calls MXNet's library, where threads hand the engine work.
+#: Code that calls MXNet's library, by which threads push operations to the engine.
 _CALLERS = (os.path.join(os.path.dirname(mx.__file__), ''), os.path.join('horovod', 'mxnet', ''),
             *(os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ('arrays.py', 'engine.py')))
 
 
 class ForkGuard:
-    """Passed by whoever hands the engine what ends only with the help of Python or of other processes; closed by forks.
+    """A guard that threads enter to push operations that need Python or other processes to end; forks close it.
 
-    As a context manager for the former.  Inside, wait for what this process computes at most, and for nobody else: a
-    fork waits for whoever is inside.
+    Enter it as a context manager.  Inside, a thread may wait for computations of this process only, not for other
+    processes: a fork waits for all threads inside.
     """
 
     def __init__(self) -> None:
-        # It may be taken again: a signal handler of the script's forks wherever its thread is.
+        # Reentrant, because a signal handler of the script may fork while its thread holds the lock.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        #: How often each thread is inside.
+        #: The number of nested entries of each thread.
         self._inside: Dict[int, int] = {}
-        #: The thread that forks, and how often: CPython's subprocess may arrange two calls for one fork.
+        #: The thread that forks, and its nested calls: CPython's subprocess may call before_fork twice for one fork.
         self._closed_by: Optional[int] = None
         self._closed = 0
-        #: Threads that serve what is under way: they pass until it is done.
-        self._servants: Set[int] = set()
-        self._shut = False
-        self._handed = 0
+        #: Threads that complete operations that are under way: they may enter until these are done.
+        self._completing: Set[int] = set()
+        #: Whether these threads, too, must wait; and a count of entries and exits.
+        self._is_shut = False
+        self._passages = 0
         self._error: Optional[Exception] = None
-        #: What the engine calls.
+        #: Code of functions that the engine calls.
         self._callbacks: Set[Any] = set()
 
     def called_by_engine(self, function: Callable) -> Callable:
-        """Declare a function that engine threads call."""
+        """Register a function that engine threads call."""
         self._callbacks.add(function.__code__)
         return function
 
     def serve(self) -> None:
-        """Declare the calling thread one that others wait for."""
-        self._servants.add(threading.get_ident())
+        """Register the calling thread as one that completes operations, for which other threads wait."""
+        self._completing.add(threading.get_ident())
 
     def _may_pass(self, thread: int) -> bool:
-        return self._closed_by in (None, thread) or not self._shut and thread in self._servants
+        return self._closed_by in (None, thread) or not self._is_shut and thread in self._completing
 
     def __enter__(self) -> 'ForkGuard':
         me = threading.get_ident()
@@ -74,75 +75,75 @@ class ForkGuard:
             while not (self._closed_by is None or self._may_pass(me)):
                 self._changed.wait()
             self._inside[me] = self._inside.get(me, 0) + 1
-            self._handed += 1
+            self._passages += 1
         return self
 
     def __exit__(self, *_: Any) -> None:
         me = threading.get_ident()
         with self._lock:
             self._inside[me] -= 1
-            # Again: whoever closes may have looked after this thread's entry, and before it handed anything.
-            self._handed += 1
+            # Count the exit, too: the forking thread may have read the count between the entry and the push.
+            self._passages += 1
             if not self._inside[me]:
                 del self._inside[me]
             if self._closed_by is not None:
                 self._changed.notify_all()
 
     def before_fork(self) -> None:
-        """Before a fork: wait until the engine has done everything, and let nobody hand it more."""
+        """Wait until the engine has done all operations, and keep other threads from pushing more."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._closed_by in (None, me))
             self._closed_by, self._closed = me, self._closed + 1
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            handed = self._handed
+            passages = self._passages
             try:
                 mx.nd.waitall()
             except mx.base.MXNetError as error:
-                # MXNet forgets it now, and Python ignores what is raised before a fork.
+                # Kept for check(): MXNet forgets the error now, and Python ignores exceptions before a fork.
                 self._error = error
             with self._changed:
-                self._shut = True
+                self._is_shut = True
                 self._changed.wait_for(lambda: self._inside.keys() <= {me}, max(0.0, deadline - time.monotonic()))
-                if handed == self._handed and not self._others_in_mxnet(me, time.monotonic() < deadline):
+                if passages == self._passages and not self._others_in_mxnet(me, time.monotonic() < deadline):
                     return
-                self._shut = False
+                self._is_shut = False
                 self._changed.notify_all()
             time.sleep(_PAUSE_S)
 
     def _others_in_mxnet(self, me: int, patient: bool) -> bool:
-        """Whether another thread may be about to hand the engine something, or one of the engine's is in Python.
+        """Return whether another thread may be about to push an operation, or an engine thread is in Python.
 
-        Others may end an operation while the engine's thread still returns from its start.
+        Another thread may complete an operation while the engine's thread still returns from its start.
         """
         for thread, frame in sys._current_frames().items():
             if thread == me:
                 continue
             if patient and any(part in frame.f_code.co_filename for part in _CALLERS):
                 return True
-            at: Any = frame
-            while at is not None:
-                if at.f_code in self._callbacks:
+            caller: Any = frame
+            while caller is not None:
+                if caller.f_code in self._callbacks:
                     return True
-                at = at.f_back
+                caller = caller.f_back
         return False
 
     def after_fork_in_parent(self) -> None:
-        """After a fork, also one for which :meth:`before_fork` was interrupted by what a signal's handler raised."""
+        """Open the guard after a fork, also if a signal handler raised an exception in :meth:`before_fork`."""
         with self._changed:
             if self._closed_by != threading.get_ident():
                 return
             self._closed -= 1
             if not self._closed:
-                self._closed_by, self._shut = None, False
+                self._closed_by, self._is_shut = None, False
                 self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """After a fork, in a process that has none of the other threads."""
-        self._lock, self._inside, self._servants = threading.RLock(), {}, set()
+        """Reset the guard in a forked process, which has none of the other threads."""
+        self._lock, self._inside, self._completing = threading.RLock(), {}, set()
         self._changed = threading.Condition(self._lock)
-        self._closed_by, self._closed, self._shut = None, 0, False
+        self._closed_by, self._closed, self._is_shut = None, 0, False
 
     def check(self) -> None:
         """Raise the error of an operation that failed before a fork, once."""
@@ -151,32 +152,32 @@ class ForkGuard:
             raise error
 
 
-#: The engine is one per process, and so are forks.
+#: The guard of this process, which has one engine.
 fork_guard = ForkGuard()
 
 
 def prepare(in_child: Callable[[], None]) -> None:
-    """From now on this process may fork; to be called once, `in_child` in whatever is forked, and in what that forks.
-    """
+    """Install the guard, once, in a process that may fork; forked processes, and their children, call `in_child`."""
     libc = ctypes.CDLL(None)
     on_exit, leave = libc.on_exit, ctypes.cast(libc._exit, ctypes.c_void_p)
 
     def child() -> None:
         fork_guard.after_fork_in_child()
         in_child()
-        # It ends without the exit handlers of native libraries, which wait for threads that are not here: on_exit(3)
-        # calls the function that was given last first, with the exit status.
+        # End the child without exit handlers of native libraries, which would wait for threads that it does not have:
+        # on_exit(3) calls the function that was registered last first, with the exit status.
         on_exit(leave, None)
 
-    os.register_at_fork(before=fork_guard.before_fork, after_in_parent=fork_guard.after_fork_in_parent, after_in_child=child)
+    os.register_at_fork(before=fork_guard.before_fork, after_in_parent=fork_guard.after_fork_in_parent,
+                        after_in_child=child)
     _guard_fork_exec()
 
 
 def _guard_fork_exec() -> None:
-    """Have ``subprocess`` and ``multiprocessing`` wait, too, where they fork.
+    """Guard the forks of ``subprocess`` and ``multiprocessing``, too.
 
-    They do so without the calls that :func:`os.register_at_fork` arranges, unless Python code runs in the child.
-    CPython 3.10 and later use vfork(2) where they can, before which no handler of a library is called.
+    They do not call the functions of :func:`os.register_at_fork` unless Python code runs in the child.  CPython 3.10
+    and later use vfork(2) if they can, before which no handlers of libraries are called.
     """
     import _posixsubprocess
     import subprocess
@@ -198,7 +199,7 @@ def _guard_fork_exec() -> None:
 
 
 def _is_vfork(args: Tuple[Any, ...]) -> bool:
-    """Whether ``fork_exec(*args)`` uses vfork(2): it does not for other users and groups."""
+    """Return whether ``fork_exec(*args)`` uses vfork(2), which it does not for other users and groups."""
     if sys.version_info < (3, 10):
         return False
     if sys.version_info >= (3, 11):

@@ -1,10 +1,10 @@
-"""Has MXNet say its remarks on sparse updates where nobody hears them: every process of a job would repeat them.
+"""Filter log lines of MXNet about sparse updates, which every process of a job would repeat.
 
-MXNet says once in each thread that updates of row_sparse gradients are lazy (``LogLazyUpdate`` in
-``src/operator/optimizer_op-inl.h``), and once for each operator and its arguments that it works on dense copies of
+MXNet logs, once in each thread, that updates of row_sparse gradients are lazy (``LogLazyUpdate`` in
+``src/operator/optimizer_op-inl.h``), and, once for each operator and its arguments, that it works on dense copies of
 sparse arrays (``LogStorageFallback`` in ``src/common/utils.h``, ``CopyFromTo`` in ``src/ndarray/ndarray.cc``).  Both
 are harmless.  Only the second can be switched off, by a variable that is read when the first such operator is called;
-else it says, and keeps, a text for each learning rate.
+otherwise MXNet logs, and keeps, a line for each learning rate.  The first is provoked while standard error is filtered.
 """
 import contextlib
 import os
@@ -15,10 +15,10 @@ from typing import Iterator
 from mxnet import ndarray as nd
 from mxnet.context import cpu
 
-#: Of MXNet. Whoever sets it to 1 hears all remarks.
+#: A variable of MXNet; users who set it to 1 see all lines.
 VARIABLE = 'MXNET_STORAGE_FALLBACK_LOG_VERBOSE'
 
-#: Of the lines that MXNet may say when it is made to: of copies only where the script has had it read the variable.
+#: Parts of the lines to drop; lines about copies appear only if the script made MXNet read the variable before.
 _MESSAGES = (b'Optimizer with lazy_update = True detected', b'common/utils.h:', b'fallback detected',
             b'operator = reverse', b'put storage types = [', b'params = {"axis" : 0, }', b'context.dev_mask = ',
             b'The operator with default storage type will be dispatched', b'Copy from default storage type on cpu to ',
@@ -28,9 +28,9 @@ _thread = threading.local()
 
 
 def suppress_repeated_logs() -> None:
-    """Silence the remarks, those on lazy updates in this thread only, unless the user wants to hear them."""
-    given = os.environ.get(VARIABLE)
-    if getattr(_thread, 'suppressed', False) or given not in (None, '0'):
+    """Suppress the lines, those about lazy updates in this thread only, unless the user has asked for them."""
+    former = os.environ.get(VARIABLE)
+    if getattr(_thread, 'suppressed', False) or former not in (None, '0'):
         return
     _thread.suppressed = True
     os.environ[VARIABLE] = '0'
@@ -41,16 +41,16 @@ def suppress_repeated_logs() -> None:
             nd.ones((1, 1), ctx=cpu()).copyto(rows)
             nd.sgd_mom_update(rows, rows, rows.copy(), out=rows, lr=0.0, momentum=0.5)
     finally:
-        if given is None:  # programs that this process starts are none of ours
+        if former is None:  # programs that this process starts must not inherit it
             del os.environ[VARIABLE]
 
 
 @contextlib.contextmanager
 def _without_lines(*texts: bytes) -> Iterator[None]:
-    """Drop lines of standard error that hold one of `texts`; what other threads write meanwhile comes at the end."""
+    """Drop lines of standard error with one of `texts`; lines that other threads write meanwhile come at the end."""
     try:
         screen, aside = open(os.dup(2), 'wb', 0), tempfile.TemporaryFile()
-    except OSError:  # it is closed, or there is no place for a file
+    except OSError:  # standard error is closed, or no file can be made
         yield
         return
     with screen, aside:
@@ -60,5 +60,5 @@ def _without_lines(*texts: bytes) -> Iterator[None]:
         finally:
             os.dup2(screen.fileno(), 2)
             aside.seek(0)
-            with contextlib.suppress(OSError):  # whoever reads it may have gone
+            with contextlib.suppress(OSError):  # its reader may have gone
                 screen.writelines(line for line in aside if not any(text in line for text in texts))

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for each parameter: arrays of state, a count of updates, learning rate and weight decay."""
+"""The state of an optimizer for each parameter: arrays, a count of updates, learning rate and weight decay."""
 import copy
 from typing import Any, Callable, Dict, Iterable, List, Tuple
 
@@ -7,28 +7,28 @@ from mxnet import ndarray as nd
 from mxnet.context import cpu
 from mxnet.optimizer import Optimizer
 
-#: Attributes in which every process keeps books: counts, rates and names of parameters.
+#: Attributes that every process keeps for itself: counts, rates and names of parameters.
 BOOKKEEPING = frozenset(['num_update', 'begin_num_update', 'aggregate_num', 'lr_scheduler', 'lr_mult', 'wd_mult',
                          'idx2name', 'sym_info', 'param_dict', '_index_update_count', '_all_index_update_counts'])
 
 
 def rates_of(optimizer: Any, key: Any) -> Tuple[float, float]:
-    """Learning rate and weight decay of a parameter, as sent: before what a class makes of them, on servers."""
+    """Return learning rate and weight decay of a parameter, before a class changes them in its update on servers."""
     return float(Optimizer._get_lrs(optimizer, [key])[0]), float(Optimizer._get_wds(optimizer, [key])[0])
 
 
 def was_updated(optimizer: Any, key: Any) -> bool:
-    """Whether the optimizer has counted an update of a parameter."""
+    """Return whether the optimizer has counted an update of a parameter."""
     return key in optimizer._index_update_count
 
 
 def update_count(optimizer: Any, key: Any) -> int:
-    """Updates made to a parameter; those before the first are what the optimizer was made to begin with."""
+    """Return the number of updates of a parameter; it begins at the optimizer's ``begin_num_update``."""
     return optimizer._index_update_count.get(key, optimizer.begin_num_update)
 
 
 def count_update(optimizer: Any, key: Any, devices: Iterable[int] = ()) -> None:
-    """Count one more update, for each of the `devices` (their numbers); by default one count serves all."""
+    """Count an update for each of the `devices`, given by number; by default one count is for all devices."""
     numbers = list(devices)
     if not numbers:
         optimizer._update_count(key)
@@ -38,7 +38,7 @@ def count_update(optimizer: Any, key: Any, devices: Iterable[int] = ()) -> None:
 
 
 def counts_of(optimizer: Any) -> Dict[Any, int]:
-    """Updates made to each parameter, the most that any device has counted."""
+    """Return the number of updates of each parameter: the largest count of any device."""
     counts: Dict[Any, int] = {}
     for device in optimizer._all_index_update_counts.values():
         for key, count in device.items():
@@ -47,7 +47,7 @@ def counts_of(optimizer: Any) -> Dict[Any, int]:
 
 
 def set_counts(optimizer: Any, counts: Dict[Any, int], devices: Iterable[int]) -> None:
-    """Have all devices, also those that have counted nothing so far, go on from these counts."""
+    """Set these counts for all devices, also for devices that have counted nothing so far."""
     by_device = optimizer._all_index_update_counts
     for number in {0}.union(by_device, devices):
         by_device.setdefault(number, {}).clear()
@@ -55,7 +55,7 @@ def set_counts(optimizer: Any, counts: Dict[Any, int], devices: Iterable[int]) -
 
 
 def state_arrays(state: Any) -> List[Any]:
-    """The arrays of an optimizer state (None, an array, or nested tuples of them), in order."""
+    """Return the arrays of an optimizer state (None, an array, or nested tuples of them), in order."""
     if state is None:
         return []
     if isinstance(state, (list, tuple)):
@@ -78,15 +78,15 @@ def put_state(updater: Any, key: Any, template: Any, arrays: List[Any]) -> None:
 
 
 def drop_state(updater: Any, key: Any) -> None:
-    """Have an Updater make the state of a parameter anew."""
+    """Drop the state of a parameter from an Updater, which makes a new one at the next update."""
     updater.states.pop(key, None)
     updater.states_synced.pop(key, None)
 
 
 def state_shapes(optimizer: Any, key: Any, shape: Tuple[int, ...], dtype: Any) -> List[Tuple[int, ...]]:
-    """Shapes of the arrays of state that `optimizer` makes for a table of `shape`, whose rows take no memory here.
+    """Return the shapes of the state arrays that `optimizer` makes for a table of `shape`, without memory for its rows.
 
-    Where a table has state, ask what made it (``state_maker()``): MXNet makes state once, whatever changes.
+    For a table that has state, give the optimizer that made it (``state_maker()``): MXNet makes state only once.
     """
     row = nd.sparse.zeros('row_sparse', (1,) + tuple(shape[1:]), dtype=dtype, ctx=cpu())
     return [(shape[0],) + tuple(array.shape[1:])
@@ -94,19 +94,20 @@ def state_shapes(optimizer: Any, key: Any, shape: Tuple[int, ...], dtype: Any) -
 
 
 def state_widths(optimizer: Any, key: Any, shape: Tuple[int, ...], dtype: Any) -> List[int]:
-    """Elements per row of each array of a table's state."""
-    return [int(np.prod(found[1:])) for found in state_shapes(optimizer, key, shape, dtype)]
+    """Return the number of elements per row of each array of a table's state."""
+    return [int(np.prod(state_shape[1:])) for state_shape in state_shapes(optimizer, key, shape, dtype)]
 
 
-def maker_of(found: List[Tuple[int, ...]], optimizer: Any, shapes: Callable[[Any], List[Tuple[int, ...]]]) -> Any:
-    """What made state of the shapes `found`, given what tells the `shapes` that an optimizer makes.
+def maker_of(state_shapes: List[Tuple[int, ...]], optimizer: Any,
+             shapes_by: Callable[[Any], List[Tuple[int, ...]]]) -> Any:
+    """Return the optimizer that made state of these shapes; `shapes_by` gives the shapes that an optimizer makes.
 
-    That is `optimizer`, if need be with momentum again: MXNet keeps the state that it has made when momentum goes to
-    0.  Who finds other shapes nevertheless refuses them.
+    That is `optimizer`, or a copy with momentum: MXNet keeps the state that it has made when momentum becomes 0.
+    Callers refuse state whose shapes differ nevertheless.
     """
-    if shapes(optimizer) != found and getattr(optimizer, 'momentum', None) == 0:
-        before = copy.copy(optimizer)
-        before.momentum = 0.9
-        if shapes(before) == found:
-            return before
+    if shapes_by(optimizer) != state_shapes and getattr(optimizer, 'momentum', None) == 0:
+        with_momentum = copy.copy(optimizer)
+        with_momentum.momentum = 0.9
+        if shapes_by(with_momentum) == state_shapes:
+            return with_momentum
     return optimizer

@@ -1,16 +1,18 @@
-"""Which optimizers may update a table that servers hold, how their settings travel there, and what is made of them.
+"""Optimizers of tables on servers: those that are allowed, the messages with their settings, their copies on servers.
 
-Every partition is updated by itself, from the gradient rows that anyone touched.  So an optimizer must give
-the same table however the rows are cut:
+Every partition is updated by itself, from the gradient rows that any worker touched.  So an optimizer must compute the
+same table for every partitioning.  Allowed are
 
-* sparse kernels (``src/operator/optimizer_op.cc``): only touched rows change ("lazy"), as in one process;
-* element by element: MXNet has no sparse kernel and computes on all rows; the servers do the same;
+* optimizers with sparse kernels (``src/operator/optimizer_op.cc``): only touched rows change ("lazy"), as in one
+  process;
+* optimizers that work element by element, for which MXNet has no sparse kernel and computes on all rows; servers do the
+  same;
 * classes that the user marks with :func:`mxhybrid.row_wise`.
 
-Norms over the whole table (lamb, lars, lbsgd), random noise (sgld), a schedule shared by all calls (nadam)
-or state for untouched rows without a listed equality test (adamax, ftml, signum, dcasgd) are refused.
+Refused are norms over the whole table (lamb, lars, lbsgd), random noise (sgld), a schedule shared by all calls (nadam),
+and state for untouched rows without a test of equality (adamax, ftml, signum, dcasgd).
 
-What one process does with a row_sparse weight is what counts.  Where MXNet has no sparse kernel it works on dense
+The reference is the result of one process with a row_sparse weight.  Where MXNet has no sparse kernel it works on dense
 copies and writes the result back, and the copies matter: ``nag_mom_update`` in place would take weight decay from
 the weight that it has just written.
 """
@@ -27,50 +29,50 @@ from .row_wise import is_marked
 
 #: MXNet updates only the touched rows, given row_sparse weights, gradients and state.
 SPARSE_KERNELS = ('sgd', 'ccsgd', 'adam', 'adagrad', 'groupadagrad', 'ftrl')
-#: MXNet computes on all rows, each element by itself.  'test' is MXNet's own, for its tests.
+#: MXNet computes on all rows, each element by itself.  'test' belongs to MXNet's own tests.
 ELEMENTWISE = ('nag', 'rmsprop', 'adadelta', 'test')
 
-#: Of these, those that give the same weights in place, on a dense array, which saves the copies.  'test' fails on a
-#: row_sparse weight, but not before it has changed it, and MXNet's stores ignore errors of Python.
+#: Those of them with the same result in place, on a dense array, which saves the copies.  'test' fails on a row_sparse
+#: weight, but only after it has changed the weight, and MXNet's stores ignore errors of Python.
 IN_PLACE = ('rmsprop', 'adadelta', 'test')
-#: MXNet keeps their state in float32 whatever the weight's dtype, and then refuses to mix the two.
+#: MXNet keeps their state in float32 for every dtype of the weight, and then refuses to mix the two.
 FLOAT32_STATE = ('adagrad', 'groupadagrad', 'ftrl', 'rmsprop', 'adadelta')
 
-#: MXNet's own classes by name, whatever a script has registered under that name.
+#: MXNet's own classes by name, even if a script has registered another class under that name.
 _OF_MXNET = {name.lower(): kind for module in (_optimizer, _contrib) for name, kind in vars(module).items()
              if isinstance(kind, type) and issubclass(kind, Optimizer) and kind.__module__ == module.__name__}
 #: Those of them that may update tables.
 _KNOWN = frozenset(_OF_MXNET[name] for name in SPARSE_KERNELS + ELEMENTWISE)
 
-#: Attributes that are not sent: bookkeeping, and what goes as effective values per table.
+#: Attributes that are not sent: bookkeeping, and rates, which are sent as effective values per table.
 _NOT_SENT = BOOKKEEPING | {'lr', 'wd'}
 
 #: Short names that ``import mxnet`` gives to its modules near its end, which a server of launch.py never reaches.
 _SHORT_NAMES = {'nd': 'ndarray', 'sym': 'symbol', 'np': 'numpy', 'npx': 'numpy_extension', 'rnd': 'random'}
 
 _SCALARS = (bool, int, float, str, type(None))
-#: Marks a tuple in JSON, which has lists only, and a number of NumPy's that is less precise than Python's.
+#: Marks of a tuple in JSON, which has lists only, and of a NumPy number that is less precise than Python's.
 _TUPLE, _NUMPY = '__tuple__', '__numpy__'
 
 
 def name_of(optimizer: Any) -> str:
-    """Registry name of an optimizer."""
+    """Return the registry name of an optimizer."""
     return type(optimizer).__name__.lower()
 
 
 def is_known(optimizer: Any) -> bool:
-    """Whether `optimizer` is one of MXNet's own that may update tables."""
+    """Return whether `optimizer` is one of MXNet's own that may update tables."""
     return type(optimizer) in _KNOWN
 
 
 def reference_of(optimizer: Any) -> str:
-    """How servers find the class: the name of one of MXNet's, else ``module:name``."""
+    """Return the name by which servers find the class: the name of a class of MXNet, else ``module:name``."""
     return name_of(optimizer) if is_known(optimizer) else '%s:%s' % (type(optimizer).__module__,
                                                                      type(optimizer).__qualname__)
 
 
 def find_class(reference: str) -> Any:
-    """The class that :func:`reference_of` refers to; ImportError, in one line, if there is none."""
+    """Return the class with a name from :func:`reference_of`; ImportError, in one line, if it cannot be imported."""
     if ':' not in reference:
         return _OF_MXNET[reference]
     module, _, name = reference.partition(':')
@@ -79,30 +81,31 @@ def find_class(reference: str) -> Any:
         if not hasattr(mxnet, short) and 'mxnet.' + full in sys.modules:
             setattr(mxnet, short, sys.modules['mxnet.' + full])
     try:
-        found: Any = importlib.import_module(module)
+        attribute: Any = importlib.import_module(module)
         for part in name.split('.'):
-            found = getattr(found, part)
-        if not issubclass(found, Optimizer):
-            raise TypeError('%r is no subclass of mxnet.optimizer.Optimizer' % (found,))
-    except Exception as error:  # the module is the user's: anything
-        raise ImportError('cannot import optimizer class %s from module %s here: %s: %s. Servers import what workers '
-                          'find beside the script or in PYTHONPATH; so must be what that module imports. Under '
-                          'launch.py it can use mx.nd and mx.optimizer of MXNet, but not gluon'
+            attribute = getattr(attribute, part)
+        if not issubclass(attribute, Optimizer):
+            raise TypeError('%r is not a subclass of mxnet.optimizer.Optimizer' % (attribute,))
+    except Exception as error:  # a module of the user may raise anything
+        raise ImportError('cannot import optimizer class %s from module %s here: %s: %s. The module, and the modules '
+                          'that it imports, must be beside the script or in PYTHONPATH. Under launch.py they can use '
+                          'mx.nd and mx.optimizer of MXNet, but not gluon'
                           % (name, module, type(error).__name__, ' '.join(str(error).split()))) from error
-    return found
+    return attribute
 
 
 def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
-    """Refuse (InputError) an optimizer that cannot update `table`, of `dtype`, with weight decay `wd`, exactly."""
+    """Refuse (InputError) an optimizer that cannot update `table`, of `dtype`, exactly, with weight decay `wd`."""
     name = name_of(optimizer)
     if not is_known(optimizer):
         if not is_marked(optimizer):
             raise InputError(
-                "optimizer %r cannot update %s, whose row_sparse weight lives in partitions on the servers: its result "
-                "would depend on the partitioning or change untouched rows. Use one of %s, or give the layer a dense "
+                "optimizer %r cannot update %s, whose row_sparse weight is partitioned over the servers: the result "
+                "would depend on the partitioning, or untouched rows would change. Use one of %s, or give the layer a dense "
                 "weight (nn.Embedding with sparse_grad=True works with every optimizer), or mark a class of your own "
                 "with mxhybrid.row_wise if it works row by row"
-                % (name, table, ', '.join(n for n in SPARSE_KERNELS + ELEMENTWISE if n not in ('ccsgd', 'test'))))
+                % (name, table, ', '.join(known for known in SPARSE_KERNELS + ELEMENTWISE
+                                          if known not in ('ccsgd', 'test'))))
         _check_class(optimizer, table)
         attributes_of(optimizer)
     elif name in FLOAT32_STATE and np.dtype(dtype) != np.float32:
@@ -117,7 +120,7 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
 
 
 def _check_class(optimizer: Any, table: str) -> None:
-    """Refuse a marked class that servers cannot import by its name."""
+    """Refuse a marked class that servers cannot import by its name (InputError)."""
     kind = type(optimizer)
     about = 'optimizer class %s cannot update %s on servers, which would import it as %s: ' % (
         kind.__qualname__, table, reference_of(optimizer))
@@ -126,18 +129,18 @@ def _check_class(optimizer: Any, table: str) -> None:
                                  'script, and import it from there')
     if '<locals>' in kind.__qualname__:
         raise InputError(about + 'it is defined inside a function. Define it at the top of its module')
-    found: Any = sys.modules.get(kind.__module__)
+    attribute: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split('.'):
-        found = getattr(found, part, None)
-    if found is not kind:
-        raise InputError(about + 'that name leads to %r. Keep the class under its own name' % (found,))
+        attribute = getattr(attribute, part, None)
+    if attribute is not kind:
+        raise InputError(about + 'that name refers to %r. Keep the class under its own name' % (attribute,))
 
 
 def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any, table: str) -> None:
-    """Refuse settings for which there is no state: MXNet makes it before the first update, and only then.
+    """Refuse settings that need other state (InputError): MXNet makes state only once, before the first update.
 
-    `made_with` is reference and attributes of the optimizer when the state of `table` was made, if it was.  One process
-    fails, too, with an error of MXNet's.
+    `made_with` is the reference and the attributes of the optimizer when the state of `table` was made; None if it was
+    not made yet.  One process fails, too, with an error of MXNet.
     """
     name = name_of(optimizer)
     if made_with is None or made_with[0] != name or not is_known(optimizer):
@@ -149,20 +152,21 @@ def check_change(made_with: Optional[Tuple[str, Dict[str, Any]]], optimizer: Any
         setting, was = 'centered=%s' % optimizer.centered, str(before['centered'])
     else:
         return
-    raise InputError('optimizer %r cannot go on with %s for %s: it was %s before the first update, when MXNet makes '
-                     'the state, and other state is needed now. Set it from the start, or make a new Trainer when it '
-                     'changes' % (name, setting, table, was))
+    raise InputError('optimizer %r cannot continue with %s for %s: the value was %s before the first update, when '
+                     'MXNet made the state, and this value needs other state. Set it from the start, or make a new '
+                     'Trainer when it changes' % (name, setting, table, was))
 
 
 def scalars(optimizer: Any) -> Dict[str, Any]:
-    """All scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
+    """Return all scalar attributes of an optimizer (rescale_grad, momentum, …), as sent to the servers."""
     return {name: _plain(value) for name, value in vars(optimizer).items()
             if name not in _NOT_SENT and isinstance(value.item() if isinstance(value, np.generic) else value, _SCALARS)}
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy's as Python's.  One of fewer bits keeps its type: MXNet's operators get settings as text, and
-    ``np.float32(0.1)`` has another text than the float64 of the same value.
+    """Return a NumPy number as a Python number, but keep the dtype of float16 and float32.
+
+    MXNet's operators get settings as text, and ``np.float32(0.1)`` has another text than the float64 of the same value.
     """
     if isinstance(value, (np.float16, np.float32)):
         return {_NUMPY: [value.dtype.name, value.item()]}
@@ -170,12 +174,15 @@ def _plain(value: Any) -> Any:
 
 
 def as_read(value: Any) -> float:
-    """The number that the text of a setting says, which is what MXNet's operators get of it."""
+    """Return the number that MXNet's operators parse from the text of a setting."""
     return float(str(value))
 
 
 def attributes_of(optimizer: Any) -> Dict[str, Any]:
-    """All attributes of an optimizer that servers need, as JSON: scalars, and of a marked class all, or InputError."""
+    """Return the attributes of an optimizer that servers need, as JSON: scalars, or all of a marked class.
+
+    InputError if an attribute of a marked class cannot be sent.
+    """
     if is_known(optimizer):
         return scalars(optimizer)
     sent = {}
@@ -184,8 +191,8 @@ def attributes_of(optimizer: Any) -> Dict[str, Any]:
             try:
                 sent[name] = _packed(value)
             except TypeError as error:
-                raise InputError('optimizer %r cannot update tables on servers: its attribute %s holds %s, and only '
-                                 'numbers, strings, None, and lists, tuples and dicts (by string) of them are sent'
+                raise InputError('optimizer %r cannot update tables on servers: its attribute %s holds %s. Keep only '
+                                 'numbers, strings, None, and lists, tuples and dicts (by string) of them there'
                                  % (name_of(optimizer), name, error)) from None
     return sent
 
@@ -194,11 +201,11 @@ def _packed(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _plain(value)
     if type(value) is list:
-        return [_packed(one) for one in value]
+        return [_packed(item) for item in value]
     if type(value) is tuple:
-        return {_TUPLE: [_packed(one) for one in value]}
+        return {_TUPLE: [_packed(item) for item in value]}
     if type(value) is dict and all(type(name) is str and name not in (_TUPLE, _NUMPY) for name in value):
-        return {name: _packed(one) for name, one in value.items()}
+        return {name: _packed(item) for name, item in value.items()}
     if not isinstance(value, _SCALARS):
         raise TypeError('a value of type %s' % type(value).__name__)
     return value
@@ -206,34 +213,34 @@ def _packed(value: Any) -> Any:
 
 def _unpacked(value: Any) -> Any:
     if isinstance(value, list):
-        return [_unpacked(one) for one in value]
+        return [_unpacked(item) for item in value]
     if isinstance(value, dict):
         if _TUPLE in value:
-            return tuple(_unpacked(one) for one in value[_TUPLE])
+            return tuple(_unpacked(item) for item in value[_TUPLE])
         if _NUMPY in value:
             return np.dtype(value[_NUMPY][0]).type(value[_NUMPY][1])
-        return {name: _unpacked(one) for name, one in value.items()}
+        return {name: _unpacked(item) for name, item in value.items()}
     return value
 
 
 def build(reference: str, attributes: Dict[str, Any]) -> Any:
-    """Create the optimizer `reference` with the attributes that :func:`attributes_of` and the worker sent.
+    """Create the optimizer `reference` with attributes from :func:`attributes_of` that the worker sent.
 
-    As if it were unpickled, without a call of its own ``__init__``: that of the base class makes the bookkeeping.
+    Its own ``__init__`` is not called, as if it were unpickled; that of the base class makes the bookkeeping.
     """
-    made = object.__new__(find_class(reference))
-    Optimizer.__init__(made)
-    set_attributes(made, attributes)
-    return made
+    optimizer = object.__new__(find_class(reference))
+    Optimizer.__init__(optimizer)
+    set_attributes(optimizer, attributes)
+    return optimizer
 
 
 def set_attributes(optimizer: Any, attributes: Dict[str, Any]) -> None:
-    """Give an optimizer attributes that :func:`attributes_of` made."""
+    """Set attributes of an optimizer from the result of :func:`attributes_of`."""
     optimizer.__dict__.update((name, _unpacked(value)) for name, value in attributes.items())
 
 
 class TableOptimizer:
-    """The optimizer of one table, and the attributes that it had when the state was made, if there is any."""
+    """The optimizer of one table, and a second one with the attributes with which its state is made."""
 
     def __init__(self, reference: str, attributes: Dict[str, Any], made_with: Optional[Dict[str, Any]] = None):
         self.reference = reference
@@ -246,28 +253,28 @@ class TableOptimizer:
         set_attributes(self.live, attributes)
 
     def expect_count(self, key: int, count: int) -> None:
-        """Correct the number of updates made to partition `key`."""
+        """Set the number of updates of partition `key`."""
         self.live._index_update_count[key] = count
 
     def create_state(self, key: int, weight: Any) -> Any:
-        """State for a weight, of which MXNet looks at shape, dtype and storage type."""
+        """Create the state for a weight, which depends on its shape, dtype and storage type."""
         return self.maker.create_state_multi_precision(key, weight)
 
     @property
     def takes_dense(self) -> bool:
-        """Whether weight and gradient are to be dense arrays; row_sparse otherwise."""
+        """Whether weight and gradient must be dense arrays; otherwise they are row_sparse."""
         return self._kernel in IN_PLACE
 
     def keeps_rows(self, state: Any) -> bool:
-        """Whether an update leaves all rows stored where they are; MXNet's copies come back without rows of zeros."""
+        """Return whether an update keeps all rows stored; MXNet's dense copies come back without rows of zeros."""
         return self._kernel in SPARSE_KERNELS or (self._kernel == 'nag' and state is None)  # which is sgd_update
 
     def changes_all_rows(self, state: Any) -> bool:
-        """Whether an update changes rows that the gradient does not touch, for example by weight decay."""
+        """Return whether an update changes rows that the gradient does not touch, for example by weight decay."""
         return not self.keeps_rows(state) or not getattr(self.live, 'lazy_update', True)
 
     def update(self, key: int, weight: Any, grad: Any, state: Any) -> None:
-        """Make one update, as MXNet's Updater calls an optimizer."""
+        """Make an update, like MXNet's Updater."""
         if not self._kernel and self.live.aggregate_num > 0:
             self.live.update_multi_precision((key,), (weight,), (grad,), [state])
         else:

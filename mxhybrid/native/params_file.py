@@ -1,4 +1,4 @@
-"""Files of parameters as MXNet writes them (``src/ndarray/ndarray.cc``), array by array.
+"""Read and write MXNet's files of parameters (``src/ndarray/ndarray.cc``) array by array.
 
 MXNet's own ``nd.save`` and ``nd.load`` need memory for all arrays together.
 """
@@ -31,12 +31,12 @@ class StoredArray(NamedTuple):
 
     shape: Tuple[int, ...]
     dtype: np.dtype
-    #: Of its first byte.
-    at: int
+    #: Offset of its first byte in the file.
+    offset: int
 
 
 class ParamsWriter:
-    """Writes `count` named arrays into a file that is open."""
+    """A writer of `count` named arrays to an open file."""
 
     def __init__(self, handle: BinaryIO, count: int):
         self._handle = handle
@@ -62,59 +62,59 @@ class ParamsWriter:
         self._handle.write(ctypes.string_at(data, size.value))
 
     def end(self) -> None:
-        """Write what stands behind the arrays."""
+        """Write the names, which follow the arrays."""
         self._handle.write(_COUNT.pack(len(self._names)))
         for name in self._names:
             self._handle.write(_COUNT.pack(len(name)) + name)
 
 
 class ParamsReader:
-    """Reads a file that is open as `handle` and is called `fname`; InputError if it is none of named arrays.
+    """A reader of the open file `handle` with the name `fname`; InputError if it is not a file of named arrays.
 
-    Arrays that are not dense, or of a format of old, are read all together, by MXNet.
+    If an array is not dense, or has an old format, MXNet reads all arrays together.
     """
 
     def __init__(self, handle: BinaryIO, fname: str):
         self._handle = handle
         self._whole: Dict[str, Any] = {}
-        found = self._index()
-        if found is None:
+        arrays = self._index()
+        if arrays is None:
             try:
                 self._whole = nd.load(fname)
-            except Exception as error:  # MXNetError, or what it makes of bytes that are no text
-                raise InputError('%s is no file of parameters: %s'
+            except Exception as error:  # MXNetError, or an error about bytes that are not text
+                raise InputError('%s is not a file of parameters, as save_parameters writes it: %s'
                                  % (fname, str(error).strip().split('\n')[-1])) from error
             if not isinstance(self._whole, dict):
-                raise InputError('%s has arrays without names' % fname)
-            found = {name: StoredArray(tuple(array.shape), np.dtype(array.dtype), 0)
-                     for name, array in self._whole.items()}
-        #: By name.
-        self.arrays: Dict[str, StoredArray] = found
+                raise InputError('%s has arrays without names: give a file that save_parameters has written' % fname)
+            arrays = {name: StoredArray(tuple(array.shape), np.dtype(array.dtype), 0)
+                      for name, array in self._whole.items()}
+        #: Arrays by name.
+        self.arrays: Dict[str, StoredArray] = arrays
 
     def read(self, name: str, first: int, last: int) -> np.ndarray:
-        """Rows of an array; EOFError if the file has become shorter."""
-        shape, dtype, at = self.arrays[name]
+        """Return rows of an array; EOFError if the file has become shorter."""
+        shape, dtype, offset = self.arrays[name]
         rows = (last - first,) + shape[1:]
         if self._whole:
             return row_reader(self._whole[name])(np.arange(first, last, dtype=np.int64)).reshape(rows)
         width = int(np.prod(shape[1:])) * dtype.itemsize
-        self._handle.seek(at + first * width)
+        self._handle.seek(offset + first * width)
         data = self._take((last - first) * width)
         return np.frombuffer(data, dtype).reshape(rows)
 
     def _take(self, size: int) -> bytes:
         data = self._handle.read(size)
         if len(data) < size:
-            raise EOFError('the file ends too early')
+            raise EOFError('the file of parameters ends too early: it was cut or overwritten meanwhile')
         return data
 
     def _index(self) -> Optional[Dict[str, StoredArray]]:
-        """Where arrays are; None if MXNet has to read them."""
+        """Return the arrays and their offsets by name; None if MXNet must read them."""
         try:
             magic, _, count = _FILE.unpack(self._take(_FILE.size))
             if magic != _MAGIC:
                 return None
-            found = []
+            arrays = []
             for _ in range(count):
                 kind, storage, dimensions = _HEAD.unpack(self._take(_HEAD.size))
                 if kind not in _DENSE or storage != 0 or not 0 < dimensions <= 32:
@@ -127,11 +127,11 @@ class ParamsReader:
                 size = dtype.itemsize
                 for length in shape:
                     size *= length
-                found.append(StoredArray(shape, dtype, self._handle.tell()))
+                arrays.append(StoredArray(shape, dtype, self._handle.tell()))
                 self._handle.seek(size, 1)
             names = _COUNT.unpack(self._take(_COUNT.size))[0]
             if names != count:
                 return None
-            return {self._take(_COUNT.unpack(self._take(_COUNT.size))[0]).decode(): one for one in found}
+            return {self._take(_COUNT.unpack(self._take(_COUNT.size))[0]).decode(): array for array in arrays}
         except (EOFError, UnicodeDecodeError):
             return None

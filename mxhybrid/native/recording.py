@@ -1,4 +1,4 @@
-"""What MXNet's autograd knows of an array."""
+"""The record of MXNet's autograd about an array."""
 import ctypes
 from typing import Any
 
@@ -7,11 +7,12 @@ from mxnet.symbol import Symbol
 
 
 def wants_gradient(array: Any) -> bool:
-    """Whether an array has a gradient of its own, or was computed from what has one while that was recorded; it takes
-    longer the more that is.
+    """Return whether an array has a gradient, or was computed from arrays with gradients while that was recorded.
+
+    The time grows with the number of recorded operators.
     """
     handle = ctypes.c_void_p()
-    if _LIB.MXAutogradGetSymbol(array.handle, ctypes.byref(handle)):  # an error: nothing was recorded
+    if _LIB.MXAutogradGetSymbol(array.handle, ctypes.byref(handle)):  # an error means that nothing was recorded
         return False
-    # Names that imperative.cc of MXNet 1.9.1 gives: what has no gradient is null0, null1 and so on.
+    # By the names of imperative.cc of MXNet 1.9.1: arrays without a gradient are null0, null1 and so on.
     return any(name.startswith('var') for name in Symbol(handle).list_inputs())

@@ -1,20 +1,20 @@
-"""MXNet's native KVStores where their public methods do not reach: updaters, commands to servers, a store's end."""
+"""Private functions of MXNet's native KVStores: updaters, commands to servers, the end of a store."""
 import ctypes
 from typing import Any, Callable
 
 from mxnet.base import _LIB, check_call
 
-#: How MXNet calls whoever takes commands (``MXKVStoreServerController``).
+#: The function that takes commands in a server (``MXKVStoreServerController``).
 _CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def updater_of(store: Any) -> Any:
-    """The updater of a store, None without an optimizer."""
+    """Return the updater of a store; None without an optimizer."""
     return store._updater
 
 
 def set_updater(store: Any, updater: Callable[[Any, Any, Any], None]) -> None:
-    """Have a store of one process update by a function."""
+    """Set the function by which a store of one process updates."""
     store._set_updater(updater)
 
 
@@ -24,21 +24,21 @@ def send_command(store: Any, head: int, body: str) -> None:
 
 
 def barrier(store: Any) -> None:
-    """Wait for all workers that have a native store."""
+    """Wait until all workers with a native store call it."""
     store._barrier()
 
 
 def disown(store: Any) -> Any:
-    """Have a store not be freed when Python drops it, which would wait for the servers; returns its handle."""
+    """Keep Python from freeing a store when it drops it, which would wait for the servers; return its handle."""
     handle, store.handle = store.handle, type(store.handle)()
     return handle
 
 
 def free(handle: Any) -> None:
-    """End the native store of a handle; the last of a job ends the servers."""
+    """Free the native store of a handle; the last one of a job ends the servers."""
     check_call(_LIB.MXKVStoreFree(handle))
 
 
 def serve(store: Any, control: Callable[[int, bytes, Any], None]) -> None:
-    """Serve until the workers have all left; `control` is called with head and body of each command of theirs."""
+    """Serve until all workers have left; `control` is called with head and body of each of their commands."""
     check_call(_LIB.MXKVStoreRunServer(store.handle, _CONTROLLER(control), None))

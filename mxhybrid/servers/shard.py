@@ -32,7 +32,8 @@ _KERNELS: Dict[str, Any] = {
 def _settings(optimizer: Any, more: Dict[str, str]) -> Dict[str, float]:
     """Return the settings of a rule, from the attributes of an optimizer of MXNet."""
     clip = optimizer.clip_gradient
-    settings = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad, 'clip': clip if clip else -1.0}
+    settings = {'lr': optimizer.lr, 'wd': optimizer.wd, 'rescale': optimizer.rescale_grad,
+                'clip': clip if clip else -1.0}
     settings.update((name, getattr(optimizer, attribute)) for name, attribute in more.items())
     # Python computes adam's learning rate with its betas; from 0.0001 to 1 their floats are equal either way.
     return {name: float(value) if name in ('beta1', 'beta2') else as_read(value) for name, value in settings.items()}

@@ -128,7 +128,7 @@ def test_what_fails_on_worker_0_is_raised_on_all(tmp_path):
             ('extra', misfit, "Parameter 'output.more' loaded from file"),
             ('shape', misfit, 'shape incompatible expected (8, 3, 3, 3) vs saved (4, 3, 3, 3)'),
             ('dtype', misfit, 'Set cast_dtype=True'), ('none', failed, 'load_parameters failed on worker 0: FileNotF'),
-            ('no file', failed, 'is no file of parameters'), ('folder', failed, 'save_parameters failed on worker 0: '),
+            ('no file', failed, 'is not a file of parameters'), ('folder', failed, 'save_parameters failed on worker 0: '),
             ('exported folder', failed, 'export failed on worker 0: '), ('states', refused, 'mxhybrid.checkpoint.save'),
             ('states back', refused, 'mxhybrid.checkpoint.save'), ('around', refused, 'of what parallelize returned'),
             ('around back', refused, 'of what parallelize returned'), ('full', failed, 'File too large'),

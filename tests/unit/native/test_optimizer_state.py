@@ -1,4 +1,4 @@
-"""What optimizers keep for a parameter: state in any structure, its shapes, counts of updates."""
+"""The state of optimizers for a parameter: any structure, its shapes, counts of updates."""
 import mxnet as mx
 import pytest
 

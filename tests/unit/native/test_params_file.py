@@ -34,7 +34,7 @@ def test_bytes_are_those_of_mxnet(tmp_path, more):
 
 @pytest.mark.parametrize('more', [{}, {'rows': mx.nd.ones((4, 2)).tostype('row_sparse')}])
 def test_rows_are_read(tmp_path, more):
-    """By MXNet where there are others than dense ones."""
+    """MXNet reads files with arrays that are not dense."""
     arrays = dict(ARRAYS, **more)
     mx.nd.save(str(tmp_path / 'file'), arrays)
     with open(str(tmp_path / 'file'), 'rb') as handle:
@@ -48,8 +48,8 @@ def test_rows_are_read(tmp_path, more):
 
 
 @pytest.mark.parametrize('damage, words', [
-    (lambda data: b'some text', 'is no file of parameters'), (lambda data: data[:-20], 'is no file of parameters'),
-    (lambda data: b'', 'is no file of parameters')])
+    (lambda data: b'some text', 'is not a file of parameters'), (lambda data: data[:-20], 'is no file of parameters'),
+    (lambda data: b'', 'is not a file of parameters')])
 def test_other_files_are_refused(tmp_path, damage, words):
     path = tmp_path / 'file'
     mx.nd.save(str(path), ARRAYS)

@@ -1,4 +1,4 @@
-"""Optimizer classes of the user's own: who may, what of them travels, what a trial finds."""
+"""Optimizer classes of users: the allowed ones, the attributes that are sent, the errors that the check finds."""
 import json
 import subprocess
 import sys
@@ -30,7 +30,7 @@ class Plain(mx.optimizer.Optimizer):
         self.kinds = (1, [2.5, None], {'a': (True,), 'b': {'c': 'text'}}, np.float64(1 / 3), float('inf'))
 
     def update(self, index, weight, grad, state):
-        """By MXNet's lazy kernel."""
+        """Update by MXNet's lazy kernel."""
         self._update_count(index)
         mx.nd.sparse.sgd_update(weight, grad, out=weight, lr=self._get_lr(index), wd=self._get_wd(index),
                                 rescale_grad=self.rescale_grad)
@@ -42,7 +42,7 @@ class Unmarked(Plain):
 
 @mxhybrid.row_wise
 class SGD(mx.optimizer.SGD):
-    """Of the name of one of MXNet's, but marked for itself."""
+    """A class with the name of one of MXNet's, and a mark of its own."""
 
     def update_multi_precision(self, index, weight, grad, state):
         """Twice the step."""
@@ -54,7 +54,7 @@ class Outer:
 
     @mxhybrid.row_wise
     class Inner(mx.optimizer.Optimizer):
-        """With a few things that MXNet's own do not have."""
+        """Set a few attributes of kinds that MXNet's own classes do not have."""
 
         def __init__(self, **keywords):
             super().__init__(**keywords)
@@ -185,7 +185,7 @@ def test_other_attributes_are_refused_by_name(value, word):
     assert 'things' in str(caught.value) and 'type %s,' % word in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------ the trial
+# ------------------------------------------------------------------------------------------ the check
 
 
 def norm(self, index, weight, grad, state):
