@@ -1,1 +1,1 @@
-"""What needs neither MXNet nor a job: errors, settings, files, logging, and what a process knows of its machine."""
+"""Modules that need neither MXNet nor a job: errors, settings, files, logging, and readings of the machine."""

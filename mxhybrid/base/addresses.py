@@ -6,14 +6,14 @@ from .errors import SettingError
 
 
 def free_port(host: str) -> int:
-    """A TCP port that the system says is free on `host`."""
+    """Return a TCP port that is free on `host`."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.bind((host, 0))
         return sock.getsockname()[1]
 
 
 def interface_address(interface: str) -> str:
-    """IPv4 address of a network interface; SettingError where it has none, or there is no such interface."""
+    """Return the IPv4 address of a network interface; SettingError if it has none, or does not exist."""
     import psutil  # comes with Horovod
 
     addresses = psutil.net_if_addrs()
@@ -26,7 +26,7 @@ def interface_address(interface: str) -> str:
 
 
 def interface_of(address: str) -> Optional[str]:
-    """Name of the network interface that has the IPv4 `address`."""
+    """Return the name of the network interface with the IPv4 `address`; None if there is none."""
     import psutil
 
     for name, entries in psutil.net_if_addrs().items():
@@ -36,17 +36,17 @@ def interface_of(address: str) -> Optional[str]:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Own IPv4 address as seen on the way to `host`; sends nothing."""
+    """Return the IPv4 address of this host on the route to `host`; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, port))
         return sock.getsockname()[0]
 
 
 def check_host_name(several_hosts: bool = True) -> str:
-    """Return the address of this host's own name, which Horovod looks up.
+    """Return the address of this host's name, which Horovod looks up.
 
-    SettingError where the name does not resolve, at which Horovod crashes, and in a job of `several_hosts` where it is
-    loopback, which Horovod would advertise to others.
+    SettingError if the name does not resolve: Horovod would crash.  In a job of `several_hosts` also if the address is
+    loopback: Horovod would advertise it to other hosts.
     """
     name = socket.gethostname()
     try:

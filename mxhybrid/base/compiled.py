@@ -1,4 +1,4 @@
-"""Where compiled parts of the package lie."""
+"""Find the compiled libraries of the package."""
 import glob
 import os
 import sys
@@ -6,6 +6,6 @@ from typing import List
 
 
 def compiled_files(folder: str, name: str) -> List[str]:
-    """Compiled libraries of a name in a folder, that of this interpreter first."""
+    """Return the compiled libraries with a name in a folder, that of this interpreter first."""
     return sorted(glob.glob(os.path.join(folder, name + '*.so')),
                   key=lambda path: (sys.implementation.cache_tag or '') not in path)

@@ -2,24 +2,24 @@
 
 
 class HybridError(RuntimeError):
-    """Base class: anything that mxhybrid itself found wrong."""
+    """The base class of all errors that mxhybrid raises itself."""
 
 
 class SettingError(HybridError, ValueError):
-    """A setting, an environment or a combination that cannot work; raised before the job is joined or anything sent."""
+    """A setting, an environment or a combination cannot work; raised before the job is joined or anything is sent."""
 
 
 class InputError(HybridError, ValueError):
-    """A key, array or optimizer that a call cannot accept; raised before anything of the call is sent."""
+    """A call cannot accept a key, array or optimizer; raised before anything of the call is sent."""
 
 
 class JobError(HybridError):
-    """The job cannot go on: another process of it failed, ended too early or never arrived."""
+    """The job cannot continue: another process of it failed, ended too early or never joined."""
 
 
 class RefusedError(HybridError):
-    """A message that no process of this job has sent, or that was sent before."""
+    """A message was not sent by a process of this job, or was sent before."""
 
 
 class CheckpointError(HybridError):
-    """A checkpoint cannot be written, cannot be read, or does not fit the model; raised alike on all workers."""
+    """A checkpoint cannot be written, cannot be read, or does not fit the model; raised on all workers."""

@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, where that is installed."""
+"""Draw figures with matplotlib, if it is installed."""
 import os
 from typing import Any
 
@@ -6,7 +6,7 @@ from .errors import InputError
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure, in inches, that needs no display; InputError where matplotlib is not installed."""
+    """Return an empty figure, in inches, that needs no display; InputError if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -18,14 +18,14 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def check_figure(picture: str) -> None:
-    """InputError where matplotlib is not installed, or a name has not the ending of an image."""
+    """Raise InputError if matplotlib is not installed, or a name does not end like an image file."""
     known = new_figure(1, 1).canvas.get_supported_filetypes()
     if os.path.splitext(picture)[1][1:].lower() not in known:
         raise InputError('%s: give a name that ends in .png, .svg or .pdf' % picture)
 
 
 def save_figure(figure: Any, picture: str) -> None:
-    """Write a figure to an image file; InputError where it cannot be, or its ending is not that of an image."""
+    """Write a figure to an image file; InputError if it cannot be written, or its ending is not known."""
     try:
         figure.tight_layout()
         figure.savefig(picture)

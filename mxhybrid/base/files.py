@@ -1,4 +1,4 @@
-"""Files that are whole whenever anybody reads them."""
+"""Write files so that no reader ever finds an incomplete one."""
 import contextlib
 import errno
 import fcntl
@@ -9,15 +9,15 @@ from typing import BinaryIO, Iterator, Optional
 
 
 def write_atomically(fname: str, data: bytes) -> None:
-    """Write a file as :func:`written_aside` does."""
+    """Write a file like :func:`written_aside`."""
     with written_aside(fname) as handle:
         handle.write(data)
 
 
 def locked_within(handle: int, seconds: float, poll_s: float = 0.05) -> bool:
-    """Lock an open file, or directory, against others; False where another process has held it for so long.
+    """Lock an open file or directory against other processes; return False if one holds it for `seconds`.
 
-    True, too, on a file system that has no such locks.
+    Return True, too, on a file system without such locks.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -33,7 +33,7 @@ def locked_within(handle: int, seconds: float, poll_s: float = 0.05) -> bool:
 
 
 def cannot_write(path: str) -> str:
-    """Why a file cannot be written, to be told before what is to be written takes long to find; empty if it can."""
+    """Return why a file cannot be written, for a check before long work on its contents; empty if it can."""
     directory = os.path.dirname(os.path.abspath(path))
     if not path:
         return 'the name of the file is empty: give one'
@@ -46,18 +46,18 @@ def cannot_write(path: str) -> str:
 
 @contextlib.contextmanager
 def written_aside(fname: str) -> Iterator[BinaryIO]:
-    """Write a file aside and move it into place after the block, so that nobody ever reads half of it, nor finds it
-    after a kill.
+    """Write a file under another name and move it into place after the block, so that it is always complete.
 
-    A symbolic link stays: the file that it leads to is written, or made.  What is no file, a pipe or ``/dev/null``, is
-    written to as it is.  An OSError has the number of its cause, ELOOP for links that lead nowhere but to each other.
+    A kill leaves no incomplete file behind.  A symbolic link stays: its target is written.  A pipe or a device, such as
+    ``/dev/null``, is written directly.  An OSError has the number of its cause: ELOOP for links that lead only to each
+    other.
     """
     if _is_stream(fname):
         with open(fname, 'wb') as stream:
             yield stream
         return
     fname = os.path.realpath(fname)
-    if os.path.islink(fname):  # what realpath leaves of a loop
+    if os.path.islink(fname):  # realpath stops at a loop of links
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), fname)
     aside = '%s.%d.part' % (fname, os.getpid())
     try:
@@ -67,7 +67,7 @@ def written_aside(fname: str) -> Iterator[BinaryIO]:
             handle.flush()
             os.fsync(handle.fileno())
             if descriptor is not None:
-                # The first argument is absolute, and with a directory for it Python calls linkat, which follows it.
+                # With src_dir_fd, which an absolute path ignores, Python calls linkat, which follows the link.
                 os.link('/proc/self/fd/%d' % descriptor, aside, src_dir_fd=descriptor, follow_symlinks=True)
         os.replace(aside, fname)
     finally:
@@ -76,7 +76,7 @@ def written_aside(fname: str) -> Iterator[BinaryIO]:
 
 
 def _is_stream(fname: str) -> bool:
-    """Whether a name leads to something that is neither file nor directory, and so cannot be replaced by one."""
+    """Return whether a name leads to a pipe or device, which a file cannot replace."""
     try:
         mode = os.stat(fname).st_mode
     except OSError:
@@ -85,7 +85,7 @@ def _is_stream(fname: str) -> bool:
 
 
 def _nameless(directory: str) -> Optional[int]:
-    """A new file without a name, which vanishes with its process until it gets one; None where that is not possible."""
+    """Open a file without a name, which vanishes with its process unless it gets one; None if that is not possible."""
     try:
         return os.open(directory, os.O_WRONLY | os.O_TMPFILE, 0o666)
     except OSError:

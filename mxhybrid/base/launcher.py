@@ -1,37 +1,38 @@
-"""All that launchers say in the environment about the process that they started; nothing is joined.
+"""Read the environment variables by which launchers describe a job; nothing is joined.
 
 ==================  =======================================================  ==========================
-launcher            recognised by                                            what else it is called here
+launcher            recognised by                                            includes
 ==================  =======================================================  ==========================
-``horovodrun``      ``HOROVOD_RANK``, or an MPI's or PMI's rank or size      also ``mpirun``, ``srun``
-``launch.py``       ``DMLC_ROLE=worker`` and ``DMLC_PS_ROOT_URI``            of MXNet, or scripts/launch.py
+``horovodrun``      ``HOROVOD_RANK``, or an MPI's or PMI's rank or size      ``mpirun``, ``srun``
+``launch.py``       ``DMLC_ROLE=worker`` and ``DMLC_PS_ROOT_URI``            MXNet's, and scripts/launch.py
 none                none of them                                             plain ``python``
 ==================  =======================================================  ==========================
 
-An MPI's tasks form a job only where Horovod was built with MPI, and tasks of other launchers, such as torchrun, form
-none.  :func:`several_tasks` reads how many tasks a launcher has started, whoever it is.
+Tasks of an MPI form a job only if Horovod was built with MPI.  Tasks of other launchers, such as torchrun, form no job.
+:func:`several_tasks` reads the number of tasks that any launcher has started.
 
-What a member of a job forks or starts has the launcher's variables, but is no member: ``MXHYBRID_MEMBER`` tells it so.
+A process that a member of a job forks or starts has the launcher's variables, but is no member: ``MXHYBRID_MEMBER``
+marks it.
 """
 import os
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
-#: How the variables of each launcher begin, for who starts processes that must not believe themselves in its job.
+#: Prefixes of the variables of each launcher, to remove for processes that must not join its job.
 OF_HOROVODRUN = ('HOROVOD_', 'OMPI_', 'PMI_', 'PMIX_', 'MV2_')
 OF_LAUNCH_PY = ('DMLC_', 'PS_')
-#: Variables of launchers whose tasks form no job here.
+#: Variables of launchers whose tasks form no job.
 OF_OTHERS = ('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'WORLD_SIZE', 'RANK', 'JSM_NAMESPACE_', 'FLUX_JOB_SIZE',
              'FLUX_TASK_RANK')
-#: Process id of the member of a job that a process descends from, or is, and its place in that job.
+#: Variable with the process id of a member of a job and its place there; its descendants inherit it.
 MEMBER = 'MXHYBRID_MEMBER'
-#: PMIx has no variable for the size; Slurm, which starts most such jobs, says it.
+#: PMIx has no variable for the size; Slurm, which starts most of its jobs, has one.
 _RANKS = ('HOROVOD_RANK', 'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMIX_RANK', 'PMI_RANK')
 _SIZES = ('HOROVOD_SIZE', 'OMPI_COMM_WORLD_SIZE', 'MV2_COMM_WORLD_SIZE', 'PMI_SIZE')
 _SIZE_UNDER_PMIX = 'SLURM_STEP_NUM_TASKS'
-#: Launchers with the variables that say how many tasks there are and which of them a process is.  The first for which
-#: both are set counts: a launcher that was started by another one stands before it.  ``SLURM_NTASKS`` is not among
-#: them: it is also set in a batch script, which is one process.
+#: Launchers with their variables for the number of tasks and for the rank.  The first one with both variables counts: a
+#: launcher that another one can start comes before that one.  ``SLURM_NTASKS`` is not among them: a batch script, which
+#: is one process, has it, too.
 _TASKS = (
     ('horovodrun', 'HOROVOD_SIZE', 'HOROVOD_RANK'),
     ('mpirun of Open MPI', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_RANK'),
@@ -41,7 +42,7 @@ _TASKS = (
     ('torchrun', 'WORLD_SIZE', 'RANK'),
     ('flux run', 'FLUX_JOB_SIZE', 'FLUX_TASK_RANK'),
     ('srun', 'SLURM_STEP_NUM_TASKS', 'SLURM_PROCID'))
-#: Together they are different in each process that a launcher starts.
+#: Variables that together differ between all processes that a launcher starts.
 _PLACE_BY_LAUNCH_PY = ('DMLC_PS_ROOT_URI', 'DMLC_PS_ROOT_PORT', 'DMLC_TASK_ID')
 _PLACE_BY_HOROVODRUN = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'HOROVOD_RANK',
                         'OMPI_COMM_WORLD_RANK', 'MV2_COMM_WORLD_RANK', 'PMI_RANK', 'PMIX_NAMESPACE', 'PMIX_RANK')
@@ -49,31 +50,31 @@ _PLACE_BY_HOROVODRUN = ('HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS
 
 @dataclass(frozen=True)
 class Launch:
-    """A job, and this process's place in it, as the launcher describes them."""
+    """A job, and the place of this process in it, as the launcher describes them."""
 
     #: 'horovodrun', 'launch.py' or 'none'.
     launcher: str = 'none'
-    #: Under launch.py the number of the task; -1 where only the job itself will know.
+    #: Under launch.py the number of the task; -1 if only the job itself will know it.
     rank: int = 0
-    #: None where only the job itself will know, as for the following three.
+    #: The number of workers; this and the following three are None if only the job itself will know them.
     workers: Optional[int] = 1
-    #: On this host.
+    #: The number of workers on this host.
     local_workers: Optional[int] = 1
     servers: Optional[int] = 0
-    #: Among the workers of this host; 0 where it is not known.
+    #: The rank among the workers of this host; 0 if it is not known.
     local_rank: int = 0
-    #: Where horovodrun serves its notice board, see :mod:`mxhybrid.base.rendezvous`.
+    #: The address of horovodrun's notice board, see :mod:`mxhybrid.base.rendezvous`.
     rendezvous: Optional[Tuple[str, int]] = None
-    #: Where the scheduler of launch.py is.
+    #: The address of the scheduler of launch.py.
     scheduler: Optional[Tuple[str, int]] = None
-    #: The network interface that Horovod is to use, if that was said.
+    #: The network interface for Horovod, if the launcher gives one.
     interface: Optional[str] = None
-    #: Whether a member of a job forked or started this process, which has its variables.
+    #: Whether this process only inherits the variables of a member that forked or started it.
     inherited: bool = False
 
     @property
     def several_hosts(self) -> Optional[bool]:
-        """Whether the job spans several hosts, None if that is not known."""
+        """Whether the job spans several hosts; None if that is not known."""
         if self.local_workers is None or self.workers is None:
             return None
         return self.local_workers != self.workers
@@ -84,30 +85,30 @@ class StartedTasks:
     """Several tasks that a launcher has started, of which this process is one."""
 
     launcher: str
-    #: Number of tasks; where only a rank is known, the least number that there can be.
+    #: The number of tasks; if only a rank is known, the least possible number.
     count: int
     #: The number of this task, if it is known.
     rank: Optional[int]
-    #: Variables that say so, with their values.
+    #: The variables that show it, with their values.
     variables: Tuple[Tuple[str, str], ...]
-    #: Whether the number of tasks and the rank both say so, and no launcher within says that there is one task.
+    #: Whether the number of tasks and the rank both show it, and no inner launcher has started a single task.
     certain: bool
 
     @property
     def said(self) -> str:
-        """The variables as text."""
+        """The variables with their values, as text."""
         return ', '.join('%s=%s' % pair for pair in self.variables)
 
     @property
     def names(self) -> str:
-        """Names of the variables as text."""
+        """The names of the variables, as text."""
         return ' and '.join(name for name, _ in self.variables)
 
 
 def several_tasks(environ: Mapping[str, str] = os.environ) -> Optional[StartedTasks]:
-    """Return what says that a launcher has started this process as one of several tasks; None where nothing does.
+    """Return the tasks if a launcher has started this process as one of several; None if no variable shows it.
 
-    A process that a member of a job has started is not one of the launcher's tasks.
+    A process that a member of a job has started is not a task of the launcher.
     """
     if read(environ).inherited:
         return None
@@ -118,7 +119,8 @@ def several_tasks(environ: Mapping[str, str] = os.environ) -> Optional[StartedTa
         count = (rank or 0) + 1 if size is None else size
         known = size is not None and rank is not None
         if count > 1:
-            variables = tuple((each, environ[each]) for each in (size_variable, rank_variable) if each in environ)
+            variables = tuple((variable, environ[variable]) for variable in (size_variable, rank_variable)
+                              if variable in environ)
             tasks = StartedTasks(name, count, rank, variables, known and not one_task)
             if tasks.certain:
                 return tasks
@@ -128,17 +130,17 @@ def several_tasks(environ: Mapping[str, str] = os.environ) -> Optional[StartedTa
 
 
 def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is not one that launch.py started as a server or scheduler."""
+    """Return whether this process is a worker: launch.py has not started it as a server or scheduler."""
     return environ.get('DMLC_ROLE', 'worker') == 'worker'
 
 
 def is_local(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether ps-lite is told to talk by Unix sockets, ``/tmp/PORT``, which do not leave a host."""
+    """Return whether ps-lite is set to use Unix sockets, ``/tmp/PORT``, which work within a host only."""
     return bool(_number(environ, 'DMLC_LOCAL'))
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Launch:
-    """What the launcher of this process says."""
+    """Return the job as the launcher of this process describes it."""
     interface = environ.get('HOROVOD_GLOO_IFACE') or None
     if (environ.get('DMLC_ROLE') == 'worker' and 'DMLC_PS_ROOT_URI' in environ
             and not _are_of_member(_PLACE_BY_LAUNCH_PY, environ)):
@@ -167,7 +169,7 @@ def _by_launch_py(environ: Mapping[str, str], interface: Optional[str]) -> Launc
 
 
 def membership() -> str:
-    """What a process that has joined its job sets as :data:`MEMBER`, for those that it forks or starts."""
+    """Return the value of :data:`MEMBER` that a process sets, for its descendants, once it has joined its job."""
     return '%d %s' % (os.getpid(), ','.join(_place(os.environ)))
 
 
@@ -176,8 +178,9 @@ def _place(environ: Mapping[str, str]) -> List[str]:
 
 
 def _are_of_member(names: Tuple[str, ...], environ: Mapping[str, str]) -> bool:
-    """Whether this process has a launcher's variables from a member of a job that forked or started it.  To be asked
-    for each launcher by itself: a member may start a job under the other one.
+    """Return whether this process inherits a launcher's variables from a member of a job that forked or started it.
+
+    Ask for each launcher by itself: a member may start a job under the other one.
     """
     pid, _, place = environ.get(MEMBER, '').partition(' ')
 

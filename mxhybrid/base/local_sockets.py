@@ -1,4 +1,4 @@
-"""Messages between the processes of one host, and descriptors along with them, over Unix sockets."""
+"""Send messages and file descriptors between the processes of one host, over Unix sockets."""
 import array
 import json
 import os
@@ -15,18 +15,19 @@ from .proc import boot_id
 
 #: Largest message on a connection, in bytes.
 _MESSAGE_BYTES = 4096
-_LEFT = 'a process of this host has left'
-#: Seconds in which a process that listens lets others in.
+_LEFT = 'a process of this host has closed its connection, or died'
+#: Seconds within which a listening process must accept a connection.
 _CONNECT_S = 60
 
 
 class Left(JobError):
-    """The process at the other end of a connection is not there any more; why, the job monitor knows in a moment."""
+    """The process at the other end of a connection has gone; the job monitor will report the reason."""
 
 
 class Connection:
-    """Messages, each a list of JSON values, between two processes of one host, over a connected Unix socket of type
-    SOCK_SEQPACKET, which it takes over; any thread may send.
+    """A connection between two processes of one host, for messages that are lists of JSON values.
+
+    It takes over a connected Unix socket of type SOCK_SEQPACKET.  Any thread may send.
     """
 
     def __init__(self, sock: socket.socket):
@@ -35,17 +36,18 @@ class Connection:
         os.register_at_fork(after_in_child=sock.close)
 
     def fileno(self) -> int:
-        """Descriptor, to wait for messages with a selector."""
+        """Return the file descriptor, to wait for messages with a selector."""
         return self._sock.fileno()
 
     @property
     def peer(self) -> int:
-        """Process id at the other end; 0 where this process cannot see it."""
+        """The process id of the other end; 0 if this process cannot see it."""
         return _credentials(self._sock)[0]
 
     def send(self, message: List[Any], descriptor: Optional[int] = None) -> None:
-        """Send a message, with a descriptor if given; waits while the other side has too many to read.  Left as in
-        :meth:`receive`.
+        """Send a message, with a file descriptor if given; wait while the other side has too many messages to read.
+
+        Raises Left like :meth:`receive`.
         """
         ancillary = []
         if descriptor is not None:
@@ -57,20 +59,20 @@ class Connection:
             raise Left(_LEFT) from None
 
     def tell(self, message: List[Any], descriptor: Optional[int] = None) -> None:
-        """Send to a process that may have left, or died, which the job monitor notices."""
+        """Send to a process that may have left or died; ignore that, because the job monitor notices it."""
         try:
             self.send(message, descriptor)
         except (OSError, Left):
             pass
 
     def readable(self, timeout: float) -> bool:
-        """Whether there is something to receive within `timeout` seconds."""
+        """Return whether there is a message to receive within `timeout` seconds."""
         return _readable(self, max(0.0, timeout))
 
     def receive(self, timeout: Optional[float] = None) -> Tuple[List[Any], Optional[int]]:
-        """Wait for a message, up to `timeout` seconds; also returns the descriptor that came with it, if one did.
+        """Wait for a message, up to `timeout` seconds; return it with its file descriptor, if it has one.
 
-        Left says that the other process has closed the connection, or died, a JobError that a descriptor was lost.
+        Left if the other process has closed the connection, or died; JobError if a file descriptor was lost.
         """
         if timeout is not None and not self.readable(timeout):
             raise socket.timeout('no message within %g s' % timeout)
@@ -96,16 +98,17 @@ class Connection:
 
 
 def _readable(source: Any, timeout: float) -> bool:
-    """Whether `source` can be read within `timeout` seconds; False where that is negative."""
+    """Return whether `source` can be read within `timeout` seconds; False if that is negative."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
     return timeout >= 0 and bool(poll.poll(1000 * timeout))
 
 
 def _credentials(sock: socket.socket) -> Tuple[int, int, int]:
-    """Process, user and group at the other end."""
-    found: Any = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize('3i')))
-    return found
+    """Return the ids of process, user and group at the other end."""
+    credentials: Any = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
+                                                           struct.calcsize('3i')))
+    return credentials
 
 
 def _own_peer(sock: socket.socket) -> bool:
@@ -113,22 +116,22 @@ def _own_peer(sock: socket.socket) -> bool:
 
 
 class Listener:
-    """Where the other workers of a host connect to, by `name`; only processes of the same user get through."""
+    """A listening socket, by `name`, for other processes of this host; it accepts only those of the same user."""
 
     def __init__(self) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # An abstract name, chosen by the kernel, vanishes with the socket.
+        # The kernel chooses an abstract name, which vanishes with the socket.
         self._sock.bind('')
         self.name = os.fsdecode(self._sock.getsockname()[1:])
         self._sock.listen(128)
         self._sock.setblocking(False)
 
     def fileno(self) -> int:
-        """Descriptor, to wait for who connects with a selector."""
+        """Return the file descriptor, to wait for connections with a selector."""
         return self._sock.fileno()
 
     def accept_one(self) -> Optional[Connection]:
-        """Take one process that has connected, without waiting; None if none has, or if it is another user's."""
+        """Accept one connection without waiting; None if there is none, or its process is another user's."""
         try:
             sock, _ = self._sock.accept()
         except (BlockingIOError, ConnectionError):
@@ -140,7 +143,7 @@ class Listener:
         return Connection(sock)
 
     def accept(self, timeout: float) -> Connection:
-        """Wait up to `timeout` seconds in all for the next connection, or raise socket.timeout."""
+        """Wait up to `timeout` seconds for a connection, or raise socket.timeout."""
         deadline = time.monotonic() + timeout
         while _readable(self, deadline - time.monotonic()):
             connection = self.accept_one()
@@ -149,12 +152,12 @@ class Listener:
         raise socket.timeout('no process of this user connected within %g s' % timeout)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         self._sock.close()
 
 
 def connect(name: str) -> Connection:
-    """Connect to the :class:`Listener` of that name, of the same host and user; Left where there is none."""
+    """Connect to the :class:`Listener` with a name, of the same host and user; Left if there is none."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         # A connecting process waits while processes of any user fill the queue.
@@ -170,8 +173,8 @@ def connect(name: str) -> Connection:
         raise Left(_LEFT) from None
     except BlockingIOError:
         sock.close()
-        raise JobError('the process that listens as %r let nobody in within %d s: see what else on this host connects '
-                       'to it (ss -xp)' % (name, _CONNECT_S)) from None
+        raise JobError('the process that listens as %r accepted no connection within %d s: see what else on this host '
+                       'connects to it (ss -xp)' % (name, _CONNECT_S)) from None
     except BaseException:
         sock.close()
         raise
@@ -179,15 +182,15 @@ def connect(name: str) -> Connection:
 
 
 def memory_domain() -> str:
-    """A name for what can share memory: equal in processes of one user that share a kernel and its Unix sockets."""
+    """Return a name that is equal in processes that can share memory: of one user, kernel and network namespace."""
     return '%s/%d/%d' % (boot_id(), os.stat('/proc/self/ns/net').st_ino, os.getuid())
 
 
 def user_of_domain(domain: str) -> str:
-    """The number of the user whose processes are in a memory domain."""
+    """Return the id of the user whose processes are in a memory domain."""
     return domain.rpartition('/')[2]
 
 
 def differ_in_user(domain: str, other: str) -> bool:
-    """Return whether two memory domains are of one host and of two users."""
+    """Return whether two memory domains are on the same host, but belong to two users."""
     return domain != other and domain.rpartition('/')[0] == other.rpartition('/')[0]

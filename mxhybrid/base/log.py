@@ -1,11 +1,11 @@
-"""One logger per module below ``mxhybrid``, with the worker's rank in front of every message."""
+"""Loggers of modules below ``mxhybrid``, with the rank of the worker in front of every message."""
 import logging
 
 _ROOT = 'mxhybrid'
 
 
 class _RankFilter(logging.Filter):
-    """Puts the rank, once known, in front of messages."""
+    """A filter that puts the rank, once it is known, in front of messages."""
 
     label = ''
     speaks = True
@@ -19,7 +19,7 @@ _rank_filter = _RankFilter()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Logger of module `name`; messages carry the rank once :func:`configure` was called."""
+    """Return the logger of module `name`; its messages have the rank once :func:`configure` was called."""
     return logging.getLogger(name)
 
 
@@ -29,29 +29,29 @@ def set_level(level: str) -> None:
 
 
 def speaks_for_all() -> bool:
-    """Whether this process says what all workers of a job would say alike: worker 0 does, and who has no job."""
+    """Return whether this process logs messages that all workers share: worker 0 and processes without a job do."""
     return _rank_filter.speaks
 
 
 class Sparingly:
-    """Warns of the 1st, 2nd, 4th, 8th, ... case only: strangers must not fill the log."""
+    """A warning that is logged for the 1st, 2nd, 4th, 8th, ... case only, so that strangers cannot fill the log."""
 
     def __init__(self, logger: logging.Logger):
         self._logger = logger
         self.count = 0
 
     def __call__(self, text: str, *args: object) -> None:
-        """Log one case, or count it only."""
+        """Count a case, and log it if it is due."""
         self.count += 1
         if self.count & (self.count - 1) == 0:
             self._logger.warning(text + ' (%d so far)', *args, self.count)
 
 
 def configure(level: str, label: str) -> None:
-    """Set the level of all mxhybrid loggers and write to stderr, unless the program gave ``mxhybrid`` handlers.
+    """Set the level of all mxhybrid loggers, and log to standard error unless the logger ``mxhybrid`` has handlers.
 
-    Handlers of the root logger do not count, and get no messages then: many a library makes one unasked, which shows
-    no rank.  `label` is who speaks, for example ``'rank 0'`` or ``'server 1'``.
+    Handlers of the root logger do not count, and get no messages then: some libraries make one unasked, which shows no
+    rank.  `label` names this process, for example ``'rank 0'`` or ``'server 1'``.
     """
     set_level(level)
     root = logging.getLogger(_ROOT)

@@ -1,46 +1,49 @@
-"""What a process asks its machine: memory, and how processes ended; loaded by its path, without the package, too."""
+"""Memory of the machine, and the statuses of processes; other programs load this module by its path."""
 import os
 import re
 import resource
 import signal
 
-#: Files of a container's limit and use, cgroup version 2 and 1.
+#: Files with a container's memory limit and use, of cgroup versions 2 and 1.
 _CGROUPS = (('sys/fs/cgroup/memory.max', 'sys/fs/cgroup/memory.current'),
             ('sys/fs/cgroup/memory/memory.limit_in_bytes', 'sys/fs/cgroup/memory/memory.usage_in_bytes'))
 
 
-def _memory(root: str, line_of: str) -> int:
-    """Bytes that a line of /proc/meminfo has."""
+def _memory(root: str, entry: str) -> int:
+    """Return the bytes of an entry of /proc/meminfo."""
     with open(os.path.join(root, 'proc/meminfo')) as lines:
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(line_of + ':'))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(entry + ':'))
 
 
 def total_bytes(root: str = '/') -> int:
-    """Bytes of the machine, or a container's limit if less; `root` has /proc and /sys."""
-    found = _memory(root, 'MemTotal')
+    """Return the memory of the machine in bytes, or a container's limit if less; `root` has /proc and /sys."""
+    total = _memory(root, 'MemTotal')
     for path, _ in _CGROUPS:
         try:
             with open(os.path.join(root, path)) as limit:
-                found = min(found, int(limit.read()))
+                total = min(total, int(limit.read()))
         except (OSError, ValueError):  # no such limit, or 'max'
             continue
-    return found
+    return total
 
 
 def available_bytes(root: str = '/') -> int:
-    """Bytes that can be allocated without swapping, or a container's limit if less; `root` has /proc and /sys."""
-    found = _memory(root, 'MemAvailable')
+    """Return the bytes that can be allocated without swapping, or what a container has left if less.
+
+    `root` has /proc and /sys.
+    """
+    available = _memory(root, 'MemAvailable')
     for limit_path, used_path in _CGROUPS:
         try:
             with open(os.path.join(root, limit_path)) as limit, open(os.path.join(root, used_path)) as used:
-                found = min(found, max(0, int(limit.read()) - int(used.read())))
+                available = min(available, max(0, int(limit.read()) - int(used.read())))
         except (OSError, ValueError):  # no such limit, or 'max'
             continue
-    return found
+    return available
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about an error, to follow its text: something where it is memory that could not be had."""
+    """Return a remedy to append to the text of an error: for failed allocations of memory; empty for others."""
     if not isinstance(error, MemoryError) and not re.search('bad_alloc|Failed to allocate', str(error)):
         return ''
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -49,7 +52,7 @@ def remedy(error: BaseException) -> str:
 
 
 def describe_status(status: int) -> str:
-    """Say what a ``Popen.returncode`` means."""
+    """Return a ``Popen.returncode`` in words."""
     if status < 0:
         names = {int(known): ' (%s)' % known.name for known in signal.Signals}
         return 'signal %d%s' % (-status, names.get(-status, ''))

@@ -1,24 +1,24 @@
-"""Tells the command ``mxhybrid``, which must run where MXNet does not, from programs that train.
+"""Tell the command ``mxhybrid``, which must run where MXNet does not, from programs that train.
 
-Python imports the package ``mxhybrid``, which imports MXNet, ahead of any module in it.  So the package has to know
-from the process alone that it is imported for one of its tools.
+Python imports the package ``mxhybrid``, which imports MXNet, before any module in it.  So the package must see from the
+command line of the process that it is imported for the command.
 """
 import os
 import sys
 from typing import List, Optional
 
-#: Modules of the command that are workers of a job of their own, and need everything.
+#: Modules of the command that run as workers of a job, and need MXNet.
 _JOBS = ('mxhybrid.commands.sanity', 'mxhybrid.commands.checks.try_joining')
-#: Subcommands that need everything, too: networks of the user's may ask for it.
+#: Subcommands that need MXNet, too, for networks of the user.
 _WHOLE = ('plan', 'calibrate')
-#: What the script of a console entry point says, by pip or by setuptools; bytes of it to look at.
+#: Words in the script of a console entry point, by pip or setuptools, and the bytes of the script to search.
 _ENTRY_WORDS, _ENTRY_BYTES = (b'mxhybrid.commands', b'console_scripts'), 4096
 #: Options of the interpreter that take a value.
 _WITH_VALUE = 'WX'
 
 
 def module_that_runs(words: List[str]) -> Optional[str]:
-    """The module behind ``-m`` in the whole command line of an interpreter, None if there is none."""
+    """Return the module after ``-m`` in the command line of an interpreter; None if there is none."""
     rest = iter(words[1:])
     for word in rest:
         if word == '--check-hash-based-pycs':
@@ -27,13 +27,13 @@ def module_that_runs(words: List[str]) -> Optional[str]:
             return None
         if word.startswith('--'):
             continue
-        for at, letter in enumerate(word[1:], 2):
+        for end, letter in enumerate(word[1:], 2):
             if letter == 'm':
-                return word[at:] or next(rest, '') or None
+                return word[end:] or next(rest, '') or None
             if letter == 'c':
                 return None
             if letter in _WITH_VALUE:
-                if not word[at:]:
+                if not word[end:]:
                     next(rest, None)
                 break
     return None
@@ -44,7 +44,7 @@ def _asks_for_all() -> bool:
 
 
 def is_command() -> bool:
-    """Whether this process is ``mxhybrid ...`` or ``python -m mxhybrid ...``, or one of its modules by itself."""
+    """Return whether this process is ``mxhybrid ...``, ``python -m mxhybrid ...`` or a module of the command."""
     program = (getattr(sys, 'argv', None) or [''])[0]
     try:
         if program == '-m':  # until Python has found the module
@@ -57,7 +57,7 @@ def is_command() -> bool:
         if os.path.basename(program) != 'mxhybrid' or _asks_for_all():
             return False
         with open(program, 'rb') as script:
-            beginning = script.read(_ENTRY_BYTES)
-        return any(word in beginning for word in _ENTRY_WORDS)
+            head = script.read(_ENTRY_BYTES)
+        return any(word in head for word in _ENTRY_WORDS)
     except (OSError, UnicodeDecodeError):
         return False

@@ -1,9 +1,9 @@
-"""Numbers and tables for people."""
+"""Format numbers and tables for people."""
 from typing import List
 
 
 def size_text(count: float) -> str:
-    """Bytes for people, in powers of 1000."""
+    """Return a number of bytes as text, with units of powers of 1000."""
     for unit in ('B', 'kB', 'MB', 'GB'):
         if count < 1000 or unit == 'GB':
             return '%.0f %s' % (count, unit) if unit == 'B' else '%.1f %s' % (count, unit)
@@ -12,12 +12,12 @@ def size_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people, in milliseconds up to a second."""
+    """Return a time as text, in milliseconds below a second."""
     return '%.3g ms' % (1000 * seconds) if seconds < 1 else '%.3g s' % seconds
 
 
 def aligned(head: List[str], rows: List[List[str]]) -> str:
-    """A table: the first column left, numbers right."""
+    """Return a table as text: the first column is aligned left, the others right."""
     widths = [max(len(line[column]) for line in [head] + rows) for column in range(len(head))]
     lines = []
     for line in [head, ['-' * width for width in widths]] + rows:

@@ -101,9 +101,9 @@ def check_for_table(optimizer: Any, table: str, dtype: Any, wd: float) -> None:
         if not is_marked(optimizer):
             raise InputError(
                 "optimizer %r cannot update %s, whose row_sparse weight is partitioned over the servers: the result "
-                "would depend on the partitioning, or untouched rows would change. Use one of %s, or give the layer a dense "
-                "weight (nn.Embedding with sparse_grad=True works with every optimizer), or mark a class of your own "
-                "with mxhybrid.row_wise if it works row by row"
+                "would depend on the partitioning, or untouched rows would change. Use one of %s, or give the layer a "
+                "dense weight (nn.Embedding with sparse_grad=True works with every optimizer), or mark a class of your "
+                "own with mxhybrid.row_wise if it works row by row"
                 % (name, table, ', '.join(known for known in SPARSE_KERNELS + ELEMENTWISE
                                           if known not in ('ccsgd', 'test'))))
         _check_class(optimizer, table)

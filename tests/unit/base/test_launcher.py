@@ -1,4 +1,4 @@
-"""What launchers say: every launcher, MPI and PMI, and processes that only inherit a member's variables."""
+"""Variables of launchers: every launcher, MPI and PMI, and processes that only inherit a member's variables."""
 import os
 
 import pytest

@@ -23,7 +23,7 @@ def test_a_process_that_has_left_is_told_by_the_same_error_everywhere():
     theirs.close()
     with pytest.raises(Left):
         mine.receive(1)
-    with pytest.raises(Left, match='a process of this host has left'):
+    with pytest.raises(Left, match='a process of this host has closed its connection'):
         mine.send(['there?'])
     mine.tell(['there?'])
     listener.close()
@@ -74,7 +74,7 @@ def test_one_process_is_accepted_at_a_time_and_none_is_waited_for():
 def test_who_listens_and_lets_nobody_in_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(local_sockets, '_CONNECT_S', 1)
     listener, waiting = Listener(), []
-    with pytest.raises(JobError, match='let nobody in within 1 s'):
+    with pytest.raises(JobError, match='accepted no connection within 1 s'):
         while len(waiting) < 1000:  # more than its queue takes
             waiting.append(connect(listener.name))
     for each in waiting:

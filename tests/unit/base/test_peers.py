@@ -1,4 +1,4 @@
-"""Processes of a job meet: who cannot prove to be of the job is turned away, and keeps nobody from meeting."""
+"""Connections between processes of a job: strangers are turned away, and do not delay the others."""
 import json
 import socket
 import threading
@@ -28,7 +28,7 @@ def wanted_by(number, hosts):
 
 
 def meet(doors, hosts='abc', secrets=(SECRET,) * 3, timeout=10):
-    """What each finds who wants those of other hosts, or its error."""
+    """Connect each process with those of other hosts, and return the connections of each, or its error."""
     found = [None] * len(doors)
     addresses = [door.getsockname()[:2] for door in doors]
 
@@ -93,13 +93,13 @@ def test_who_says_nothing_does_not_keep_the_others_waiting_for_long(doors, monke
     stranger.close()
 
 
-def test_a_node_with_another_secret_is_none(doors):
+def test_a_process_with_another_secret_is_refused(doors):
     found = meet(doors, 'abc', (SECRET, SECRET, 'another'), timeout=1)
     assert all(isinstance(one, JobError) for one in found)
     assert 'raise MXHYBRID_TIMEOUT' in str(found[0])
 
 
-def test_who_answers_in_the_place_of_a_node_is_none(doors):
+def test_a_stranger_at_the_address_of_a_process_is_refused(doors):
     """It knows what a node says, and not the secret."""
     def pretend():
         sock, _ = doors[0].accept()
@@ -109,7 +109,7 @@ def test_who_answers_in_the_place_of_a_node_is_none(doors):
             sock.sendall(b'{"proof": "0"}\n')
     thread = threading.Thread(target=pretend)
     thread.start()
-    with pytest.raises(JobError, match='a wrong proof'):
+    with pytest.raises(JobError, match='the proof is wrong'):
         peers.connect_peers(1, [door.getsockname()[:2] for door in doors[:2]], [0], doors[1], SECRET, 5, PURPOSE)
     thread.join()
 

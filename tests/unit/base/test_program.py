@@ -22,7 +22,7 @@ def test_module_that_runs(line, module):
 
 
 def imports_mxnet(argv, directory):
-    """Whether MXNet would be imported: its place is taken by a package that says so and fails."""
+    """Return whether MXNet would be imported; a package that says so and fails takes its place."""
     package = directory / 'mxnet'
     package.mkdir(exist_ok=True)
     (package / '__init__.py').write_text('raise ImportError("this is where MXNet would be")\n')

@@ -23,7 +23,7 @@ ARGUMENTS = st.dictionaries(st.text(), VALUES, max_size=3)
 
 
 def refused(opener, message):
-    """Whether a message is refused, by that error only, and leaves the opener as it was."""
+    """Return whether a message is refused, with that error only, and the opener does not change."""
     before = bytes(opener._key), opener._last
     with pytest.raises(RefusedError) as caught:
         opener.open(message)

@@ -121,7 +121,8 @@ def test_without_a_place_for_a_file_everything_is_heard(monkeypatch, capfd):
 
 
 def test_a_reader_that_has_gone_ends_no_process():
-    program = "import os\nfrom mxhybrid.native import log_filter\nwith log_filter._without_lines(b'x'):\n    os.write(2, b'one\\n')\n"
+    program = ("import os\nfrom mxhybrid.native import log_filter\n"
+               "with log_filter._without_lines(b'x'):\n    os.write(2, b'one\\n')\n")
     done = subprocess.Popen([sys.executable, '-c', program], stderr=subprocess.PIPE)
     done.stderr.close()
     assert done.wait(60) == 0
