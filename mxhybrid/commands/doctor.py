@@ -25,8 +25,8 @@ from ..base import launcher
 from ..base.launcher import Launch
 from ..base.rendezvous import NoticeBoard
 from ..base.settings import DECLARED, variable
-from ..job.server_processes import child_program
 from ..job.launch_py_processes import end_processes_of_job
+from ..job.server_processes import child_program
 from . import console
 from .checks import hosts as host_checks, settings as setting_checks, software, tasks as task_checks
 from .checks.comparison import GROUP, Report, SharedFinding, compare, merge_findings

@@ -10,8 +10,8 @@ from ..watchdog.deadline import Deadline
 from ..watchdog.leaving import leave
 from ..watchdog.lifeline import Lifeline
 from ..watchdog.monitor import Monitor
-from .server_processes import ServerProcesses
 from .launch_py_processes import end_processes_of_job
+from .server_processes import ServerProcesses
 
 
 class Guard:

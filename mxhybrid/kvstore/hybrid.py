@@ -63,7 +63,8 @@ class Hybrid(KVStore):
     Pass it, or its name ``'hybrid'``, to ``gluon.Trainer``, or use it like any ``mxnet.kvstore.KVStore``.  All
     workers make the same calls in the same order, beginning with this one, but for ``row_sparse_pull``, ``pull``,
     ``prefetch``, ``report`` and ``save_optimizer_states``.  Sums run over workers and devices and are not averaged.
-    What a store holds on servers is given back once all workers have dropped it, see :mod:`mxhybrid.servers.resource_leases`.
+    What a store holds on servers is given back once all workers have dropped it, see
+    :mod:`mxhybrid.servers.resource_leases`.
 
     Parameters
     ----------

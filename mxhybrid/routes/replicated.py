@@ -11,9 +11,9 @@ import numpy as np
 from ..native.arrays import allocate_rows, host_view, row_reader
 from ..native.optimizers import TableOptimizer
 from ..servers.optimized_table import OptimizedTable
+from ..servers.partition_state import Partition, updated_optimizer
 from ..servers.partitioning import chunks
 from ..servers.protocol import OPTIMIZE
-from ..servers.partition_state import Partition, updated_optimizer
 from .held_weight import HeldWeight
 from .route import Means
 from .row_sums import RowSum

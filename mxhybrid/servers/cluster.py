@@ -23,9 +23,9 @@ from ..native.stores import send_command
 from ..telemetry.recorder import AnyRecorder
 from ..telemetry.traffic import Network
 from .client import Client
-from .ps_lite_link import PsLiteLink
 from .keys import KeyPool, TableKeys
 from .protocol import MAILBOX_ELEMENTS
+from .ps_lite_link import PsLiteLink
 
 #: MXNet's command after which servers keep, and add, float32 for keys of other dtypes (``CommandType``).
 _SET_MULTI_PRECISION = 1

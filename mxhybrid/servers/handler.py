@@ -32,10 +32,10 @@ from ..telemetry.courier import Courier
 from ..telemetry.recorder import OFF, AnyRecorder, Recorder
 from ..watchdog.leaving import ECHO_DELAY_S, TOLD_STATUS, leave
 from ..watchdog.lifeline import Lifeline
+from .partition_state import Partition, updated_optimizer
 from .partitioning import rows_in_partition, shared_rows
 from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .shard import Shard
-from .partition_state import Partition, updated_optimizer
 
 
 class Handler(Optimizer):

@@ -6,8 +6,8 @@ import mxnet as mx
 import numpy as np
 
 from ..native.arrays import allocate_rows, trim_heap
-from .half_precision_keys import WireFormat, PullOrdering, packed_width, half_pairs
 from .cluster import ParameterServers
+from .half_precision_keys import PullOrdering, WireFormat, half_pairs, packed_width
 from .keys import TableKind
 from .partitioning import partition_count
 from .table import Table

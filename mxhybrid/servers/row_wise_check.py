@@ -12,8 +12,8 @@ from ..base.errors import InputError
 from ..native.arrays import host_view, make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import rates_of, state_arrays
 from ..native.optimizers import TableOptimizer, attributes_of, name_of, reference_of
-from .protocol import OPTIMIZE
 from .partition_state import Partition
+from .protocol import OPTIMIZE
 
 #: Rows of the table of the check; 4 of them are never touched.
 _ROWS = 10
@@ -46,7 +46,8 @@ def check_row_wise(optimizer: Any, table: str, shape: Tuple[int, ...], dtype: An
                              % (_ROWS, width, dtype, tuple(array.shape), state_dtype))
     for slot in range(-1, len(arrays)):
         rows, rows_of_halves = (_joined([_rows(part, slot) for part in parts]) for parts in (whole, halves))
-        if not np.allclose(rows, rows_of_halves, rtol=_TOLERANCE[dtype.name], atol=_TOLERANCE[dtype.name], equal_nan=True):
+        tolerance = _TOLERANCE[dtype.name]
+        if not np.allclose(rows, rows_of_halves, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise InputError(about + 'rows change when the table is cut into partitions, so something is shared '
                                      'between rows or between calls: a norm, a random number, an attribute. '
                                      'Give the layer a dense weight instead (nn.Embedding with sparse_grad=True)')

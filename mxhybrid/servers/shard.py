@@ -13,8 +13,8 @@ from ..lane.agent import Agent
 from ..native.arrays import make_row_sparse, row_sparse_parts
 from ..native.optimizer_state import state_arrays, state_widths
 from ..native.optimizers import TableOptimizer, as_read
-from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 from .partition_state import Partition
+from .protocol import ASSIGN, CAPTURE, OPTIMIZE, REPLACE, state_slot
 
 #: Rules of the compiled part for modes without an optimizer.
 _RULES = {CAPTURE: 'ignore', ASSIGN: 'assign', REPLACE: 'replace'}

@@ -6,12 +6,12 @@ import mxnet as mx
 import numpy as np
 
 from ..base.errors import InputError
-from .half_precision_keys import WireFormat
 from .cluster import ParameterServers
-from .row_prefetcher import RowPrefetcher
+from .half_precision_keys import WireFormat
 from .optimized_table import OptimizedTable
 from .partitioning import Partitioning, chunks, rows_in_partition
 from .protocol import ASSIGN, CAPTURE, MAILBOX_ELEMENTS, OPTIMIZE, overwrite_mode
+from .row_prefetcher import RowPrefetcher
 
 #: Bytes of rows that travel in one push while a table is assigned.
 ASSIGN_CHUNK_BYTES = 32 << 20

@@ -11,8 +11,9 @@ from mxhybrid.base import proc
 @pytest.fixture
 def child():
     """A process that waits for the end of its input, with a variable of its own."""
-    process = subprocess.Popen([sys.executable, '-S', '-c', 'import sys; print(flush=True); sys.stdin.read()', 'a (b) c'],
-                               env=dict(os.environ, MARK='x=\xe9'), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = 'import sys; print(flush=True); sys.stdin.read()'
+    process = subprocess.Popen([sys.executable, '-S', '-c', program, 'a (b) c'], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, env=dict(os.environ, MARK='x=\xe9'))
     process.stdout.readline()
     yield process
     process.kill()

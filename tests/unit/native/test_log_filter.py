@@ -113,7 +113,7 @@ def test_without_a_place_for_a_file_everything_is_heard(monkeypatch, capfd):
         raise OSError('no space left')
 
     monkeypatch.delenv(log_filter.VARIABLE, raising=False)
-    monkeypatch.setattr(quiet.tempfile, 'TemporaryFile', full)
+    monkeypatch.setattr(log_filter.tempfile, 'TemporaryFile', full)
     descriptors = os.listdir('/proc/self/fd')
     in_a_thread(log_filter.suppress_repeated_logs, update)
     assert LAZY in capfd.readouterr().err

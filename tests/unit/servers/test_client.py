@@ -17,7 +17,8 @@ pytestmark = pytest.mark.both_pythons
 def table_of(rows, width, count, dtype, halves=False):
     partitioning = Placement(2).place(rows, width, np.dtype(dtype).itemsize, count)
     dtype = np.dtype(dtype)
-    wire_format = WireFormat('embed', dtype, width, partitioning.keys, tuple(range(100, 100 + count)) if halves else None)
+    push_keys = tuple(range(100, 100 + count)) if halves else None
+    wire_format = WireFormat('embed', dtype, width, partitioning.keys, push_keys)
     return SimpleNamespace(partitioning=partitioning, dtype=dtype, wire_format=wire_format, empty=lambda part: (
         mx.nd.sparse.zeros('row_sparse', partitioning.shape(part), dtype=wire_format.pushed_as)))
 

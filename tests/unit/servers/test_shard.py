@@ -16,9 +16,9 @@ from mxhybrid.lane.membership import Membership
 from mxhybrid.lane.worker import Lane
 from mxhybrid.native.arrays import make_row_sparse
 from mxhybrid.native.optimizers import TableOptimizer, attributes_of, reference_of
+from mxhybrid.servers.partition_state import Partition, updated_optimizer
 from mxhybrid.servers.protocol import ASSIGN, OPTIMIZE, overwrite_mode
 from mxhybrid.servers.shard import Shard
-from mxhybrid.servers.partition_state import Partition, updated_optimizer
 
 pytestmark = pytest.mark.both_pythons
 

@@ -316,8 +316,8 @@ def test_an_answer_that_came_while_python_did_not_run_is_an_answer(job):
         host, port = root.stdout.readline().split()
         first, second = job(2, address=(host, int(port)))
         assert met(first, second)
-        # Longer than a clock counts, and together with the second between two beats longer than the limit.
-        assert first.ask('lose_the_lock %g' % (beats.AWAKE_S + 0.2)) == 'lost it'
+        # Longer than a clock counts, and together with the second between two heartbeats longer than the limit.
+        assert first.ask('lose_the_lock %g' % (heartbeat_module.AWAKE_S + 0.2)) == 'lost it'
         assert first.silent(2) and first.ask('call') == 'ok'
         assert root.poll() is None
     finally:
@@ -375,9 +375,9 @@ def test_a_monitor_that_was_stopped_for_long_blames_the_stop_and_not_the_others(
     monkeypatch.setattr(heartbeat_module.time, 'monotonic', Skipping())
     monitor = Monitor('127.0.0.1', 2, 0, SECRET, LIMITS)
     first, second = job(2, address=monitor.address)
-    while len(monitor.peers()) < 2:  # who is not admitted yet would be a stranger that takes too long
+    while len(monitor.peers()) < 2:  # a process that is not admitted yet would count as a slow stranger
         time.sleep(0.01)
-    beats.time.monotonic.skip(1000)
+    heartbeat_module.time.monotonic.skip(1000)
     assert first.silent(LIMITS.silence)
     assert [second.ask('call'), first.ask('call')] == ['ok', 'ok']
     assert monitor.failure is None
