@@ -302,7 +302,7 @@ class Distributed:
 
     def adopt(self, other: 'Distributed', keys_set: Set[Any]) -> None:
         """Take over keys and tables; see :meth:`mxhybrid.kvstore.hybrid.Hybrid.adopt`."""
-        self._lease, self._prefix, self.routes = other._holding, other._prefix, other.routes
+        self._lease, self._prefix, self.routes = other._lease, other._prefix, other.routes
         self._chooser, self._tuner, self._sums = other._chooser, other._tuner, other._sums
         self._buckets, self._means = other._buckets, other._means
         self._reinitialise = {key: key in keys_set for key in self.routes}

@@ -200,7 +200,7 @@ def test_strangers_are_logged_now_and_then_only(monitor, caplog):
         with connect(monitor) as stranger:
             stranger.sendall(b'{"fail": "it is over"}\n')
             assert hung_up(stranger)
-    said = [record.getMessage() for record in caplog.records if 'stranger' in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if 'no process of this job' in record.getMessage()]
     assert [text.rpartition('(')[2] for text in said] == ['%d so far)' % count for count in (1, 2, 4, 8)]
     assert '127.0.0.1' in said[0] and SECRET not in caplog.text and 'it is over' not in caplog.text
 
@@ -231,7 +231,7 @@ def test_a_lifeline_tries_again_until_a_monitor_answers():
         line = Lifeline(server.getsockname(), NAME, 1, LIMIT_S, SECRET)
         thread.join(LIMIT_S)
         assert lines == [json.loads(hello('7').decode())]
-        line._said_all = True  # or the end of the connection would end this process
+        line._end_announced = True  # otherwise the end of the connection would end this process
         peers[0].close()
 
 
