@@ -74,7 +74,7 @@ class Launch:
 
     @property
     def several_hosts(self) -> Optional[bool]:
-        """Whether the job spans several hosts; None if that is not known."""
+        """True if the job spans several hosts; None if that is not known."""
         if self.local_workers is None or self.workers is None:
             return None
         return self.local_workers != self.workers

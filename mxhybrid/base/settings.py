@@ -1,7 +1,7 @@
 """Every setting: its environment variable, default, check, meaning and scope, declared once.
 
-A keyword of :func:`mxhybrid.create` wins over the environment variable, which wins over what a plan says
-(:mod:`mxhybrid.parallel.plans.store_plan`), which wins over the default.
+A keyword of :func:`mxhybrid.create` has precedence over the environment variable, which has precedence over a plan
+(:mod:`mxhybrid.parallel.plans.store_plan`), which has precedence over the default.
 """
 import fnmatch
 import glob
@@ -14,40 +14,40 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 from .errors import SettingError
 
-#: Ways of a table: measured, or forced to one of both.
+#: Routes of a table: measured, or one of both.
 WAYS = ('auto', 'servers', 'allreduce')
-#: What carries rows between workers and servers, or whatever can.
+#: Transports of rows between workers and servers; 'auto' takes the lane if it is available.
 WIRES = ('auto', 'ps-lite', 'lane')
-#: What carries dense sums of arrays on CPUs, or whatever carries rows, if it can.
+#: Transports of dense sums of arrays on CPUs; 'auto' takes the lane if it carries rows.
 DENSE = ('auto', 'horovod', 'lane')
 #: Seconds that starting a job may take before a worker gives up waiting for the others.
 DEFAULT_TIMEOUT_S = 120.0
-#: Seconds that a worker may do something else while all others wait for it.
+#: Seconds for which a worker may keep all others waiting.
 DEFAULT_STALL_S = 600.0
-#: Seconds of silence that mean something: three beats.
+#: The shortest silence, in seconds, that shows a failure: three heartbeats.
 SHORTEST_SILENCE_S = 3.0
-#: Instead of a partition count: find the best one while training.
+#: The value in place of a partition count for a search of the best one during training.
 AUTO = 'auto'
 
 
 class TablePlan(NamedTuple):
-    """What a plan says of a table, where settings say nothing."""
+    """The settings of a table in a plan, for tables without settings of their own."""
 
     #: 'servers' or 'allreduce'.
     route: str
-    #: On the servers; None for the default.
+    #: The number of partitions on the servers; None for the default.
     partitions: Optional[int] = None
 
 
 class Limits(NamedTuple):
-    """After how many seconds the job monitor acts."""
+    """The time limits, in seconds, after which the job monitor acts."""
 
-    #: On a process that does not come.
+    #: The limit for a process that does not join.
     start: float = 120.0
-    #: On a process from which nothing is heard and that does not compute; a warning about one that does, and about a
-    #: worker for which the others wait.
+    #: The limit for a process that is silent and does not compute.  After it there is also a warning about a process
+    #: that is silent but computes, and about a worker that keeps the others waiting.
     silence: float = 60.0
-    #: On such a process or worker; 0 for never.
+    #: The limit for such a process or worker; 0 for never.
     stall: float = 600.0
 
 
@@ -73,7 +73,7 @@ def _count_or_auto(setting: str, value: Any) -> Union[int, str]:
 
 def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
                 word: str, example: str) -> Tuple[Tuple[str, Any], ...]:
-    """Values by name pattern, or one for all; `word` and `example` are for messages."""
+    """Return values by name pattern, or one for all names; `word` and `example` are for messages."""
     if isinstance(value, dict):
         pairs = list(value.items())
     elif isinstance(value, str) and '=' in value:
@@ -84,12 +84,12 @@ def _by_pattern(setting: str, value: Any, check: Callable[[str, Any], Any],
     else:
         pairs = [('*', value)]
     checked = []
-    for pattern, one in pairs:
+    for pattern, item in pairs:
         if not isinstance(pattern, str) or not pattern.strip():
             raise SettingError("%s=%r: %r is not a name pattern; use shell patterns such as 'embed*'"
                                % (setting, value, pattern))
         label = setting if pattern == '*' else '%s[%s]' % (setting, pattern.strip())
-        checked.append((pattern.strip(), check(label, one)))
+        checked.append((pattern.strip(), check(label, item)))
     return tuple(checked)
 
 
@@ -98,20 +98,20 @@ def _partitions(setting: str, value: Any) -> Tuple[Tuple[str, Union[int, str]], 
 
 
 def _one_of(setting: str, value: Any, known: Sequence[str], problem: str) -> str:
-    """One of several words; a SettingError says what the `problem` with any other is."""
+    """Return one of the known words; SettingError, with the `problem`, for another one."""
     word = str(value).strip().lower()
     if word not in known:
         raise SettingError('%s=%r %s' % (setting, value, problem))
     return word
 
 
-def _way(setting: str, value: Any) -> str:
-    return _one_of(setting, value, WAYS, "is not a way for a table: use 'auto', 'servers' or 'allreduce', for all "
+def _route(setting: str, value: Any) -> str:
+    return _one_of(setting, value, WAYS, "is not a route of a table: use 'auto', 'servers' or 'allreduce', for all "
                    "tables or by name, for example 'embed*=allreduce,*=auto'")
 
 
 def _routes(setting: str, value: Any) -> Tuple[Tuple[str, str], ...]:
-    return _by_pattern(setting, value, _way, 'way', 'embed*=allreduce,*=auto')
+    return _by_pattern(setting, value, _route, 'route', 'embed*=allreduce,*=auto')
 
 
 def _switch(setting: str, value: Any) -> bool:
@@ -128,14 +128,15 @@ def _seconds(setting: str, value: Any) -> float:
     except (TypeError, ValueError):
         seconds = -1.0
     if not 0 < seconds < float('inf'):
-        raise SettingError('%s=%r is not a number of seconds above 0, for example %s=120' % (setting, value, setting))
+        raise SettingError('%s=%r is not a number of seconds above 0: give one, for example %s=120'
+                           % (setting, value, setting))
     return seconds
 
 
 def _silence(setting: str, value: Any) -> float:
     seconds = _seconds(setting, value)
     if seconds < SHORTEST_SILENCE_S:
-        raise SettingError('%s=%r is too short: processes say once a second that they live, so give at least %g'
+        raise SettingError('%s=%r is too short: processes send a heartbeat once a second, so give at least %g'
                            % (setting, value, SHORTEST_SILENCE_S))
     return seconds
 
@@ -151,7 +152,7 @@ def _path(setting: str, value: Any) -> str:
     except TypeError:
         path = b''
     if not isinstance(path, str) or not path.strip() or '\0' in path:
-        raise SettingError('%s=%r is not a path, for example %s=/tmp/job.json; leave it out for none'
+        raise SettingError('%s=%r is not a path: give one, for example %s=/tmp/job.json, or leave it out for none'
                            % (setting, value, setting))
     return path
 
@@ -172,39 +173,39 @@ def _level(setting: str, value: Any) -> str:
 
 
 def _wire(setting: str, value: Any) -> str:
-    return _one_of(setting, value, WIRES, "is not a wire: rows travel by 'ps-lite' or by the 'lane'; 'auto' takes the "
-                   "lane where it can")
+    return _one_of(setting, value, WIRES, "is not a wire: use 'ps-lite' or 'lane'; 'auto' takes the lane if it is "
+                   "available")
 
 
 def _dense(setting: str, value: Any) -> str:
     return _one_of(setting, value, DENSE, "does not carry dense sums: use 'horovod' or 'lane'; 'auto' takes the lane "
-                   "where rows travel by it")
+                   "if it carries rows")
 
 
 def _wire_dtype(setting: str, value: Any) -> str:
     name = getattr(value, '__name__', str(value).strip())
     if name not in ('float32', 'float16'):
-        raise SettingError("%s=%r: values of float32 parameters travel as 'float32' or 'float16'" % (setting, value))
+        raise SettingError("%s=%r is not a type of values on the wire: use 'float32' or 'float16'" % (setting, value))
     return name
 
 
-#: For whom a setting holds.  ALL: all workers must have the same value; WORKER_0: only that of worker 0 counts; EACH:
-#: each worker has its own.
+#: Scopes of settings.  ALL: all workers must have the same value; WORKER_0: only the value of worker 0 counts; EACH:
+#: each worker has its own value.
 ALL, WORKER_0, EACH = 'all', 'worker 0', 'each'
 
 
 class Declaration(NamedTuple):
-    """What is to be known of a setting besides its default."""
+    """The declaration of a setting, without its default."""
 
-    #: Makes a value of what a user gave, or raises SettingError; the first argument is what messages call the setting.
+    #: Returns the value of a user's argument, or raises SettingError; the first argument names the setting in messages.
     check: Callable[[str, Any], Any]
-    #: In words, as the documentation has it.
+    #: A description, as in the documentation.
     meaning: str
     #: One of ALL, WORKER_0 and EACH.
     scope: str = EACH
-    #: Why the stores of a job cannot have different values, or what to do; empty where they can.
+    #: Why the stores of a job cannot have different values, or a remedy; empty if they can.
     once: str = ''
-    #: Whether it names what worker 0 writes.
+    #: Whether it names a file or folder that worker 0 writes.
     is_output: bool = False
 
 
@@ -276,13 +277,13 @@ class Settings:
 
     @property
     def limits(self) -> Limits:
-        """When the monitor acts on a process that does not come, is silent, or does not go on."""
+        """The time limits for processes that do not join, are silent, or keep others waiting."""
         silence = self.timeout / 2 if self.silence_timeout is None else self.silence_timeout
         return Limits(self.timeout, max(SHORTEST_SILENCE_S, silence), self.stall_timeout)
 
     @property
     def halves(self) -> bool:
-        """Whether float32 values travel as float16."""
+        """True if float32 values travel as float16."""
         return self.wire_dtype == 'float16'
 
     def _asked_for(self, name: str) -> Union[int, str, None]:
@@ -292,56 +293,56 @@ class Settings:
         return None
 
     def way_for(self, name: str) -> str:
-        """Way of the table `name`: 'auto', 'servers' or 'allreduce'."""
+        """Return the route of the table `name`: 'auto', 'servers' or 'allreduce'."""
         return next((way for pattern, way in self.routes if fnmatch.fnmatchcase(name, pattern)), 'auto')
 
     def partitions_for(self, name: str) -> Optional[int]:
-        """Partition count asked for the table `name`, or None for the default."""
+        """Return the partition count for the table `name`, or None for the default."""
         count = self._asked_for(name)
         return count if isinstance(count, int) else None
 
     def is_auto(self, name: str) -> bool:
-        """Whether the partition count of the table `name` is to be found while training."""
+        """Return whether the partition count of the table `name` is searched during training."""
         return self._asked_for(name) == AUTO
 
     def with_tables(self, tables: Mapping[str, TablePlan]) -> 'Settings':
-        """These, and what a plan says of tables, by name, of which these say nothing."""
-        exact = [(glob.escape(name), one) for name, one in tables.items()]
+        """Return these settings, with those of a plan, by name, for tables without settings of their own."""
+        plans = [(glob.escape(name), plan) for name, plan in tables.items()]
         return replace(
-            self, routes=self.routes + tuple((name, one.route) for name, one in exact),
-            partitions=self.partitions + tuple((name, one.partitions) for name, one in exact
-                                               if one.partitions is not None))
+            self, routes=self.routes + tuple((pattern, plan.route) for pattern, plan in plans),
+            partitions=self.partitions + tuple((pattern, plan.partitions) for pattern, plan in plans
+                                               if plan.partitions is not None))
 
     @property
     def any_auto(self) -> bool:
-        """Whether any table may be tuned."""
+        """True if the partition count of a table may be searched during training."""
         return any(count == AUTO for _, count in self.partitions)
 
     def shared(self) -> Dict[str, Any]:
-        """Values that must be equal on all workers, by name."""
-        return {name: getattr(self, name) for name, one in DECLARED.items() if one.scope == ALL}
+        """Return the values that must be equal on all workers, by name."""
+        return {name: getattr(self, name) for name, declaration in DECLARED.items() if declaration.scope == ALL}
 
 
-#: By name, in the order of the documentation.
-DECLARED: Dict[str, Declaration] = {one.name: one.metadata['declaration'] for one in fields(Settings)}
+#: Declarations by name, in the order of the documentation.
+DECLARED: Dict[str, Declaration] = {setting.name: setting.metadata['declaration'] for setting in fields(Settings)}
 
 
 def variable(name: str) -> str:
-    """Environment variable of the setting `name`."""
+    """Return the environment variable of the setting `name`."""
     return 'MXHYBRID_' + name.upper()
 
 
 def in_words() -> str:
-    """A section for the docstring of whatever takes settings."""
+    """Return a section about all settings for a docstring."""
     lines = ['', 'Settings', '--------']
-    for one in fields(Settings):
-        lines.append('%s, %s=%s' % (one.name, variable(one.name), as_written(one.default)))
-        lines += textwrap.wrap(DECLARED[one.name].meaning, 104, initial_indent='    ', subsequent_indent='    ')
+    for setting in fields(Settings):
+        lines.append('%s, %s=%s' % (setting.name, variable(setting.name), as_written(setting.default)))
+        lines += textwrap.wrap(DECLARED[setting.name].meaning, 104, initial_indent='    ', subsequent_indent='    ')
     return '\n'.join(' ' * 8 + line for line in lines) + '\n' + ' ' * 4
 
 
 def as_written(value: Any) -> str:
-    """A checked value of a setting, also one that travelled as JSON, for a message: as a user writes it."""
+    """Return a checked value of a setting, also one that was sent as JSON, as a user writes it, for a message."""
     if isinstance(value, bool):
         return '%d' % value
     if not isinstance(value, (list, tuple)):
@@ -350,13 +351,13 @@ def as_written(value: Any) -> str:
         return 'not set'
     if len(value) == 1 and value[0][0] == '*':
         return repr(value[0][1])
-    return repr(','.join('%s=%s' % (pattern, one) for pattern, one in value))
+    return repr(','.join('%s=%s' % (pattern, item) for pattern, item in value))
 
 
 def check_equal(everybody: Sequence[Mapping[str, Any]]) -> None:
-    """Raise SettingError unless all workers share the same settings, given those of each by rank."""
-    for rank, theirs in enumerate(everybody):
-        for name, value in theirs.items():
+    """Raise SettingError unless all workers have the same settings, given those of each worker by rank."""
+    for rank, settings in enumerate(everybody):
+        for name, value in settings.items():
             if value != everybody[0][name]:
                 raise SettingError('%s is %s on worker 0 but %s on worker %d: give all workers the same value'
                                    % (variable(name), as_written(everybody[0][name]), as_written(value), rank))
@@ -364,26 +365,28 @@ def check_equal(everybody: Sequence[Mapping[str, Any]]) -> None:
 
 def resolve(keywords: Optional[Dict[str, Any]] = None, environ: Mapping[str, str] = os.environ,
             planned: Optional[Mapping[str, Any]] = None) -> Settings:
-    """Merge keywords, of which None counts as not given, environment, what a plan says, and defaults into checked
-    :class:`Settings`.
+    """Merge keywords, environment, the settings of a plan, and defaults into checked :class:`Settings`.
+
+    A keyword of None counts as not given.
     """
     keywords = {name: value for name, value in (keywords or {}).items() if value is not None}
     for name in keywords:
         if name not in DECLARED:
             raise SettingError('unknown setting %r: the settings are %s' % (name, ', '.join(DECLARED)))
     values: Dict[str, Any] = {}
-    for name, one in DECLARED.items():
+    for name, declaration in DECLARED.items():
         text = environ.get(variable(name))
         if name in keywords:
-            values[name] = one.check(name, keywords[name])
+            values[name] = declaration.check(name, keywords[name])
         elif text is not None and text.strip():
-            values[name] = one.check(variable(name), text)
+            values[name] = declaration.check(variable(name), text)
         elif planned and planned.get(name) is not None:
-            values[name] = one.check('%s, as the plan has it' % name, planned[name])
+            values[name] = declaration.check('%s of the plan' % name, planned[name])
     settings = Settings(**values)
     if settings.halves and settings.any_auto:
-        raise SettingError("partitions='auto' moves rows between partitions, where they have to stay with "
-                           "wire_dtype='float16': give partitions as counts, or leave one of the two out")
+        raise SettingError("partitions='auto' moves rows between partitions, which wire_dtype='float16' does not "
+                           "allow: give partitions as counts, or leave one of the two settings out")
     if settings.dense == 'lane' and settings.wire == 'ps-lite':
-        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' rules out: leave one of the two out")
+        raise SettingError("dense='lane' needs the lane, which wire='ps-lite' rules out: leave one of the two "
+                           "settings out")
     return settings

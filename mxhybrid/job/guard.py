@@ -15,9 +15,9 @@ from .server_processes import ServerProcesses
 
 
 class Guard:
-    """All that must be told of a failure, or must be ended with this worker, such as launch.py's `scheduler`.
+    """The connections and processes to notify or end when this worker fails, such as launch.py's `scheduler`.
 
-    It grows while the worker joins its job.
+    They are added while the worker joins its job.
     """
 
     def __init__(self, settings: Settings, telemetry: Session, scheduler: Optional[Tuple[str, int]]):

@@ -172,12 +172,12 @@ class Job:
 
     @property
     def distributed(self) -> bool:
-        """Whether the job has other processes."""
+        """True if the job has other processes."""
         return self.num_servers > 0
 
     @property
     def joined(self) -> bool:
-        """Whether this process is a member of a job with other processes."""
+        """True if this process is a member of a job with other processes."""
         return self.distributed and not self._forked
 
     def check(self) -> None:

@@ -262,7 +262,7 @@ class TableOptimizer:
 
     @property
     def takes_dense(self) -> bool:
-        """Whether weight and gradient must be dense arrays; otherwise they are row_sparse."""
+        """True if weight and gradient must be dense arrays; otherwise they are row_sparse."""
         return self._kernel in IN_PLACE
 
     def keeps_rows(self, state: Any) -> bool:

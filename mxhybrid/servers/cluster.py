@@ -131,7 +131,7 @@ class ParameterServers:
 
     @property
     def on_lane(self) -> bool:
-        """Whether rows travel by the lane."""
+        """True if rows travel by the lane."""
         return self.lane is not None
 
     @property

@@ -39,7 +39,7 @@ class OptimizedTable:
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether optimizer state is kept for this table."""
+        """True if the table has an optimizer."""
         return self._sent is not None
 
     def state_maker(self) -> Any:

@@ -34,7 +34,7 @@ class Partition:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process has the rows of the partition."""
+        """True if this process has the rows of the partition."""
         return self.stored is not None
 
     def follow(self, optimizer: TableOptimizer) -> None:

@@ -29,7 +29,7 @@ _MAX_PROBES = 4
 
 
 class Failure(NamedTuple):
-    """Why the job must end, and the processes that cannot end by themselves."""
+    """A failure that ends the job: the reason, and the silent processes, which cannot end by themselves."""
 
     reason: str
     silent: List[Dict[str, Any]]

@@ -145,9 +145,9 @@ class Heartbeat:
     def silence_reason(self) -> Optional[str]:
         """Return why the job must end if the monitor has been silent for too long, else None.
 
-        Return None in the monitor's own process.  Whatever keeps the monitor's thread from running, a computation of
-        the script for example, keeps this thread from running, too, and the first of the two that runs again would
-        find the other one silent.  All other processes notice such a silence.
+        Return None in the monitor's own process.  If the monitor's thread cannot run, for example during a computation
+        of the script, this thread cannot run either, and if it is the first to run again, it would find the monitor
+        silent.  All other processes notice such a silence.
         """
         if self._is_monitor_process():
             return None

@@ -25,7 +25,7 @@ class Peer:
         self.busy = False
         #: Name of the call in which it has waited for long.
         self.waiting: Optional[str] = None
-        #: What it waits for by its heartbeats, None while it is running; and since when its heartbeats are the same.
+        #: The call or array that it waits for, None while it is running; and since when its heartbeats are the same.
         self.waits_for: Optional[str] = None
         self.still_since = now
         #: Its last calls, once it has made no new one for a while.
@@ -40,7 +40,7 @@ class Peer:
 
     @property
     def is_worker(self) -> bool:
-        """Whether the process is a worker."""
+        """True for a worker."""
         return self.rank >= 0
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ..base import proc
 from .activity import Activity, sample_threads
 
-#: What a worker waits for while its script waits for an array.
+#: The name, in messages, of an array that a script waits for.
 AN_ARRAY = 'an array'
 #: Seconds without a new collective call after which sampling begins.
 IDLE_S = 3.0

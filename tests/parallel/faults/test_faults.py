@@ -1,4 +1,4 @@
-"""Whatever process fails, the job ends non-zero in time, says who failed first, and leaves nothing behind."""
+"""If a process fails, the job ends non-zero in time, names the first one that failed, and leaves nothing behind."""
 import re
 
 import pytest
@@ -39,18 +39,18 @@ def test_other_ends(launcher, rank, what, words):
 
 
 def first_failure(result):
-    """The sentence that says who failed first: the workers', or scripts/launch.py's if that was quicker."""
+    """Return the first sentence, of workers or of scripts/launch.py, that names the process that failed first."""
     for line in result.output.splitlines():
         if 'ends, because' in line:
             return line.partition('ends, because')[2]
         if line.startswith('launch.py:') and 'failed first' in line:
             return line
-    raise AssertionError('nobody says who failed first:\n%s' % result.tail())
+    raise AssertionError('no line names the first process that failed:\n%s' % result.tail())
 
 
 @pytest.mark.parametrize('launcher, rank, what', by_turns(LAUNCHERS, [(0, 'leave'), (1, 'vanish')]))
 def test_worker_leaves_without_a_word(launcher, rank, what):
-    """With a status of its own, and with 0."""
+    """A worker ends with a status of its own, and with 0."""
     result = run_job(BODY, launcher, workers=2, args=[rank, what, 4], timeout=60).failed()
     assert 'worker' in first_failure(result)
     if (launcher, what) == ('launch.py', 'vanish'):

@@ -1,4 +1,4 @@
-"""What rows travel by: as asked for, where it can be, and the same on all workers."""
+"""The transport of rows: as set, if it is available, and the same on all workers."""
 import os
 import re
 

@@ -1,4 +1,4 @@
-"""Messages between processes of a host: what who sends, waits or connects is told when the other one has gone."""
+"""Messages between processes of a host, and the errors of the other operations once a process has gone."""
 import os
 import socket
 import threading

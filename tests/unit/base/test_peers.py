@@ -16,7 +16,7 @@ SECRET, PURPOSE = 'open sesame', 'a test'
 
 @pytest.fixture
 def doors():
-    """Where three nodes listen."""
+    """The listening sockets of three processes."""
     made = [socket.create_server(('127.0.0.1', 0)) for _ in range(3)]
     yield made
     for door in made:
@@ -100,7 +100,7 @@ def test_a_process_with_another_secret_is_refused(doors):
 
 
 def test_a_stranger_at_the_address_of_a_process_is_refused(doors):
-    """It knows what a node says, and not the secret."""
+    """The stranger knows the messages of a process, but not the secret."""
     def pretend():
         sock, _ = doors[0].accept()
         with sock:

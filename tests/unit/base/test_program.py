@@ -1,4 +1,4 @@
-"""Which processes are the command, and get a package without MXNet."""
+"""The processes that are the command, and get a package without MXNet."""
 import os
 import subprocess
 import sys

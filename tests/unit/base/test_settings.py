@@ -245,7 +245,7 @@ def test_tables_are_measured_by_default():
     ('embed*=', "routes[embed*]=''")])
 def test_wrong_routes_name_setting_value_and_fix(value, part):
     text = problem({'routes': value})
-    assert text.startswith(part + ' is not a way')
+    assert text.startswith(part + ' is not a route')
     for way in ('auto', 'servers', 'allreduce'):
         assert "'%s'" % way in text
     if isinstance(value, str) and value:

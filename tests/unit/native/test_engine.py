@@ -29,7 +29,7 @@ def test_callbacks_see_an_array_between_the_writes_before_and_after():
 
     @mx.operator.register('mxhybrid_test_write')
     class WriteProp(mx.operator.CustomOpProp):
-        """Its declaration."""
+        """Declare an operator."""
 
         def __init__(self, number):
             super().__init__(need_top_grad=False)

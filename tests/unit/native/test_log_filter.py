@@ -12,7 +12,7 @@ pytestmark = pytest.mark.both_pythons
 
 LAZY = 'lazy_update = True'
 
-# What MXNet has remarks on, in a process that said nothing yet; the arguments are what the test varies.
+# Provokes the log lines of MXNet in a new process; the arguments are varied by the test.
 SCRIPT = '''
 import sys
 from mxnet import nd

@@ -1,4 +1,4 @@
-"""Which optimizers may update tables, and how their settings travel."""
+"""The optimizers that may update tables, and the messages with their settings."""
 import json
 
 import mxnet as mx

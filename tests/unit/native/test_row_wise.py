@@ -99,7 +99,7 @@ def test_only_classes_of_optimizers_can_be_marked(thing):
 
 
 def test_the_mark_is_there_while_mxnet_is_being_imported():
-    """As in a server of launch.py: what such a server imports may use the mark, and imports nothing by that."""
+    """A module that a server of launch.py imports may use the mark, which imports nothing there."""
     program = ('import sys, types\nsys.modules["mxnet"] = types.ModuleType("mxnet")\n'
                'import os\nos.environ["DMLC_ROLE"] = "server"\nimport mxhybrid\nprint(mxhybrid.row_wise.__name__)')
     done = subprocess.run([sys.executable, '-c', program], stdout=subprocess.PIPE, cwd=str(REPOSITORY), timeout=60)

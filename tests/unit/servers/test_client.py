@@ -1,4 +1,4 @@
-"""How rows are cut into row_sparse arrays, one a partition, and come back."""
+"""Rows are cut into row_sparse arrays, one for each partition, and come back."""
 from types import SimpleNamespace
 
 import mxnet as mx

@@ -1,4 +1,4 @@
-"""How rows of a table travel: as they are, or as pairs of float16."""
+"""The wire format of rows of a table: unchanged, or as pairs of float16."""
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st

@@ -28,7 +28,7 @@ class Evil:
 
 @pytest.fixture
 def server():
-    """A controller, its handler, the handlers that it installed, and who seals for it."""
+    """A controller, its handler, the handlers that it installed, and a sealer of its commands."""
     handler, installed = Handler(), []
     return Controller(Opener(SECRET), handler, installed.append), handler, installed, Sealer(SECRET)
 

@@ -30,7 +30,7 @@ from ...helpers.tables import ROWS, WIDTH, Table, Whole, merged_gradients, recut
 
 pytestmark = pytest.mark.filterwarnings('ignore:Accumulating with float16')
 
-#: What each optimizer has of its own: how it may start, and what may change while it goes on.
+#: Arguments of each optimizer at the start, and those that may change during training.
 STARTS = {
     'sgd': [{}, {'momentum': 0.9}, {'lazy_update': False}, {'momentum': 0.9, 'lazy_update': False}],
     'ccsgd': [{'momentum': 0.9}], 'nag': [{}, {'momentum': 0.9}], 'adam': [{}, {'lazy_update': False}],

@@ -1,4 +1,4 @@
-"""How tables are cut and placed: arithmetic, so mostly properties."""
+"""The partitions of tables and their placement: arithmetic, so mostly properties."""
 import numpy as np
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st

@@ -178,7 +178,7 @@ def test_a_monitor_that_no_process_can_sample_is_given_up(heartbeat, monkeypatch
 def test_the_process_of_the_monitor_never_gives_it_up(heartbeat):
     heartbeat.handle_answer({'limit': 3, 'stall': 60, 'process': {'pid': os.getpid(), 'pid_space': 'a'}})
     heartbeat.sampler.busy = {os.getpid()}
-    heartbeat.clock.now += 1.1  # its last answer has just come
+    heartbeat.clock.now += 1.1  # the last answer of the monitor is recent
     heartbeat.due()
     heartbeat.clock.now += 7  # before the next one the script took the interpreter lock
     heartbeat.due()

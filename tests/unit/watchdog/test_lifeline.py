@@ -127,7 +127,7 @@ child = subprocess.Popen([sys.executable, '-S', '-c', sys.argv[2], sys.argv[1], 
 
 
 class Member(Obedient):
-    """One process of the job, with a lifeline to the monitor."""
+    """A process of the job, with a lifeline to the monitor."""
 
     def __init__(self, address, name, rank):
         super().__init__(MEMBER, address[0], address[1], name, rank)
@@ -334,7 +334,7 @@ def test_a_stopped_monitor_ends_all_and_is_ended(job):
         os.kill(root.pid, signal.SIGSTOP)
         said = [last_words(member) for member in (first, second)]
         assert all('because worker 0, which watches the job, has been silent for' in text for text in said), said
-        # Who learns of it when the other has ended the monitor says what it saw, if it came to look before.
+        # A process that learns of it after the other has killed the monitor reports the state that it sampled before.
         assert any('it is stopped, by a signal or a debugger' in text for text in said), said
         assert root.wait(LIMIT_S) == -signal.SIGKILL
     finally:
