@@ -1,4 +1,4 @@
-"""If a process fails, the job ends non-zero in time, names the first one that failed, and leaves nothing behind."""
+"""Jobs with a failing process end non-zero in time, name the first process that failed, and leave nothing behind."""
 import re
 
 import pytest
