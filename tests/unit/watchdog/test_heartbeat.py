@@ -9,6 +9,8 @@ from mxhybrid.watchdog.heartbeat import AWAKE_S, AwakeClock, Heartbeat
 
 from .watching import Sampler, Time
 
+pytestmark = pytest.mark.both_pythons
+
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
 def test_a_clock_counts_only_the_time_between_frequent_readings(gaps):
