@@ -1,1 +1,1 @@
-"""Joins the job that a launcher started: ranks, addresses, server processes, the orderly end."""
+"""Join the job that a launcher started: ranks, addresses, server processes, the orderly end."""

@@ -1,1 +1,1 @@
-"""MXNet 1.9.1's private side: arrays, engine, optimizers, Trainers and stores."""
+"""Access to private parts of MXNet 1.9.1: arrays, engine, optimizers, Trainers and stores."""

@@ -1,1 +1,1 @@
-"""Notices processes that die, hang or stay away, and ends the job."""
+"""Detect processes that die, hang or stay away, and end the job."""
