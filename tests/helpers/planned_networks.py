@@ -7,7 +7,7 @@ from mxhybrid.parallel.sharding.box import size_of
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph.step_tasks import StepBlocks
 
 BATCH = 8
@@ -104,11 +104,11 @@ def transformer(units=16, heads=2, words=50, positions=20):
 def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
     """Hosts of one core a rank; with a cost of `horovod`'s sums, there is a choice."""
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
-    link = Bucket(rate, **keys)
+    link = TokenBucket(rate, **keys)
     there = tuple(Host('host%d' % at, ranks, float(ranks)) for at in range(hosts))
     costs = {kind: cost for kind in KINDS if kind not in BY_HOROVOD.values()}
     costs.update(dict.fromkeys(BY_HOROVOD.values(), horovod) if horovod else {})
-    return Cluster(there, link, 1e-4, Bucket(4e9), 1e-5, costs)
+    return Cluster(there, link, 1e-4, TokenBucket(4e9), 1e-5, costs)
 
 
 class Times:

@@ -3,7 +3,7 @@ import numpy as np
 
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import Block
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: Ways to split a layer: by what, and among how many ranks.
 WAYS = (('samples', 4), ('samples', 2), ('channels', 4), ('channels', 2), ('whole', 1))
@@ -23,8 +23,8 @@ class SmallPlan:
         self._weights = 2e4 * 100 ** depth * random.uniform(0.5, 2, layers)
         self._outputs = 8e5 * 0.05 ** depth * random.uniform(0.5, 2, layers)
         self._edges = [(one, one + 1) for one in range(layers - 1)] + ([(0, 2)] if layers > 2 else [])
-        link = Bucket(25e6, 1e9, 64e3)
-        self._simulation = Simulation([Bucket(1.0)] * ranks + [link] * (2 * ranks))
+        link = TokenBucket(25e6, 1e9, 64e3)
+        self._simulation = Simulation([TokenBucket(1.0)] * ranks + [link] * (2 * ranks))
         self._assignment = self._proposed = ()
 
     def candidates(self, operator):

@@ -16,7 +16,7 @@ from ...job.job import Job
 from ...kvstore import hooks
 from ...parallel.redistribution.worker_group import team_of
 from ..cluster.cluster_spec import Cluster, Host, TransferCost
-from ..simulator.token_bucket import Bucket
+from ..simulator.token_bucket import TokenBucket
 from .core_speeds import CoreSpeeds
 from .cost_fitting import Sample, fit_bucket, fit_cost, least_squares, relative_errors, transfer_seconds
 from .cpu_meter import CpuMeter, Measurement
@@ -168,7 +168,7 @@ class Calibration:
 
     # -- links -----------------------------------------------------------------------------------------------------
 
-    def _measure_link(self, groups: List[List[int]], name: str) -> Tuple[Optional[Bucket], float]:
+    def _measure_link(self, groups: List[List[int]], name: str) -> Tuple[Optional[TokenBucket], float]:
         """Return the bucket and the latency of the link between ranks of a group, each of which sends to the next."""
         if len(groups[0]) < 2:
             return None, 0.0
@@ -195,10 +195,10 @@ class Calibration:
     def _workers_per_member(self, groups: List[List[int]]) -> float:
         return self._job.num_workers / sum(map(len, groups))
 
-    def _measure_memory(self, groups: List[List[int]], copy_rate: float) -> Tuple[Bucket, float]:
+    def _measure_memory(self, groups: List[List[int]], copy_rate: float) -> Tuple[TokenBucket, float]:
         """Return the bucket and the latency between ranks of a host; a core's own copies if no host has two ranks."""
         if not groups:
-            return Bucket(copy_rate), 0.0
+            return TokenBucket(copy_rate), 0.0
         sizes = [size for size in EXCHANGE_BYTES if size > EXCHANGE_BYTES[0]]
         measurements = [self._exchanges.per_exchange(lambda columns: shifted(groups, 1, columns), size)
                         for size in sizes]
@@ -209,7 +209,7 @@ class Calibration:
         rate = min(1 / max(float(seconds_per_byte), 1e-15), copy_rate)
         latency = self._latency(groups)
         self._log('memory: %.1f GB/s, latency %.0f us', rate / 1e9, 1e6 * latency)
-        return Bucket(rate), latency
+        return TokenBucket(rate), latency
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class Calibration:
                 lambda columns: all_to_all([self._everyone], columns), size)
         size, measurement = self._all_to_all
         leaving_bytes = max(len(local) * (count - len(local)) for local in self._local) * size / count
-        steady = Bucket(cluster.link.rate)
+        steady = TokenBucket(cluster.link.rate)
         predicted_s = float(transfer_seconds(steady, cluster.link_latency_s, np.array(leaving_bytes)))
         self._log('transfers of all ranks at the same time: %.1f kB leave a host in %.1f ms; %.1f ms are predicted '
                   'from the link alone', leaving_bytes / 1e3, 1e3 * measurement.elapsed_s, 1e3 * predicted_s)

@@ -5,7 +5,7 @@ import numpy as np
 
 from ...base.least_squares import nonnegative_least_squares
 from ..cluster.cluster_spec import TransferCost
-from ..simulator.token_bucket import Bucket
+from ..simulator.token_bucket import TokenBucket
 
 #: A faster beginning of transfers counts as a burst if it reduces the error by this factor at least, and if it is
 #: faster than the rest by this factor at least.
@@ -64,7 +64,7 @@ def fit_cost(samples: Sequence[Sample], latency_s: float = 0.0) -> Tuple[Transfe
     return TransferCost(fixed, per_item, per_byte, latency_s), relative_errors(rows, seconds, coefficients)
 
 
-def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket, float, np.ndarray]:
+def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[TokenBucket, float, np.ndarray]:
     """Return the token bucket of a link, its latency, and the relative errors, from transfers after a pause.
 
     With a burst of B bytes at a peak p above the rate r, a transfer of S bytes takes ``latency + max(S / p,
@@ -78,21 +78,21 @@ def fit_bucket(sizes: Sequence[float], seconds: Sequence[float]) -> Tuple[Bucket
     """
     size, readings = np.asarray(sizes, float), np.asarray(seconds, float)
     latency, slope = least_squares(np.stack([np.ones_like(size), size], axis=1), readings)
-    best, best_latency = Bucket(1 / max(slope, 1e-15)), float(latency)
+    best, best_latency = TokenBucket(1 / max(slope, 1e-15)), float(latency)
     best_error = _GAIN ** 2 * _mean_square(best, best_latency, size, readings)
     for split in range(2, len(size) - 2):
         begin, peak_slope = least_squares(np.stack([np.ones(split), size[:split]], axis=1), readings[:split])
         rest, rate_slope = _line(size[split:], readings[split:])
         if rate_slope <= _FASTER * peak_slope or rate_slope <= 0 or rest >= begin:
             continue
-        bucket = Bucket(1 / rate_slope, 1 / max(peak_slope, _STEEPEST * rate_slope), (begin - rest) / rate_slope)
+        bucket = TokenBucket(1 / rate_slope, 1 / max(peak_slope, _STEEPEST * rate_slope), (begin - rest) / rate_slope)
         error = _mean_square(bucket, float(begin), size, readings)
         if error < best_error:
             best, best_latency, best_error = bucket, float(begin), error
     return best, best_latency, transfer_errors(best, best_latency, size, readings)
 
 
-def _mean_square(bucket: Bucket, latency: float, size: np.ndarray, readings: np.ndarray) -> float:
+def _mean_square(bucket: TokenBucket, latency: float, size: np.ndarray, readings: np.ndarray) -> float:
     return float(np.mean(transfer_errors(bucket, latency, size, readings) ** 2))
 
 
@@ -104,13 +104,13 @@ def _line(size: np.ndarray, readings: np.ndarray) -> Tuple[float, float]:
     return float(intercept), float(slope)
 
 
-def transfer_seconds(bucket: Bucket, latency: float, size: np.ndarray) -> np.ndarray:
+def transfer_seconds(bucket: TokenBucket, latency: float, size: np.ndarray) -> np.ndarray:
     """Return the seconds of transfers of `size` bytes on a link after a pause."""
     if not bucket.burst:
         return latency + size / bucket.rate
     return latency + np.maximum(size / bucket.peak, (size - bucket.burst) / bucket.rate)
 
 
-def transfer_errors(bucket: Bucket, latency: float, size: np.ndarray, readings: np.ndarray) -> np.ndarray:
+def transfer_errors(bucket: TokenBucket, latency: float, size: np.ndarray, readings: np.ndarray) -> np.ndarray:
     """Return the relative errors of :func:`transfer_seconds`."""
     return np.abs(transfer_seconds(bucket, latency, size) - readings) / readings

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...base.errors import InputError
 from ...base.files import write_atomically
-from ..simulator.token_bucket import Bucket
+from ..simulator.token_bucket import TokenBucket
 
 FORMAT = 'mxhybrid.cluster 1'
 
@@ -101,11 +101,11 @@ class Cluster:
     Attributes
     ----------
     hosts : tuple of Host
-    link : Bucket
+    link : TokenBucket
         Of each host in each direction, bytes of payload.
     link_latency_s : float
         Until the first byte of a message is on another host.
-    memory : Bucket
+    memory : TokenBucket
         Between ranks of a host, bytes.
     memory_latency_s : float
     costs : dict of str to TransferCost
@@ -118,9 +118,9 @@ class Cluster:
     """
 
     hosts: Tuple[Host, ...]
-    link: Bucket
+    link: TokenBucket
     link_latency_s: float
-    memory: Bucket
+    memory: TokenBucket
     memory_latency_s: float
     costs: Mapping[str, TransferCost]
     measured: Optional[str] = None
@@ -280,7 +280,7 @@ def _cost(where: str, value: Any) -> TransferCost:
     return TransferCost(**_numbers(where, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
 
 
-def _way(where: str, value: Any) -> Tuple[Bucket, float]:
+def _way(where: str, value: Any) -> Tuple[TokenBucket, float]:
     numbers = _numbers(where, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
     latency = numbers.pop('latency_s')
     if numbers['rate'] <= 0:
@@ -288,7 +288,7 @@ def _way(where: str, value: Any) -> Tuple[Bucket, float]:
     if numbers['burst'] > 0 and numbers['peak'] <= numbers['rate']:
         raise InputError('cluster: %s.burst=%r: give a peak above the rate with it, not %r'
                          % (where, numbers['burst'], numbers['peak']))
-    return Bucket(**numbers), latency
+    return TokenBucket(**numbers), latency
 
 
 def _numbers(where: str, value: Any, needed: Tuple[str, ...], others: Dict[str, float]) -> Dict[str, float]:

@@ -15,7 +15,7 @@ _ROUNDED = 1 - 1e-9
 
 
 class Rates(NamedTuple):
-    """Buckets of all resources, see :class:`~.token_bucket.Bucket`, and groups that slow each other down.
+    """Buckets of all resources, see :class:`~.token_bucket.TokenBucket`, and groups that slow each other down.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ from typing import NamedTuple, Sequence, Tuple
 import numpy as np
 
 from ...base.errors import InputError
-from .token_bucket import Bucket
+from .token_bucket import TokenBucket
 
 
 class ResourceGroup(NamedTuple):
@@ -23,7 +23,7 @@ class ResourceGroup(NamedTuple):
     shares: Tuple[float, ...]
 
 
-def grouped(resources: Sequence[Bucket], groups: Sequence[ResourceGroup]) -> Tuple[np.ndarray, np.ndarray]:
+def grouped(resources: Sequence[TokenBucket], groups: Sequence[ResourceGroup]) -> Tuple[np.ndarray, np.ndarray]:
     """Return the arrays `group` and `slowed` of :class:`~.event_loop.Rates`.
 
     Raises

@@ -1,9 +1,9 @@
 """A training step as tasks on resources, simulated: when each starts and ends, and what the last end waits for.
 
-A resource is a :class:`~.Bucket`, and does one task at a time, first come first served.  Tasks come in blocks
+A resource is a :class:`~.TokenBucket`, and does one task at a time, first come first served.  Tasks come in blocks
 (:class:`~.task_block.Block`), which are changed as wholes::
 
-    simulation = Simulation([Bucket(1.0), Bucket(1e8)])
+    simulation = Simulation([TokenBucket(1.0), TokenBucket(1e8)])
     seconds = simulation.run(blocks)
     other = simulation.change({7: another, 8: None})
     if other > seconds:
@@ -31,7 +31,7 @@ from .resource_groups import ResourceGroup, grouped
 from .task_block import Block, key_and_index, keys_in_words
 from .task_table import Slots
 from .timeline import Timeline, default_stride
-from .token_bucket import Bucket
+from .token_bucket import TokenBucket
 
 #: Why a task started when it did, see :class:`PathTask`.
 START, AFTER, RESOURCE = 'start', 'after', 'resource'
@@ -70,7 +70,7 @@ class Simulation:
 
     Parameters
     ----------
-    resources : sequence of Bucket
+    resources : sequence of TokenBucket
         Tasks have their numbers.
     stride : int, optional
         Of how many tasks there is a point from which a change may go on; the default suits any step.
@@ -85,7 +85,7 @@ class Simulation:
         For resources that never end what they do, and groups that cannot be.
     """
 
-    def __init__(self, resources: Sequence[Bucket], stride: Optional[int] = None, engine: Optional[Engine] = None,
+    def __init__(self, resources: Sequence[TokenBucket], stride: Optional[int] = None, engine: Optional[Engine] = None,
                  groups: Sequence[ResourceGroup] = ()):
         for number, one in enumerate(resources):
             if not one.rate > 0 or (one.burst > 0 and not one.peak > one.rate):

@@ -3,7 +3,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucket:
+class TokenBucket:
     """What a resource gives: `rate` units a second, and after idleness up to `burst` units more, at `peak` a second.
 
     Units are bytes of a link and seconds of a core.  A link under ``tc tbf`` and a core under a quota of cgroups are

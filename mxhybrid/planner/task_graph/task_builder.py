@@ -7,7 +7,7 @@ from ..cluster.cluster_spec import Cluster
 from ..profiling.core_benchmark import KernelTimes
 from ..simulator.resource_groups import ResourceGroup
 from ..simulator.task_block import TASK, Content, Waits, table_of
-from ..simulator.token_bucket import Bucket
+from ..simulator.token_bucket import TokenBucket
 from .redistribution import Moved
 
 #: What compiled code makes tasks for; their numbers are less than the other one.
@@ -28,7 +28,7 @@ class Machine:
 
     Attributes
     ----------
-    resources : list of Bucket
+    resources : list of TokenBucket
     core : numpy.ndarray of int
         By rank.
     host : numpy.ndarray of int
@@ -50,7 +50,7 @@ class Machine:
     def __init__(self, cluster: Cluster, reference: Optional[KernelTimes] = None):
         self.cluster = cluster
         self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
-        self.resources: List[Bucket] = []
+        self.resources: List[TokenBucket] = []
         self.names: List[str] = []
         self.groups: List[ResourceGroup] = []
         core, host_of, speed, shared = [], [], [], []
@@ -61,7 +61,7 @@ class Machine:
             count = max(1, min(host.ranks, int(host.cores)))
             # A share of a core by quota; whole cores are taken in turn by the ranks that share them.
             share = min(1.0, host.cores / count)
-            bucket = Bucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else Bucket(share)
+            bucket = TokenBucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else TokenBucket(share)
             cores = [self._add(bucket, '%s core %d' % (host.name, at)) for at in range(count)]
             speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
             if speeds[-1] < speeds[0]:
@@ -81,7 +81,7 @@ class Machine:
         """The number of a rank's core; -1 for none's."""
         return int(self.core[rank]) if rank >= 0 else -1
 
-    def _add(self, bucket: Bucket, name: str) -> int:
+    def _add(self, bucket: TokenBucket, name: str) -> int:
         self.resources.append(bucket)
         self.names.append(name)
         return len(self.resources) - 1

@@ -4,7 +4,7 @@ from typing import Dict, List, Optional
 import numpy as np
 
 from mxhybrid.planner.simulator.task_block import Block
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: Keys of blocks: of the operator with a number, of the edge after it, of its weight.
 OPERATOR, EDGE, WEIGHT = 0, 100_000, 200_000
@@ -16,7 +16,7 @@ class MadeUpStep:
 
     Attributes
     ----------
-    resources : list of Bucket
+    resources : list of TokenBucket
         A core of each rank, then uplinks and downlinks.
     """
 
@@ -29,8 +29,8 @@ class MadeUpStep:
         for kind, count in (('halo', halos), ('all_to_all', all_to_alls)):
             free = [number for number in range(operators - 1) if number not in self._edges]
             self._edges.update(dict.fromkeys(self._random.permutation(free)[:count].tolist(), kind))
-        link = Bucket(25e6, 1e9, 128e3)
-        self.resources = [Bucket(1.0)] * ranks + [link] * (2 * ranks)
+        link = TokenBucket(25e6, 1e9, 128e3)
+        self.resources = [TokenBucket(1.0)] * ranks + [link] * (2 * ranks)
 
     def blocks(self) -> List[Block]:
         """All of them."""

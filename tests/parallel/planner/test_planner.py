@@ -18,7 +18,7 @@ from lab.jobs import run_job
 
 from mxhybrid.commands.main import main
 from mxhybrid.planner.cluster.cluster_spec import Host, save
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 from ...helpers.planned_networks import cluster
 from ...helpers.turns import slow
@@ -319,7 +319,7 @@ def test_an_operator_that_cannot_be_timed_ends_no_search(place, monkeypatch, cap
 def test_trains_by_what_it_found(tmp_path, launcher):
     path = str(tmp_path / 'cluster.json')
     # So slow that sums of these weights cost much more than exchanges of activations, as they do here.
-    there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=Bucket(1e8))
+    there = dataclasses.replace(cluster(1, 2), hosts=(Host('here', 2, 2.0),), memory=TokenBucket(1e8))
     save(path, there)
     result = run_job(BODIES / 'automatic.py', launcher, workers=2, args=[path], timeout=240,
                      env={'MXHYBRID_LOG_LEVEL': 'INFO', 'XDG_CACHE_HOME': str(tmp_path)}).ok()

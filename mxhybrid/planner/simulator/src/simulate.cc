@@ -73,7 +73,7 @@ class Buckets {
   }
 
   void save(State* state) const {
-    for (const Bucket& one : all_) *state++ = one.state;
+    for (const TokenBucket& one : all_) *state++ = one.state;
   }
 
   // A task is to come.
@@ -86,7 +86,7 @@ class Buckets {
   // Of all that is to come, when the last end is at least.
   double least_end() const {
     double found = 0.0;
-    for (const Bucket& one : all_) found = std::max(found, one.least_end());
+    for (const TokenBucket& one : all_) found = std::max(found, one.least_end());
     return found;
   }
 
@@ -115,8 +115,8 @@ class Buckets {
       event.start = event.end = event.ready;
       return;
     }
-    Bucket& one = all_[task.resource];
-    Bucket* second = task.second < 0 ? nullptr : &all_[task.second];
+    TokenBucket& one = all_[task.resource];
+    TokenBucket* second = task.second < 0 ? nullptr : &all_[task.second];
     double start = std::max(event.ready, one.free(task.express));
     if (second) start = std::max(start, second->free(task.express));
     const double level = one.level_at(start), second_level = second ? second->level_at(start) : 0.0;
@@ -130,7 +130,7 @@ class Buckets {
   }
 
  private:
-  struct Bucket {
+  struct TokenBucket {
     double rate, peak, burst;
     State state;
     // Work of tasks to come, but for express ones, which are done beside others.
@@ -202,7 +202,7 @@ class Buckets {
     return found;
   }
 
-  std::vector<Bucket> all_;
+  std::vector<TokenBucket> all_;
   // By resource, its group, and by group its resources; shares as PlannerRates has them.
   std::vector<int32_t> groups_;
   std::vector<std::vector<int32_t>> members_;

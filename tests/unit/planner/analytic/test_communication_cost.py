@@ -21,7 +21,7 @@ from mxhybrid.planner.analytic.communication_cost import (
 )
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
 from mxhybrid.planner.cluster.cluster_spec import KINDS, Cluster, Host, TransferCost
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: So that a message takes 1 s and a word 1 ms.
 PLAIN = AlphaBeta(1.0, 4000.0)
@@ -194,7 +194,7 @@ def cluster(hosts):
     """One of so many hosts of two ranks."""
     costs = dict.fromkeys(KINDS, TransferCost(0.0, 0.0, 0.0))
     costs['exchange'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
-    return Cluster((Host('a', 2, 2.0),) * hosts, Bucket(1e7), 1e-4, Bucket(1e9), 1e-6, costs)
+    return Cluster((Host('a', 2, 2.0),) * hosts, TokenBucket(1e7), 1e-4, TokenBucket(1e9), 1e-6, costs)
 
 
 def test_a_cluster_as_one_network():

@@ -11,7 +11,7 @@ from mxhybrid.planner.calibration.cost_fitting import (
     relative_errors,
     transfer_seconds,
 )
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 SIZES = [1 << at for at in range(12, 23)]
 
@@ -56,7 +56,7 @@ def test_a_part_that_would_be_negative_is_left_out():
 
 @given(rate=st.floats(1e6, 1e9), faster=st.floats(2, 200), burst=st.floats(5e4, 2e5), latency=st.floats(1e-5, 1e-3))
 def test_a_bucket_is_found_in_exact_seconds(rate, faster, burst, latency):
-    bucket = Bucket(rate, faster * rate, burst)
+    bucket = TokenBucket(rate, faster * rate, burst)
     found, begins, left = fit_bucket(SIZES, transfer_seconds(bucket, latency, np.array(SIZES)))
     # A size in whose middle the burst ends belongs to neither line.
     assert found.rate == pytest.approx(rate, rel=1e-3) and max(left) < 0.05
@@ -66,7 +66,7 @@ def test_a_bucket_is_found_in_exact_seconds(rate, faster, burst, latency):
 
 def test_a_bucket_in_noise():
     random = np.random.RandomState(1)
-    bucket = Bucket(11.96e6, 300e6, 78400)
+    bucket = TokenBucket(11.96e6, 300e6, 78400)
     for _ in range(20):
         seconds = transfer_seconds(bucket, 3e-4, np.array(SIZES)) * random.uniform(1, 1.03, len(SIZES))
         found, _, _ = fit_bucket(SIZES, seconds)
@@ -77,7 +77,7 @@ def test_a_bucket_in_noise():
 def test_a_way_without_a_burst():
     random = np.random.RandomState(2)
     for _ in range(20):
-        seconds = transfer_seconds(Bucket(1e9), 1e-4, np.array(SIZES)) * random.uniform(1, 1.05, len(SIZES))
+        seconds = transfer_seconds(TokenBucket(1e9), 1e-4, np.array(SIZES)) * random.uniform(1, 1.05, len(SIZES))
         found, latency, left = fit_bucket(SIZES, seconds)
         assert found.burst == found.peak == 0 and max(left) < 0.1
         assert found.rate == pytest.approx(1e9, rel=0.05) and latency == pytest.approx(1e-4, rel=0.1)

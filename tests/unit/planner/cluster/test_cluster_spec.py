@@ -7,10 +7,10 @@ import pytest
 
 from mxhybrid.base.errors import InputError
 from mxhybrid.planner.cluster.cluster_spec import KINDS, Cluster, Host, TransferCost, cluster_from_json, load, save
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)), Bucket(1e7, 1e8, 1e5), 1e-4,
-                  Bucket(1e10), 0.0, {kind: TransferCost(1e-4, 1e-5, 1e-9, 1e-4) for kind in KINDS})
+CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)), TokenBucket(1e7, 1e8, 1e5), 1e-4,
+                  TokenBucket(1e10), 0.0, {kind: TransferCost(1e-4, 1e-5, 1e-9, 1e-4) for kind in KINDS})
 
 
 def without(value, *keys):
@@ -85,7 +85,7 @@ def test_what_may_be_left_out():
              'memory': {'rate': 2}, 'costs': {kind: {'fixed_s': 0, 'per_item_s': 0, 'per_byte_s': 0} for kind in KINDS}}
     found = cluster_from_json(short)
     assert found.hosts == (Host('host0', 1, 1.0),) and found.measured is None
-    assert (found.link, found.link_latency_s, found.memory) == (Bucket(1.0), 0.0, Bucket(2.0))
+    assert (found.link, found.link_latency_s, found.memory) == (TokenBucket(1.0), 0.0, TokenBucket(2.0))
     assert found.digest() != CLUSTER.digest()
 
 

@@ -8,9 +8,9 @@ from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import Block
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-RESOURCES = [Bucket(1.0), Bucket(2.0), Bucket(1.0, 3.0, 4.0), Bucket(0.7, 2.5, 1.0)]
+RESOURCES = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(1.0, 3.0, 4.0), TokenBucket(0.7, 2.5, 1.0)]
 #: Resources that slow each other down, or none.
 GROUPS = st.sampled_from([(), (ResourceGroup((0, 1), (1.0, 0.6)),)])
 KEYS = 7
@@ -109,7 +109,7 @@ def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, ch
 
 
 def test_what_is_left_to_do_tells_before_it_is_done():
-    simulation = Simulation([Bucket(1.0), Bucket(2.0, 4.0, 6.0)], engine=compiled_engine())
+    simulation = Simulation([TokenBucket(1.0), TokenBucket(2.0, 4.0, 6.0)], engine=compiled_engine())
     simulation.run([Block(0, [0], [1.0])])
     many = Block(1, [1] * 100, [3.0] * 100)
     assert simulation.change({1: many}, 100.0) == pytest.approx((300 - 6) / 2)
@@ -129,7 +129,7 @@ def test_what_is_left_to_do_tells_before_it_is_done():
     ((0.0, 2.0), (2.0, 1.0), (0.0, 2.0), (2.0, 3.0), (2.0, 3.0))])
 def test_busy_cores_slow_each_other_down(engine, first, second, starts, ends, free):
     """Two of which each has half of its speed while both are busy; a task comes after some seconds, and takes some."""
-    simulation = Simulation([Bucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1), (1.0, 0.5))])
+    simulation = Simulation([TokenBucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1), (1.0, 0.5))])
     blocks = [Block(number, [-1, core, core], [0.0, work, 1e-9], latency=[delay, 0.0, 0.0], inner=[(0, 1), (1, 2)])
               for number, (core, (delay, work)) in enumerate([(0, first), (1, second)])]
     simulation.run(blocks + [Block(2, [2], [7.0])])  # which is in no group
@@ -144,7 +144,7 @@ def test_busy_cores_slow_each_other_down(engine, first, second, starts, ends, fr
 def test_the_more_cores_are_busy_the_slower_each_of_them_is(engine):
     """All work is done as a fluid model has it, once all have begun: 3 of three, then of two, then of one."""
     shares = (1.0, 0.8, 0.5)
-    simulation = Simulation([Bucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1, 2), shares)])
+    simulation = Simulation([TokenBucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1, 2), shares)])
     work = [1.0, 2.0, 4.0]
     simulation.run([Block(core, [core, core], [work[core], 1e-9], inner=[(0, 1)]) for core in range(3)])
     found = [times.starts[1] for times in simulation.timeline().values()]
@@ -164,7 +164,7 @@ def test_groups_that_cannot_be_are_refused(group, words):
 @pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])
 def test_who_waits_for_a_resource_goes_by_order_however_late_it_came(engine):
     """Of those that wait for the first resource, the last one comes last, and is before who is ready just then."""
-    simulation = Simulation([Bucket(1.0)] * 4, engine=engine)
+    simulation = Simulation([TokenBucket(1.0)] * 4, engine=engine)
     simulation.run([
         Block(0, [2, 3], [0.5, 1.0], ports={0: 0, 1: 1}),
         Block(1, [0], [1.0], second=[1], waits=[(0, 0, 0)]),
@@ -265,14 +265,14 @@ def test_first_come_is_first_served():
 
 
 def test_a_bucket_is_fast_until_it_is_empty_and_fills_up_while_idle():
-    bucket = Bucket(1.0, 3.0, 4.0)  # full, it lasts for 2 s at its peak, which is 6 units
+    bucket = TokenBucket(1.0, 3.0, 4.0)  # full, it lasts for 2 s at its peak, which is 6 units
     pause = Block(1, [0, -1, 0], [8.0, 0, 6.0], latency=[0, 2.0, 0], inner=[(0, 1), (1, 2)])
     # 2 s and 2 more at the rate; 2 s idle give 2 units, which last 1 s and 3 units.
     assert ends_of(pause, resources=[bucket]) == {1: [4.0, 4.0, 10.0]}
 
 
 def test_a_transfer_holds_both_links_for_the_longer_time():
-    links = [Bucket(1.0), Bucket(2.0), Bucket(4.0)]
+    links = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(4.0)]
     transfers = Block(1, [0, 1, 2], [4.0, 4.0, 4.0], [1, 2, -1])
     # The second waits for the first one, and holds back nobody meanwhile.
     assert ends_of(transfers, resources=links) == {1: [4.0, 6.0, 1.0]}
@@ -334,9 +334,9 @@ def test_wrong_blocks_are_refused():
 
 
 def test_wrong_simulations_are_refused():
-    for bucket in (Bucket(0.0), Bucket(2.0, 1.0, 5.0)):
+    for bucket in (TokenBucket(0.0), TokenBucket(2.0, 1.0, 5.0)):
         with pytest.raises(InputError, match='resource 1: .* give a rate above 0'):
-            Simulation([Bucket(1.0), bucket])
+            Simulation([TokenBucket(1.0), bucket])
     simulation = Simulation(RESOURCES)
     with pytest.raises(InputError, match='run blocks first'):
         simulation.change({})

@@ -19,7 +19,7 @@ from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import Block
-from mxhybrid.planner.simulator.token_bucket import Bucket
+from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import operator_tasks
 from mxhybrid.planner.task_graph.operator_tasks import StepModel
 from mxhybrid.planner.task_graph.step_tasks import StepBlocks
@@ -198,7 +198,7 @@ def test_a_quota_of_whole_cores_is_no_share():
     hosts = (Host('a', 2, 2.5, burst_s=0.1), Host('b', 2, 0.5, burst_s=0.1))
     machine = Machine(dataclasses.replace(cluster(), hosts=hosts))
     assert [machine.resources[machine.core_of(rank)] for rank in (0, 1, 2)] == [
-        Bucket(1.0), Bucket(1.0), Bucket(0.5, 1.0, 0.1)]
+        TokenBucket(1.0), TokenBucket(1.0), TokenBucket(0.5, 1.0, 0.1)]
     assert Simulation(machine.resources)
 
 
