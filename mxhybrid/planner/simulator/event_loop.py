@@ -1,4 +1,4 @@
-"""Tasks taken one after the other, in Python: what ``src/simulate.cc`` does, to the last bit, and slower.
+"""Tasks taken one after the other, in Python: what ``src/event_loop.cc`` does, to the last bit, and slower.
 
 This is the reference, and what runs where that could not be compiled.
 """

@@ -1,4 +1,4 @@
-"""``src/simulate.cc`` as Python calls it: what :mod:`~.event_loop` does, faster, and without Python's lock."""
+"""``src/event_loop.cc`` as Python calls it: what :mod:`~.event_loop` does, faster, and without Python's lock."""
 import ctypes
 from typing import Any, Callable, Optional
 

@@ -1,4 +1,4 @@
-"""``src/slots.cc`` as Python calls it: what :class:`~.task_table.PythonSlots` does, faster."""
+"""``src/task_table.cc`` as Python calls it: what :class:`~.task_table.PythonSlots` does, faster."""
 import array
 import ctypes
 import weakref

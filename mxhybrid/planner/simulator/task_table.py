@@ -153,7 +153,7 @@ class _Undo(NamedTuple):
 
 
 class PythonSlots(Slots):
-    """What ``src/slots.cc`` does, slower: the reference, and what runs where that could not be compiled."""
+    """What ``src/task_table.cc`` does, slower: the reference, and what runs where that could not be compiled."""
 
     def __init__(self, blocks: Sequence[Block], more: Sequence[Block] = ()):
         super().__init__(blocks, more)

@@ -1,7 +1,7 @@
 """When each task is ready, starts and ends; and what a simulation needs to go on from its middle."""
 import numpy as np
 
-#: Of a task, as ``src/simulate.cc`` writes it: seconds, and its place in the order in which tasks were taken.
+#: Of a task, as ``src/event_loop.cc`` writes it: seconds, and its place in the order in which tasks were taken.
 EVENT = np.dtype([('ready', 'f8'), ('start', 'f8'), ('end', 'f8'), ('place', 'i4'), ('needs', 'i4')], align=True)
 #: Of a resource, in a snapshot: when it is free, when it is for what is express, and what its bucket holds.
 STATE = 3

@@ -1,4 +1,4 @@
-"""``src/transfers.cc`` as Python calls it: what :mod:`~.transfer_tasks` does, faster."""
+"""``src/transfer_tasks.cc`` as Python calls it: what :mod:`~.transfer_tasks` does, faster."""
 import array
 import ctypes
 import functools

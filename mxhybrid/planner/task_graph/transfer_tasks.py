@@ -1,4 +1,4 @@
-"""Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what ``src/transfers.cc`` makes, to
+"""Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what ``src/transfer_tasks.cc`` makes, to
 the last bit, and slower.
 
 This is the reference, and what runs where that could not be compiled.

@@ -1,4 +1,4 @@
-// A task of the simulation, as block.py's TASK.
+// A task of the simulation, as task_block.py's TASK.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what transfers.py makes, to the last
+// Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what transfer_tasks.py makes, to the last
 // bit, and faster.
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 #include "task.h"
 
-// As compiled_transfers.py's structures of the same names.
+// As native_transfer_tasks.py's structures of the same names.
 extern "C" {
 
 struct PlannerMachine {
@@ -378,7 +378,7 @@ int64_t planner_has(const PlannerBoxes* have, const PlannerBoxes* wanted) {
   return exactly ? 2 : 1;
 }
 
-// What moves, see flows.moved(), or -1 where there is no memory.
+// What moves, see redistribution.moved(), or -1 where there is no memory.
 int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBoxes* wanted, PlannerMoved* made) {
   try {
     fill_moved(*have, partial, *wanted, *made);

@@ -1,13 +1,13 @@
-// Blocks put in the place of others: what slots.py's PythonSlots does, to the last bit, and faster.
+// Blocks put in the place of others: what task_table.py's PythonSlots does, to the last bit, and faster.
 
-#include "slots.h"
+#include "task_table.h"
 
 #include <algorithm>
 #include <new>
 #include <unordered_map>
 #include <vector>
 
-// As compiled_slots.py's structure of the same name: arrays that have room, and how much is in them.
+// As native_task_table.py's structure of the same name: arrays that have room, and how much is in them.
 extern "C" {
 
 struct PlannerReplaced {
@@ -19,7 +19,7 @@ struct PlannerReplaced {
 
 namespace {
 
-// As block.py has it.
+// As task_block.py has it.
 constexpr int kIndexBits = 23;
 
 // Tasks of a block that wait for ports of another one.
@@ -30,7 +30,7 @@ struct Read {
   int64_t count, shift;
 };
 
-// As compiled_slots.py gives it, in numbers: what a key stands for from now on; a size below zero for nothing.
+// As native_task_table.py gives it, in numbers: what a key stands for from now on; a size below zero for nothing.
 struct Block {
   int64_t key;
   const Task* tasks = nullptr;

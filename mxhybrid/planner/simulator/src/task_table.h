@@ -1,4 +1,4 @@
-// Where the tasks of all blocks lie, as slots.py has it.
+// Where the tasks of all blocks lie, as task_table.py has it.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include "task.h"
 
-// As compiled_slots.py's structure of the same name: arrays of Python's, and how long they are.
+// As native_task_table.py's structure of the same name: arrays of Python's, and how long they are.
 extern "C" {
 
 struct PlannerSlots {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "slots.h"
+#include "task_table.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ struct State {
 
 }  // namespace
 
-// As compiled_loop.py's structures of the same names.
+// As native_event_loop.py's structures of the same names.
 extern "C" {
 
 struct PlannerRates {
