@@ -10,31 +10,31 @@ from . import event_loop
 from .event_loop import Rates
 from .native_event_loop import load_loop
 from .native_library import planner_library
-from .native_task_table import CompiledSlots, load_slots
-from .task_table import PythonSlots, Slots
+from .native_task_table import NativeTaskTable, load_table
+from .task_table import PythonTaskTable, TaskTable
 from .timeline import Timeline
 
 _log = get_logger(__name__)
 
 
 class Engine(NamedTuple):
-    """Of one language: :class:`~.task_table.Slots` of blocks, with room for others, and what simulates those, as
+    """Of one language: :class:`~.task_table.TaskTable` of blocks, with room for others, and what simulates those, as
     :func:`.event_loop.simulate` does.
     """
 
-    slots: Callable[..., Slots]
-    simulate: Callable[[Slots, Rates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
+    slots: Callable[..., TaskTable]
+    simulate: Callable[[TaskTable, Rates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
 
 
 #: The reference.
-PYTHON = Engine(PythonSlots, event_loop.simulate)
+PYTHON = Engine(PythonTaskTable, event_loop.simulate)
 
 
 @functools.lru_cache(maxsize=None)
 def compiled_engine(path: str = '') -> Engine:
     """Without Python's lock, and from another library than the package's by its path; OSError where there is none."""
     library = planner_library(path)
-    return Engine(functools.partial(CompiledSlots, load_slots(library)), load_loop(library))
+    return Engine(functools.partial(NativeTaskTable, load_table(library)), load_loop(library))
 
 
 @functools.lru_cache(maxsize=None)

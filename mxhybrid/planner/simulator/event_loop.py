@@ -7,7 +7,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .task_table import Slots
+from .task_table import TaskTable
 from .timeline import Timeline
 
 #: What sums of many numbers may be too large by.
@@ -224,14 +224,14 @@ class _ReadyTasks:
         return self._buckets.free_at(gate), self._tasks[gate][0][0], ~gate
 
 
-def simulate(slots: Slots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
+def simulate(slots: TaskTable, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
              bound: float, limit: float) -> int:
     """Fill a timeline; returns how many tasks were taken, less than all where they wait for each other, or where the
     last end comes after `limit`: that of the timeline, which has no ends then, is what it is at least.
 
     Parameters
     ----------
-    slots : Slots
+    slots : TaskTable
     rates : Rates
     before : Timeline or None
         Of the tasks as they were before a change; those that are new have place -1 in it.
@@ -293,7 +293,7 @@ def _kept(old: Any, ends: np.ndarray, start: np.ndarray, end: np.ndarray, change
     return int(np.searchsorted(before.last[:before.snapshots[0]], bound))
 
 
-def _take_all(slots: Slots, buckets: Buckets, made: Timeline, tasks: np.ndarray, ready: List[float],
+def _take_all(slots: TaskTable, buckets: Buckets, made: Timeline, tasks: np.ndarray, ready: List[float],
               needs: List[int], taken: int, limit: float) -> int:
     record = slots.tasks[:slots.used]
     work, latency, order = record['work'].tolist(), record['latency'].tolist(), record['order'].tolist()

@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .event_loop import Rates
-from .native_task_table import CompiledSlots
+from .native_task_table import NativeTaskTable
 from .timeline import Timeline
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
@@ -31,12 +31,12 @@ def _timeline(timeline: Timeline) -> Any:
 
 
 def load_loop(library: Any) -> Callable[..., int]:
-    """What is called as :func:`.event_loop.simulate`, but with :class:`~.native_task_table.CompiledSlots`."""
+    """What is called as :func:`.event_loop.simulate`, but with :class:`~.native_task_table.NativeTaskTable`."""
     function = library.planner_simulate
     function.restype = _I64
     function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double, ctypes.c_double]
 
-    def simulate(slots: CompiledSlots, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
+    def simulate(slots: NativeTaskTable, rates: Rates, before: Optional[Timeline], made: Timeline, changed: np.ndarray,
                  bound: float, limit: float) -> int:
         changed = np.ascontiguousarray(changed, np.int64)
         taken = function(ctypes.byref(slots.native), ctypes.byref(

@@ -1,4 +1,4 @@
-"""``src/task_table.cc`` as Python calls it: what :class:`~.task_table.PythonSlots` does, faster."""
+"""``src/task_table.cc`` as Python calls it: what :class:`~.task_table.PythonTaskTable` does, faster."""
 import array
 import ctypes
 import weakref
@@ -7,13 +7,13 @@ from typing import Any, List, Mapping, Optional, Sequence
 import numpy as np
 
 from .task_block import Block
-from .task_table import Replaced, Slots
+from .task_table import Replaced, TaskTable
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 _ARRAYS = 'tasks', 'targets', 'outer_targets', 'bases', 'sizes', 'keys', 'alive', 'counts'
 
 
-class _PlannerSlots(ctypes.Structure):
+class _PlannerTaskTable(ctypes.Structure):
     _fields_ = [(name, _POINTER) for name in _ARRAYS] + [
         (name, _I64) for name in ('most_tasks', 'most_targets', 'most_outer_targets', 'most_slots')]
 
@@ -22,19 +22,19 @@ class _PlannerReplaced(ctypes.Structure):
     _fields_ = [('changed', _POINTER), ('gone', _POINTER)] + [(name, _I64) for name in ('changes', 'goes', 'first')]
 
 
-class CompiledSlots(Slots):
-    """By a library that was compiled, see :func:`load_slots`."""
+class NativeTaskTable(TaskTable):
+    """By a library that was compiled, see :func:`load_table`."""
 
     def __init__(self, library: Any, blocks: Sequence[Block], more: Sequence[Block] = ()):
         super().__init__(blocks, more)
         self._library = library
         #: As compiled code takes it.
-        self.native = _PlannerSlots(
+        self.native = _PlannerTaskTable(
             *(getattr(self, name).ctypes.data for name in _ARRAYS),
             *map(len, (self.tasks, self.targets, self.outer_targets, self.bases)))
-        self._table = library.planner_slots_new(ctypes.byref(self.native))
+        self._table = library.planner_table_new(ctypes.byref(self.native))
         _check(bool(self._table))
-        weakref.finalize(self, library.planner_slots_delete, self._table)
+        weakref.finalize(self, library.planner_table_delete, self._table)
         # A change writes each successor twice at most.
         self._changed = np.empty(len(self.tasks) + 2 * len(self.outer_targets), np.int64)
         self._gone = np.empty(len(self.tasks), np.int64)
@@ -54,7 +54,7 @@ class CompiledSlots(Slots):
                 numbers += (other, shift)
                 numbers += waits.addresses
         given = array.array('q', numbers)
-        done = self._library.planner_slots_replace(self._table, given.buffer_info()[0], len(blocks),
+        done = self._library.planner_table_replace(self._table, given.buffer_info()[0], len(blocks),
                                                    ctypes.byref(self._found))
         _check(done >= 0)
         if not done:
@@ -63,7 +63,7 @@ class CompiledSlots(Slots):
         return Replaced(found.first, self._changed[:found.changes], self._gone[:found.goes])
 
     def _undo(self) -> None:
-        _check(self._library.planner_slots_undo(self._table) >= 0)
+        _check(self._library.planner_table_undo(self._table) >= 0)
 
 
 def _check(is_done: bool) -> None:
@@ -71,11 +71,11 @@ def _check(is_done: bool) -> None:
         raise MemoryError('no memory to lay out tasks')
 
 
-def load_slots(library: Any) -> Any:
+def load_table(library: Any) -> Any:
     """A library, with what its functions take."""
     for name, result, arguments in (
             ('new', _POINTER, [_POINTER]), ('delete', None, [_POINTER]), ('undo', _I64, [_POINTER]),
             ('replace', _I64, [_POINTER, _POINTER, _I64, _POINTER])):
-        function = getattr(library, 'planner_slots_' + name)
+        function = getattr(library, 'planner_table_' + name)
         function.restype, function.argtypes = result, arguments
     return library

@@ -29,7 +29,7 @@ from .backend import Engine, fastest_engine
 from .event_loop import Rates
 from .resource_groups import ResourceGroup, grouped
 from .task_block import Block, key_and_index, keys_in_words
-from .task_table import Slots
+from .task_table import TaskTable
 from .timeline import Timeline, default_stride
 from .token_bucket import TokenBucket
 
@@ -96,7 +96,7 @@ class Simulation:
         self._rates = Rates(rate, peak, burst, *grouped(resources, groups))
         self._stride = stride
         self._engine = engine or fastest_engine()
-        self._slots: Optional[Slots] = None
+        self._slots: Optional[TaskTable] = None
         self._now: Timeline
         self._spare: Timeline
         self._can_undo = False
@@ -109,7 +109,7 @@ class Simulation:
     @property
     def seconds(self) -> float:
         """Until the last end."""
-        self._get_slots()
+        self._get_table()
         return float(self._now.finish[0])
 
     def run(self, blocks: Iterable[Block]) -> float:
@@ -159,7 +159,7 @@ class Simulation:
         InputError
             As :meth:`run`, and for a block under the key of another.  Then nothing has changed.
         """
-        slots = self._get_slots()
+        slots = self._get_table()
         new = [block for block in blocks.values() if block is not None]
         self._check(new)
         for key, block in blocks.items():
@@ -190,7 +190,7 @@ class Simulation:
         InputError
             Where there is no change to take back.
         """
-        slots = self._get_slots()
+        slots = self._get_table()
         if not self._can_undo:
             raise InputError('undo: the last change is taken back already, or there is none')
         slots.undo()
@@ -198,20 +198,20 @@ class Simulation:
 
     def blocks(self) -> List[Block]:
         """Those that there are now, in the order in which they came."""
-        slots = self._get_slots()
+        slots = self._get_table()
         return [slots.blocks[key] for key in slots.spans()]
 
     def timeline(self) -> Dict[int, Times]:
         """When the tasks of each block start and end, by key."""
-        spans, events = self._get_slots().spans(), self._now.events
+        spans, events = self._get_table().spans(), self._now.events
         return {key: Times(events['start'][span].copy(), events['end'][span].copy()) for key, span in spans.items()}
 
     def critical_path(self) -> List[PathTask]:
         """What the last end waits for, from the start on; where tasks are equal, the one that was taken first."""
-        slots = self._get_slots()
+        slots = self._get_table()
         return _Path(slots, self._now).links() if slots.live_tasks else []
 
-    def _get_slots(self) -> Slots:
+    def _get_table(self) -> TaskTable:
         if self._slots is None:
             raise InputError('simulation: run blocks first')
         return self._slots
@@ -222,13 +222,13 @@ class Simulation:
                 raise InputError('block %d: there are %d resources, and none of number %d'
                                  % (block.key, len(self._rates.rate), block.content.top))
 
-    def _timelines(self, slots: Slots, stride: int) -> Tuple[Timeline, Timeline]:
+    def _timelines(self, slots: TaskTable, stride: int) -> Tuple[Timeline, Timeline]:
         room, resources = len(slots.tasks), len(self._rates.rate)
         return Timeline(room, resources, stride), Timeline(room, resources, stride)
 
-    def _lay_out_anew(self, more: Sequence[Block]) -> Slots:
+    def _lay_out_anew(self, more: Sequence[Block]) -> TaskTable:
         """The same blocks without what lies between them, and with room for more."""
-        old = self._get_slots()
+        old = self._get_table()
         tasks = old.live()
         slots = self._engine.slots(self.blocks(), more)
         now, spare = self._timelines(slots, self._now.stride)
@@ -239,7 +239,7 @@ class Simulation:
         return slots
 
 
-def _cycle(slots: Slots, made: Timeline) -> InputError:
+def _cycle(slots: TaskTable, made: Timeline) -> InputError:
     live = slots.live()
     missing = live[made.events['place'][live] < 0]
     return InputError('blocks %s: %d of their tasks wait for each other'
@@ -249,7 +249,7 @@ def _cycle(slots: Slots, made: Timeline) -> InputError:
 class _Path:
     """Looks back from the last end."""
 
-    def __init__(self, slots: Slots, made: Timeline):
+    def __init__(self, slots: TaskTable, made: Timeline):
         self._tasks, self._events = slots.tasks, made.events
         self._live = slots.live()
         before, after = slots.edges(self._live)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...base.errors import InputError
 
-#: A task as ``src/event_loop.cc`` reads it.  Successors are ranges in the arrays of its :class:`.task_table.Slots`: in
+#: A task as ``src/event_loop.cc`` reads it.  Successors are ranges in the arrays of its :class:`.task_table.TaskTable`: in
 #: its own block, and those in others.
 TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
                  ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('express', 'i4'),

@@ -31,9 +31,9 @@ class Replaced(NamedTuple):
     gone: np.ndarray
 
 
-class Slots:
-    """Tasks, their successors, and which of them live: what :class:`PythonSlots` and
-    :class:`~.native_task_table.CompiledSlots` have in common.
+class TaskTable:
+    """Tasks, their successors, and which of them live: what :class:`PythonTaskTable` and
+    :class:`~.native_task_table.NativeTaskTable` have in common.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class _Undo(NamedTuple):
     outers: List[Tuple[_Slot, np.ndarray]]
 
 
-class PythonSlots(Slots):
+class PythonTaskTable(TaskTable):
     """What ``src/task_table.cc`` does, slower: the reference, and what runs where that could not be compiled."""
 
     def __init__(self, blocks: Sequence[Block], more: Sequence[Block] = ()):

@@ -392,7 +392,7 @@ class ReadyTasks {
 
 class Simulation {
  public:
-  Simulation(const PlannerSlots& slots, const PlannerRates& rates, const PlannerTimeline& made)
+  Simulation(const PlannerTaskTable& slots, const PlannerRates& rates, const PlannerTimeline& made)
       : slots_(slots), rates_(rates), made_(made), events_(made.events), ready_(slots.tasks, rates.resources) {}
 
   int64_t run(const PlannerTimeline* before, const int64_t* changed, int64_t count, double bound, double limit) {
@@ -519,7 +519,7 @@ class Simulation {
     ++*made_.snapshots;
   }
 
-  const PlannerSlots& slots_;
+  const PlannerTaskTable& slots_;
   const PlannerRates& rates_;
   const PlannerTimeline& made_;
   Event* const events_;
@@ -533,7 +533,7 @@ extern "C" {
 int planner_version() { return 7; }
 
 // How many tasks were taken, or -1 where there is no memory; see event_loop.simulate().
-int64_t planner_simulate(const PlannerSlots* slots, const PlannerRates* rates, const PlannerTimeline* before,
+int64_t planner_simulate(const PlannerTaskTable* slots, const PlannerRates* rates, const PlannerTimeline* before,
                          const PlannerTimeline* made, const int64_t* changed, int64_t count, double bound,
                          double limit) {
   try {

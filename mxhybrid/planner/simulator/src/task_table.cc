@@ -1,4 +1,4 @@
-// Blocks put in the place of others: what task_table.py's PythonSlots does, to the last bit, and faster.
+// Blocks put in the place of others: what task_table.py's PythonTaskTable does, to the last bit, and faster.
 
 #include "task_table.h"
 
@@ -66,9 +66,9 @@ struct Place {
   int64_t slot, base;
 };
 
-class SlotTable {
+class TaskTable {
  public:
-  explicit SlotTable(const PlannerSlots& arrays) : arrays_(arrays) {}
+  explicit TaskTable(const PlannerTaskTable& arrays) : arrays_(arrays) {}
 
   // Whether there was room.
   bool replace(const int64_t* given, int64_t count, PlannerReplaced& found) {
@@ -307,7 +307,7 @@ class SlotTable {
     int32_t before, after;
   };
 
-  const PlannerSlots arrays_;
+  const PlannerTaskTable arrays_;
   std::unordered_map<int64_t, Place> places_;
   // Who waits for the block of a key, if it is there.
   std::unordered_map<int64_t, std::vector<int64_t>> readers_;
@@ -325,22 +325,22 @@ class SlotTable {
 extern "C" {
 
 // A table of no blocks, or none where there is no memory.
-void* planner_slots_new(const PlannerSlots* arrays) { return new (std::nothrow) SlotTable(*arrays); }
+void* planner_table_new(const PlannerTaskTable* arrays) { return new (std::nothrow) TaskTable(*arrays); }
 
-void planner_slots_delete(void* table) { delete static_cast<SlotTable*>(table); }
+void planner_table_delete(void* table) { delete static_cast<TaskTable*>(table); }
 
 // 1 for done, 0 where there is no room in the arrays, and -1 where there is no memory: the table is lost then.
-int64_t planner_slots_replace(void* table, const int64_t* given, int64_t count, PlannerReplaced* found) {
+int64_t planner_table_replace(void* table, const int64_t* given, int64_t count, PlannerReplaced* found) {
   try {
-    return static_cast<SlotTable*>(table)->replace(given, count, *found);
+    return static_cast<TaskTable*>(table)->replace(given, count, *found);
   } catch (const std::bad_alloc&) {
     return -1;
   }
 }
 
-int64_t planner_slots_undo(void* table) {
+int64_t planner_table_undo(void* table) {
   try {
-    static_cast<SlotTable*>(table)->undo();
+    static_cast<TaskTable*>(table)->undo();
     return 1;
   } catch (const std::bad_alloc&) {
     return -1;

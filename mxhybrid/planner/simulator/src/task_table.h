@@ -9,7 +9,7 @@
 // As native_task_table.py's structure of the same name: arrays of Python's, and how long they are.
 extern "C" {
 
-struct PlannerSlots {
+struct PlannerTaskTable {
   Task* tasks;
   int32_t* targets;
   int32_t* outer_targets;
