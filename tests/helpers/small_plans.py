@@ -2,7 +2,7 @@
 import numpy as np
 
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: Ways to split a layer: by what, and among how many ranks.
@@ -76,7 +76,7 @@ class SmallPlan:
                  for part in parts]
         waits += [(degree + part, EDGE + number, self._ranks + part) for number, edge in enumerate(self._edges)
                   if edge[0] == one for part in parts]
-        return Block(one, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
+        return TaskBlock(one, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
                      inner=[(part, degree + part) for part in parts],
                      ports=[(way * self._ranks + part, way * degree + part) for way in range(2) for part in parts],
                      waits=waits)
@@ -105,7 +105,7 @@ class SmallPlan:
                     work += [size]
                     inner.append((move, join))
                     waits.append((move, source, way * self._ranks + part))
-        return Block(EDGE + number, resource, work, second, np.where(np.array(second) >= 0, 2e-4, 0.0),
+        return TaskBlock(EDGE + number, resource, work, second, np.where(np.array(second) >= 0, 2e-4, 0.0),
                      np.array(second) >= 0, inner, ports, waits)
 
     def _sum(self, one):
@@ -114,6 +114,6 @@ class SmallPlan:
         if way != 'samples' or degree == 1:
             return None
         parts = np.arange(degree)
-        return Block(WEIGHT + one, self._ranks + parts, 2 * self._weights[one] * (degree - 1) / degree,
+        return TaskBlock(WEIGHT + one, self._ranks + parts, 2 * self._weights[one] * (degree - 1) / degree,
                      2 * self._ranks + (parts + 1) % degree, 2e-4,
                      waits=[(part, one, self._ranks + part) for part in parts])

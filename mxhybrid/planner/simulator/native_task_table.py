@@ -6,7 +6,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 import numpy as np
 
-from .task_block import Block
+from .task_block import TaskBlock
 from .task_table import Replaced, TaskTable
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
@@ -25,7 +25,7 @@ class _PlannerReplaced(ctypes.Structure):
 class NativeTaskTable(TaskTable):
     """By a library that was compiled, see :func:`load_table`."""
 
-    def __init__(self, library: Any, blocks: Sequence[Block], more: Sequence[Block] = ()):
+    def __init__(self, library: Any, blocks: Sequence[TaskBlock], more: Sequence[TaskBlock] = ()):
         super().__init__(blocks, more)
         self._library = library
         #: As compiled code takes it.
@@ -41,7 +41,7 @@ class NativeTaskTable(TaskTable):
         self._found = _PlannerReplaced(self._changed.ctypes.data, self._gone.ctypes.data)
         self.replace({block.key: block for block in blocks})
 
-    def _replace(self, blocks: Mapping[int, Optional[Block]]) -> Optional[Replaced]:
+    def _replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replaced]:
         numbers: List[int] = []
         for key, block in blocks.items():
             if block is None:

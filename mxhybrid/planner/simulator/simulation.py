@@ -1,7 +1,7 @@
 """A training step as tasks on resources, simulated: when each starts and ends, and what the last end waits for.
 
 A resource is a :class:`~.TokenBucket`, and does one task at a time, first come first served.  Tasks come in blocks
-(:class:`~.task_block.Block`), which are changed as wholes::
+(:class:`~.task_block.TaskBlock`), which are changed as wholes::
 
     simulation = Simulation([TokenBucket(1.0), TokenBucket(1e8)])
     seconds = simulation.run(blocks)
@@ -28,7 +28,7 @@ from ...base.errors import InputError
 from .backend import Engine, fastest_engine
 from .event_loop import Rates
 from .resource_groups import ResourceGroup, grouped
-from .task_block import Block, key_and_index, keys_in_words
+from .task_block import TaskBlock, key_and_index, keys_in_words
 from .task_table import TaskTable
 from .timeline import Timeline, default_stride
 from .token_bucket import TokenBucket
@@ -112,7 +112,7 @@ class Simulation:
         self._get_table()
         return float(self._now.finish[0])
 
-    def run(self, blocks: Iterable[Block]) -> float:
+    def run(self, blocks: Iterable[TaskBlock]) -> float:
         """Simulate all tasks of some blocks.
 
         Returns
@@ -137,12 +137,12 @@ class Simulation:
         self._slots, self._now, self._spare, self._can_undo = slots, now, spare, False
         return float(now.finish[0])
 
-    def change(self, blocks: Mapping[int, Optional[Block]], limit: float = np.inf) -> float:
+    def change(self, blocks: Mapping[int, Optional[TaskBlock]], limit: float = np.inf) -> float:
         """Simulate again with other blocks, from where that can make a difference.
 
         Parameters
         ----------
-        blocks : mapping of int to Block or None
+        blocks : mapping of int to TaskBlock or None
             By key: what comes in the place of that block, if there is one; None to have none.
         limit : float, optional
             Of seconds.  Where it takes longer, the simulation ends as soon as that is known, and :meth:`undo` has to
@@ -196,7 +196,7 @@ class Simulation:
         slots.undo()
         self._now, self._spare, self._can_undo = self._spare, self._now, False
 
-    def blocks(self) -> List[Block]:
+    def blocks(self) -> List[TaskBlock]:
         """Those that there are now, in the order in which they came."""
         slots = self._get_table()
         return [slots.blocks[key] for key in slots.spans()]
@@ -216,7 +216,7 @@ class Simulation:
             raise InputError('simulation: run blocks first')
         return self._slots
 
-    def _check(self, blocks: Sequence[Block]) -> None:
+    def _check(self, blocks: Sequence[TaskBlock]) -> None:
         for block in blocks:
             if block.content.top >= len(self._rates.rate):
                 raise InputError('block %d: there are %d resources, and none of number %d'
@@ -226,7 +226,7 @@ class Simulation:
         room, resources = len(slots.tasks), len(self._rates.rate)
         return Timeline(room, resources, stride), Timeline(room, resources, stride)
 
-    def _lay_out_anew(self, more: Sequence[Block]) -> TaskTable:
+    def _lay_out_anew(self, more: Sequence[TaskBlock]) -> TaskTable:
         """The same blocks without what lies between them, and with room for more."""
         old = self._get_table()
         tasks = old.live()

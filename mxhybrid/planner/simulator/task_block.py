@@ -25,7 +25,7 @@ def array_address(array: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(array)) if array.size else 0
 
 
-class Waits:
+class Dependencies:
     """Tasks of a block that wait, and the ports of another one that they wait for, in arrays of equal length.
 
     Attributes
@@ -50,24 +50,24 @@ class Waits:
         return len(self.tasks)
 
 
-class Read(NamedTuple):
+class BlockInput(NamedTuple):
     """That tasks of a block wait for those of another one.
 
     Attributes
     ----------
     key : int
         The other block's.
-    waits : Waits
+    waits : Dependencies
     shift : int
         What is added to all ports.
     """
 
     key: int
-    waits: Waits
+    waits: Dependencies
     shift: int = 0
 
 
-class Block:
+class TaskBlock:
     """Tasks that come and go together, such as those of an operator, or of the edge between two.  Immutable.
 
     Parameters
@@ -102,9 +102,9 @@ class Block:
     __slots__ = ('key', 'content', 'reads')
 
     #: Tasks, successors in the block, and ports.
-    content: 'Content'
+    content: 'BlockContent'
     #: What its tasks wait for in other blocks.
-    reads: List[Read]
+    reads: List[BlockInput]
 
     def __init__(self, key: int, resource: Sequence[int], work: Numbers, second: Any = -1, latency: Numbers = 0.0,
                  express: Any = False, inner: Any = (), ports: Union[Mapping[int, int], Any] = (), waits: Any = ()):
@@ -126,11 +126,11 @@ class Block:
         self._check_tasks(tasks)
         targets = self._set_inner(tasks, self._rows('inner', inner, 2, size))
         rows = list(ports.items()) if isinstance(ports, Mapping) else ports
-        self.content = Content(tasks, targets, self._table(self._rows('ports', rows, 2, size, 1)))
+        self.content = BlockContent(tasks, targets, self._table(self._rows('ports', rows, 2, size, 1)))
         self.reads = self._reads(self._rows('waits', waits, 3, size))
 
     @classmethod
-    def of(cls, key: int, content: 'Content', reads: List[Read]) -> 'Block':
+    def of(cls, key: int, content: 'BlockContent', reads: List[BlockInput]) -> 'TaskBlock':
         """A block whose tasks were made before, perhaps for another one; nothing is checked."""
         made = cls.__new__(cls)
         made.key, made.content, made.reads = key, content, reads
@@ -184,18 +184,18 @@ class Block:
             raise self._wrong('ports: give numbers less than %d, not %d' % (_MOST_PORTS, top))
         return table_of(ports[:, 0], ports[:, 1])
 
-    def _reads(self, waits: np.ndarray) -> List[Read]:
+    def _reads(self, waits: np.ndarray) -> List[BlockInput]:
         own, others, ports = waits.T
         if (others == self.key).any():
             raise self._wrong('waits: its tasks wait for each other by `inner`')
-        return [Read(other, Waits(own[others == other], ports[others == other]))
+        return [BlockInput(other, Dependencies(own[others == other], ports[others == other]))
                 for other in np.unique(others).tolist()]
 
     def __repr__(self) -> str:
-        return 'Block(%d, %d tasks)' % (self.key, self.size)
+        return 'TaskBlock(%d, %d tasks)' % (self.key, self.size)
 
 
-class Content:
+class BlockContent:
     """What blocks of different keys can have in common.
 
     Attributes
@@ -220,18 +220,18 @@ class Content:
         self._addresses: Tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tasks: np.ndarray, targets: np.ndarray, table: np.ndarray, top: int) -> 'Content':
+    def of(cls, tasks: np.ndarray, targets: np.ndarray, table: np.ndarray, top: int) -> 'BlockContent':
         """Of compiled code's making."""
         made = cls.__new__(cls)
         made.tasks, made.targets, made.table, made.size, made.top = tasks, targets, table, len(tasks), top
         made._addresses = ()
         return made
 
-    def working(self, work: np.ndarray) -> 'Content':
+    def working(self, work: np.ndarray) -> 'BlockContent':
         """The same with other work."""
         tasks = self.tasks.copy()
         tasks['work'] = work
-        return Content.of(tasks, self.targets, self.table, self.top)
+        return BlockContent.of(tasks, self.targets, self.table, self.top)
 
     @property
     def addresses(self) -> Tuple[int, ...]:
@@ -243,7 +243,7 @@ class Content:
         return self._addresses
 
 
-def joined_tasks(parts: Sequence[Content], out: Optional[np.ndarray] = None) -> np.ndarray:
+def joined_tasks(parts: Sequence[BlockContent], out: Optional[np.ndarray] = None) -> np.ndarray:
     """Tasks of several, one behind the other; where it is given, in `out`."""
     found = np.empty(sum(part.size for part in parts), TASK) if out is None else out
     if parts:
@@ -253,7 +253,7 @@ def joined_tasks(parts: Sequence[Content], out: Optional[np.ndarray] = None) -> 
 
 
 def table_of(ports: np.ndarray, tasks: np.ndarray) -> np.ndarray:
-    """The task of each port; see :attr:`Content.table`."""
+    """The task of each port; see :attr:`BlockContent.table`."""
     found = np.full(int(ports.max()) + 2 if len(ports) else 1, -1, np.int32)
     found[ports] = tasks
     return found

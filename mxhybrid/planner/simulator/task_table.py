@@ -7,7 +7,7 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .task_block import TASK, Block, Read, joined_tasks, order_of
+from .task_block import TASK, TaskBlock, BlockInput, joined_tasks, order_of
 
 #: How much is set aside for what the first blocks need, and beside that; memory that is not touched costs nothing.
 _SPARE, _LEAST = 3, 1024
@@ -50,11 +50,11 @@ class TaskTable:
         Of slots: whether its block is part of the step.
     counts : numpy.ndarray of int64
         How many tasks, successors in the same block and in others, and slots are used; and how many tasks live.
-    blocks : dict of int to Block
+    blocks : dict of int to TaskBlock
         Those that are part of the step, by key.
     """
 
-    def __init__(self, blocks: Sequence[Block], more: Sequence[Block] = ()):
+    def __init__(self, blocks: Sequence[TaskBlock], more: Sequence[TaskBlock] = ()):
         """These blocks, with room for more, and for as many others as come with changes of them."""
         every = [*blocks, *more]
         self.tasks = np.empty(_room(block.size for block in every), TASK)
@@ -64,8 +64,8 @@ class TaskTable:
         self.bases, self.sizes = np.empty(slots, np.int32), np.empty(slots, np.int32)
         self.keys, self.alive = np.empty(slots, np.int64), np.zeros(slots, np.uint8)
         self.counts = np.zeros(5, np.int64)
-        self.blocks: Dict[int, Block] = {}
-        self._before: Dict[int, Optional[Block]] = {}
+        self.blocks: Dict[int, TaskBlock] = {}
+        self._before: Dict[int, Optional[TaskBlock]] = {}
 
     @property
     def used(self) -> int:
@@ -77,7 +77,7 @@ class TaskTable:
         """How many live."""
         return int(self.counts[4])
 
-    def replace(self, blocks: Mapping[int, Optional[Block]]) -> Optional[Replaced]:
+    def replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replaced]:
         """Put blocks in the place of those of the same keys, None to have none; nothing is done, and None returned,
         where there is no room.
         """
@@ -92,14 +92,14 @@ class TaskTable:
         self._undo()
         self._set(self._before)
 
-    def _set(self, blocks: Mapping[int, Optional[Block]]) -> None:
+    def _set(self, blocks: Mapping[int, Optional[TaskBlock]]) -> None:
         for key, block in blocks.items():
             if block is None:
                 self.blocks.pop(key, None)
             else:
                 self.blocks[key] = block
 
-    def _replace(self, blocks: Mapping[int, Optional[Block]]) -> Optional[Replaced]:
+    def _replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replaced]:
         raise NotImplementedError
 
     def _undo(self) -> None:
@@ -133,7 +133,7 @@ class TaskTable:
 class _Slot(NamedTuple):
     """A block, and the tasks that are its own: `base` up to `base` + its size."""
 
-    block: Block
+    block: TaskBlock
     slot: int
     base: int
 
@@ -155,7 +155,7 @@ class _Undo(NamedTuple):
 class PythonTaskTable(TaskTable):
     """What ``src/task_table.cc`` does, slower: the reference, and what runs where that could not be compiled."""
 
-    def __init__(self, blocks: Sequence[Block], more: Sequence[Block] = ()):
+    def __init__(self, blocks: Sequence[TaskBlock], more: Sequence[TaskBlock] = ()):
         super().__init__(blocks, more)
         self._places: Dict[int, _Slot] = {}
         #: Who waits for a block, if it is there: keys, of which the values say nothing.
@@ -163,7 +163,7 @@ class PythonTaskTable(TaskTable):
         self._last: _Undo
         self.replace({block.key: block for block in blocks})
 
-    def _replace(self, blocks: Mapping[int, Optional[Block]]) -> Optional[Replaced]:
+    def _replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replaced]:
         new = [block for block in blocks.values() if block is not None]
         old = [self._places[key] for key in blocks if key in self._places]
         # Those whose successors in other blocks are written anew.
@@ -183,7 +183,7 @@ class PythonTaskTable(TaskTable):
         gone = ranges(np.array([place.base for place in old], int), np.array([place.block.size for place in old], int))
         return Replaced(first, self._living(np.concatenate([np.arange(first, self.used)] + changed)), gone)
 
-    def _has_room(self, blocks: Sequence[Block], touched: Iterable[int]) -> bool:
+    def _has_room(self, blocks: Sequence[TaskBlock], touched: Iterable[int]) -> bool:
         tasks = sum(block.size for block in blocks)
         inner = sum(len(block.content.targets) for block in blocks)
         outer = sum(len(read.waits) for block in blocks for read in block.reads)
@@ -194,7 +194,7 @@ class PythonTaskTable(TaskTable):
         return (used + tasks <= len(self.tasks) and used_inner + inner <= len(self.targets)
                 and used_outer + outer <= len(self.outer_targets) and used_slots + len(blocks) <= len(self.bases))
 
-    def _reads(self, reader: int, key: int) -> List[Read]:
+    def _reads(self, reader: int, key: int) -> List[BlockInput]:
         return [read for read in self._places[reader].block.reads if read.key == key]
 
     def _mark(self, keys: Iterable[int], touched: Iterable[int]) -> _Undo:
@@ -230,7 +230,7 @@ class PythonTaskTable(TaskTable):
         for read in place.block.reads:
             self._readers.setdefault(read.key, {})[key] = None
 
-    def _put(self, blocks: Sequence[Block]) -> None:
+    def _put(self, blocks: Sequence[TaskBlock]) -> None:
         """Add blocks; :meth:`_connect` follows."""
         if not blocks:
             return

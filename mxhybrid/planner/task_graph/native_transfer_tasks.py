@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cluster.cluster_spec import TransferCost
 from ..simulator.native_library import planner_library
-from ..simulator.task_block import TASK, Content, array_address
+from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import Moved, Placed, Unit
 from .task_builder import Core, Ends, Machine, Records, about
 from .transfer_tasks import Transfers
@@ -106,7 +106,7 @@ class CompiledTransfers(Transfers):
             ctypes.byref(self._native), ctypes.byref(self._sum), ctypes.byref(self._update), _boxes(held), itemsize,
             ctypes.byref(self._made)))
 
-    def work_of(self, contents: Sequence[Content]) -> np.ndarray:
+    def work_of(self, contents: Sequence[BlockContent]) -> np.ndarray:
         """As :meth:`.Transfers.work_of`."""
         found = np.zeros(len(self._machine.resources))
         given = array.array('q', [number for one in contents for number in (one.addresses[0], one.size)])
@@ -130,7 +130,7 @@ class CompiledTransfers(Transfers):
             parts.append(numbers[at:at + size])
             at += size
         targets, table, *ends = parts
-        return Core.of(Records(self._machine, tasks, targets), Content.of(tasks, targets, table, made.top),
+        return Core.of(Records(self._machine, tasks, targets), BlockContent.of(tasks, targets, table, made.top),
                        Ends(*ends[:3]), Ends(*ends[3:]))
 
 

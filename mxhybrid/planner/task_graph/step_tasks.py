@@ -6,7 +6,7 @@ import numpy as np
 from ...base.settings import TablePlan
 from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
-from ..simulator.task_block import Block, Read
+from ..simulator.task_block import TaskBlock, BlockInput
 from .dataflow import SCRIPT
 from .operator_tasks import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, StepModel
 from .task_builder import Core, Ends, Load
@@ -38,7 +38,7 @@ class StepBlocks:
         self._tables: Dict[str, TablePlan] = {}
         #: What sums dense weights.
         self._dense = dense
-        self.blocks: Dict[int, Block] = {}
+        self.blocks: Dict[int, TaskBlock] = {}
         self.memory = np.zeros(self._ranks)
         #: What the last :meth:`change` takes at least.
         self.least_seconds = 0.0
@@ -91,7 +91,7 @@ class StepBlocks:
 
     def change(self, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]] = None,
                limit: Optional[Callable[[], float]] = None, dense: Optional[str] = None
-               ) -> Optional[Dict[int, Optional[Block]]]:
+               ) -> Optional[Dict[int, Optional[TaskBlock]]]:
         """Split some operators otherwise, have rows of some tables travel otherwise, and dense weights be summed so.
 
         Parameters
@@ -104,7 +104,7 @@ class StepBlocks:
 
         Returns
         -------
-        dict of int to Block or None
+        dict of int to TaskBlock or None
             By key: the blocks that are others now, None for those that are no more. No dict where it takes longer than
             the limit, :attr:`least_seconds` at least; :meth:`undo` has to follow then.
         """
@@ -205,7 +205,7 @@ class StepBlocks:
                 yield key, before, (core, waits, depends_on)
 
     def _exchange(self, others: Iterable[Tuple[int, Optional[Tuple[Any, Core]], Optional['Made']]], undo: '_Before'
-                  ) -> Iterable[Tuple[int, Optional[Block]]]:
+                  ) -> Iterable[Tuple[int, Optional[TaskBlock]]]:
         """Put in the blocks of what is other than before."""
         for key, before, now in others:
             undo.made[key], undo.blocks[key] = before, self.blocks.get(key)
@@ -214,7 +214,7 @@ class StepBlocks:
                 yield key, None
             else:
                 core, waits, depends_on = now
-                block = self.blocks[key] = Block.of(key, core.content, self._reads(waits()))
+                block = self.blocks[key] = TaskBlock.of(key, core.content, self._reads(waits()))
                 self._made[key] = depends_on, core
                 yield key, block
 
@@ -247,9 +247,9 @@ class StepBlocks:
         return [self._operators.get(entry[0]), *[self._operators.get(number)
                                                  for number, _ in self._graph.consumers[entry]]]
 
-    def _reads(self, waits: List[Wait]) -> List[Read]:
+    def _reads(self, waits: List[Wait]) -> List[BlockInput]:
         ranks = self._ranks
-        return [Read(key, ends.waits, unit * ranks) for ends, key, unit in waits if len(ends.tasks)]
+        return [BlockInput(key, ends.waits, unit * ranks) for ends, key, unit in waits if len(ends.tasks)]
 
     def _given(self, ends: Ends, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Tasks that wait for an output that they read."""
@@ -349,7 +349,7 @@ class _Before(NamedTuple):
     held: Dict[str, Optional[PlacedWeight]]
     flows: Dict[Entry, Optional[Flow]]
     made: Dict[int, Optional[Tuple[Any, Core]]]
-    blocks: Dict[int, Optional[Block]]
+    blocks: Dict[int, Optional[TaskBlock]]
     tables: Dict[str, Optional[TablePlan]]
     whole: Set[str]
     bundled: Dict[str, Tuple[str, ...]]

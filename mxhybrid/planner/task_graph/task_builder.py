@@ -6,7 +6,7 @@ import numpy as np
 from ..cluster.cluster_spec import Cluster
 from ..profiling.core_benchmark import KernelTimes
 from ..simulator.resource_groups import ResourceGroup
-from ..simulator.task_block import TASK, Content, Waits, table_of
+from ..simulator.task_block import TASK, BlockContent, Dependencies, table_of
 from ..simulator.token_bucket import TokenBucket
 from .redistribution import Moved
 
@@ -231,13 +231,13 @@ class Ends:
 
     def __init__(self, units: np.ndarray, ranks: np.ndarray, tasks: np.ndarray):
         self.units, self.ranks, self.tasks = units, ranks, tasks
-        self._waits: Optional[Waits] = None
+        self._waits: Optional[Dependencies] = None
 
     @property
-    def waits(self) -> Waits:
+    def waits(self) -> Dependencies:
         """Each for what a rank does in another block."""
         if self._waits is None:
-            self._waits = Waits(self.tasks, self.ranks)
+            self._waits = Dependencies(self.tasks, self.ranks)
         return self._waits
 
     @classmethod
@@ -258,7 +258,7 @@ class Core:
     Attributes
     ----------
     tasks : Tasks or Records
-    content : Content
+    content : BlockContent
         Of blocks that have these tasks; its ports are the units' numbers times that of ranks, and ranks.
     first, last : Ends
     """
@@ -268,10 +268,10 @@ class Core:
     def __init__(self, tasks: Any, first: Ends, last: Ends):
         self.tasks, self.first, self.last = tasks, first, last
         records, targets = tasks.records()
-        self.content = Content(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
+        self.content = BlockContent(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
 
     @classmethod
-    def of(cls, tasks: 'Records', content: Content, first: Ends, last: Ends) -> 'Core':
+    def of(cls, tasks: 'Records', content: BlockContent, first: Ends, last: Ends) -> 'Core':
         """Of compiled code's making."""
         made = cls.__new__(cls)
         made.tasks, made.content, made.first, made.last = tasks, content, first, last

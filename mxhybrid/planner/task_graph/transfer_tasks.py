@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence, Tuple
 import numpy as np
 
 from ...parallel.sharding.box import Box, size_of
-from ..simulator.task_block import Content, joined_tasks
+from ..simulator.task_block import BlockContent, joined_tasks
 from . import redistribution
 from .redistribution import Moved, Placed, Unit
 from .task_builder import Core, Ends, Machine, Tasks
@@ -41,7 +41,7 @@ class Transfers:
             last += [(number, rank, at) for rank, at in take.items()]
         return Core(tasks, *(Ends(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
 
-    def work_of(self, contents: Sequence[Content]) -> np.ndarray:
+    def work_of(self, contents: Sequence[BlockContent]) -> np.ndarray:
         """What resources have to do for tasks that are not express."""
         count = len(self._machine.resources)
         tasks = joined_tasks(contents)

@@ -3,7 +3,7 @@ from typing import Dict, List, Optional
 
 import numpy as np
 
-from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: Keys of blocks: of the operator with a number, of the edge after it, of its weight.
@@ -32,15 +32,15 @@ class MadeUpStep:
         link = TokenBucket(25e6, 1e9, 128e3)
         self.resources = [TokenBucket(1.0)] * ranks + [link] * (2 * ranks)
 
-    def blocks(self) -> List[Block]:
+    def blocks(self) -> List[TaskBlock]:
         """All of them."""
         found = [self.operator(number) for number in range(self.operators)]
         found += [self.edge(number) for number in self._edges]
         return found + [self.weight(number) for number in sorted(self._weights)]
 
-    def proposal(self, number: int) -> Dict[int, Optional[Block]]:
+    def proposal(self, number: int) -> Dict[int, Optional[TaskBlock]]:
         """Another way to split an operator: it, its edges and its weight take otherwise long."""
-        found: Dict[int, Optional[Block]] = {OPERATOR + number: self.operator(number)}
+        found: Dict[int, Optional[TaskBlock]] = {OPERATOR + number: self.operator(number)}
         for edge in (number - 1, number):
             if edge in self._edges:
                 found[EDGE + edge] = self.edge(edge)
@@ -48,7 +48,7 @@ class MadeUpStep:
             found[WEIGHT + number] = self.weight(number)
         return found
 
-    def operator(self, number: int) -> Block:
+    def operator(self, number: int) -> TaskBlock:
         """Forward and backward on each rank; an edge after it is waited for where there is one, else the operator."""
         every = np.arange(self.ranks)
         seconds = np.repeat(self._random.choice([1e-3, 2e-3, 5e-4]), 2 * self.ranks)
@@ -57,10 +57,10 @@ class MadeUpStep:
         waits += [self._waits(every, EDGE + number - 1, FORWARD)] if number else []
         waits += [self._waits(every + self.ranks, OPERATOR + number + 1, BACKWARD),
                   self._waits(every + self.ranks, EDGE + number, BACKWARD)]
-        return Block(OPERATOR + number, np.tile(every, 2), seconds, inner=np.stack([every, every + self.ranks], 1),
+        return TaskBlock(OPERATOR + number, np.tile(every, 2), seconds, inner=np.stack([every, every + self.ranks], 1),
                      ports=np.stack([np.arange(2 * self.ranks)] * 2, 1), waits=np.concatenate(waits))
 
-    def edge(self, number: int) -> Block:
+    def edge(self, number: int) -> TaskBlock:
         """Pieces are packed, sent and unpacked, forward after its operator and backward after the next one."""
         ranks = np.arange(self.ranks)
         if self._edges[number] == 'halo':
@@ -77,18 +77,18 @@ class MadeUpStep:
         moves, pairs = 2 * self.ranks + np.arange(transfers), np.tile(pairs, (2, 1))
         inner = np.concatenate([np.stack([pairs[:, 0], moves], 1), np.stack([moves, self.ranks + pairs[:, 1]], 1)])
         done = self.ranks + ranks
-        return Block(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
+        return TaskBlock(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
                      inner=np.concatenate([inner, inner + each]),
                      ports=np.concatenate([np.stack([ranks, done], 1), np.stack([ranks + self.ranks, done + each], 1)]),
                      waits=np.concatenate([self._waits(ranks, OPERATOR + number, FORWARD),
                                            self._waits(ranks + each, OPERATOR + number + 1, BACKWARD)]))
 
-    def weight(self, number: int) -> Block:
+    def weight(self, number: int) -> TaskBlock:
         """A sum over all ranks, then updates."""
         ranks = np.arange(self.ranks)
         join = np.full(self.ranks, 2 * self.ranks)
         size = self._random.choice([1e4, 1e5, 1e6])
-        return Block(WEIGHT + number, np.concatenate([self.ranks + ranks, ranks, [-1]]),
+        return TaskBlock(WEIGHT + number, np.concatenate([self.ranks + ranks, ranks, [-1]]),
                      np.repeat([size, 1e-4, 0.0], [self.ranks, self.ranks, 1]),
                      np.concatenate([2 * self.ranks + (ranks + 1) % self.ranks, np.full(self.ranks + 1, -1)]),
                      inner=np.concatenate([np.stack([ranks, join], 1), np.stack([join, ranks + self.ranks], 1)]),

@@ -23,7 +23,7 @@ namespace {
 constexpr int kIndexBits = 23;
 
 // Tasks of a block that wait for ports of another one.
-struct Read {
+struct BlockInput {
   int64_t key;
   const int32_t* tasks;
   const int32_t* ports;
@@ -31,17 +31,17 @@ struct Read {
 };
 
 // As native_task_table.py gives it, in numbers: what a key stands for from now on; a size below zero for nothing.
-struct Block {
+struct TaskBlock {
   int64_t key;
   const Task* tasks = nullptr;
   const int32_t* targets = nullptr;
   const int32_t* table = nullptr;
   int64_t size = -1, target_count = 0, table_count = 0;
-  std::vector<Read> reads;
+  std::vector<BlockInput> reads;
 
   // A block, and where the numbers of the next one are.
-  static Block parse(const int64_t*& at) {
-    Block made;
+  static TaskBlock parse(const int64_t*& at) {
+    TaskBlock made;
     made.key = *at++;
     made.tasks = array_at<Task>(*at++);
     made.targets = array_at<int32_t>(*at++);
@@ -50,7 +50,7 @@ struct Block {
     made.target_count = *at++;
     made.table_count = *at++;
     made.reads.resize(*at++);
-    for (Read& read : made.reads) {
+    for (BlockInput& read : made.reads) {
       read.key = *at++;
       read.shift = *at++;
       read.tasks = array_at<int32_t>(*at++);
@@ -62,7 +62,7 @@ struct Block {
 };
 
 struct Place {
-  Block block;
+  TaskBlock block;
   int64_t slot, base;
 };
 
@@ -72,22 +72,22 @@ class TaskTable {
 
   // Whether there was room.
   bool replace(const int64_t* given, int64_t count, PlannerReplaced& found) {
-    std::vector<Block> blocks;
-    for (int64_t at = 0; at < count; ++at) blocks.push_back(Block::parse(given));
+    std::vector<TaskBlock> blocks;
+    for (int64_t at = 0; at < count; ++at) blocks.push_back(TaskBlock::parse(given));
     find_touched(blocks);
     if (!has_room(blocks)) return false;
     undo_ = Undo();
     std::copy_n(arrays_.counts, kCounts, undo_.counts);
     found.changes = found.goes = 0;
-    for (const Block& block : blocks) undo_.keys.push_back(block.key);
+    for (const TaskBlock& block : blocks) undo_.keys.push_back(block.key);
     for (size_t at = changing_; at < touched_.size(); ++at) mark(touched_[at]);
-    for (const Block& block : blocks) {
+    for (const TaskBlock& block : blocks) {
       if (const Place* place = find(block.key)) add_outer(*place, found);
     }
-    for (const Block& block : blocks) take_out(block.key, found);
+    for (const TaskBlock& block : blocks) take_out(block.key, found);
     found.first = arrays_.used();
     std::vector<int64_t> keys;
-    for (Block& block : blocks) {
+    for (TaskBlock& block : blocks) {
       if (block.size < 0) continue;
       keys.push_back(block.key);
       put(std::move(block));
@@ -134,7 +134,7 @@ class TaskTable {
   }
 
   // The keys of blocks whose successors in others are written anew: first those that change.
-  void find_touched(const std::vector<Block>& blocks) {
+  void find_touched(const std::vector<TaskBlock>& blocks) {
     ++round_;
     touched_.clear();
     const auto touch = [this](int64_t key) {
@@ -142,29 +142,29 @@ class TaskTable {
       if (last != round_) touched_.push_back(key);
       last = round_;
     };
-    for (const Block& block : blocks) touch(block.key);
+    for (const TaskBlock& block : blocks) touch(block.key);
     changing_ = touched_.size();
-    for (const Block& block : blocks) {
+    for (const TaskBlock& block : blocks) {
       const Place* place = find(block.key);
       if (!place) continue;
-      for (const Read& read : place->block.reads) touch(read.key);
+      for (const BlockInput& read : place->block.reads) touch(read.key);
     }
-    for (const Block& block : blocks) {
-      for (const Read& read : block.reads) touch(read.key);
+    for (const TaskBlock& block : blocks) {
+      for (const BlockInput& read : block.reads) touch(read.key);
     }
   }
 
-  bool has_room(const std::vector<Block>& blocks) const {
+  bool has_room(const std::vector<TaskBlock>& blocks) const {
     int64_t tasks = 0, inner = 0, outer = 0, slots = 0;
-    for (const Block& block : blocks) {
+    for (const TaskBlock& block : blocks) {
       if (block.size < 0) continue;
       tasks += block.size;
       inner += block.target_count;
       ++slots;
-      for (const Read& read : block.reads) outer += read.count;
+      for (const BlockInput& read : block.reads) outer += read.count;
     }
     for (int64_t key : touched_) {
-      each_read_of(key, [&](const Place&, const Read& read) { outer += read.count; });
+      each_read_of(key, [&](const Place&, const BlockInput& read) { outer += read.count; });
     }
     const int64_t* counts = arrays_.counts;
     return counts[0] + tasks <= arrays_.most_tasks && counts[1] + inner <= arrays_.most_targets &&
@@ -178,7 +178,7 @@ class TaskTable {
     if (readers == readers_.end()) return;
     for (int64_t reader : readers->second) {
       const Place& place = places_.at(reader);
-      for (const Read& read : place.block.reads) {
+      for (const BlockInput& read : place.block.reads) {
         if (read.key == key) function(place, read);
       }
     }
@@ -214,7 +214,7 @@ class TaskTable {
     const int64_t key = place.block.key;
     arrays_.alive[place.slot] = 0;
     arrays_.counts[4] -= place.block.size;
-    for (const Read& read : place.block.reads) {
+    for (const BlockInput& read : place.block.reads) {
       std::vector<int64_t>& readers = readers_[read.key];
       // It may wait for several tasks there.
       readers.erase(std::remove(readers.begin(), readers.end(), key), readers.end());
@@ -226,14 +226,14 @@ class TaskTable {
     const int64_t key = place.block.key;
     arrays_.alive[place.slot] = 1;
     arrays_.counts[4] += place.block.size;
-    for (const Read& read : place.block.reads) {
+    for (const BlockInput& read : place.block.reads) {
       std::vector<int64_t>& readers = readers_[read.key];
       if (std::find(readers.begin(), readers.end(), key) == readers.end()) readers.push_back(key);
     }
     places_.insert_or_assign(key, std::move(place));
   }
 
-  void put(Block&& block) {
+  void put(TaskBlock&& block) {
     int64_t* counts = arrays_.counts;
     const int64_t base = counts[0], inner = counts[1], slot = counts[3];
     for (int64_t at = 0; at < block.size; ++at) {
@@ -258,10 +258,10 @@ class TaskTable {
   void connect(int64_t key) {
     const Place* place = find(key);
     if (!place) return;
-    const Block& block = place->block;
+    const TaskBlock& block = place->block;
     edges_.clear();
     ends_.assign(block.size + 1, 0);
-    each_read_of(key, [&](const Place& reader, const Read& read) {
+    each_read_of(key, [&](const Place& reader, const BlockInput& read) {
       for (int64_t at = 0; at < read.count; ++at) {
         const int32_t before = block.table[std::min(read.ports[at] + read.shift, block.table_count - 1)];
         if (before < 0) continue;

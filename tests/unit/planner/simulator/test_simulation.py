@@ -7,7 +7,7 @@ from mxhybrid.planner.simulator import task_table
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 RESOURCES = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(1.0, 3.0, 4.0), TokenBucket(0.7, 2.5, 1.0)]
@@ -33,7 +33,7 @@ def blocks(draw, key):
     ports = draw(st.dictionaries(st.integers(0, PORTS - 1), st.integers(0, size - 1))) if size else {}
     waits = draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, key - 1), st.integers(0, PORTS)),
                           max_size=8)) if size and key else []
-    return Block(key, resource, work, second, draw(one_of(0.0, 0.0, 0.3)), draw(one_of(False, False, True)), inner,
+    return TaskBlock(key, resource, work, second, draw(one_of(0.0, 0.0, 0.3)), draw(one_of(False, False, True)), inner,
                  ports, waits)
 
 
@@ -110,8 +110,8 @@ def test_of_what_is_beyond_a_limit_it_suffices_that_it_is(little_room, found, ch
 
 def test_what_is_left_to_do_tells_before_it_is_done():
     simulation = Simulation([TokenBucket(1.0), TokenBucket(2.0, 4.0, 6.0)], engine=compiled_engine())
-    simulation.run([Block(0, [0], [1.0])])
-    many = Block(1, [1] * 100, [3.0] * 100)
+    simulation.run([TaskBlock(0, [0], [1.0])])
+    many = TaskBlock(1, [1] * 100, [3.0] * 100)
     assert simulation.change({1: many}, 100.0) == pytest.approx((300 - 6) / 2)
     simulation.undo()
     assert simulation.change({1: many}, 147.0) == pytest.approx(147.0)
@@ -130,9 +130,9 @@ def test_what_is_left_to_do_tells_before_it_is_done():
 def test_busy_cores_slow_each_other_down(engine, first, second, starts, ends, free):
     """Two of which each has half of its speed while both are busy; a task comes after some seconds, and takes some."""
     simulation = Simulation([TokenBucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1), (1.0, 0.5))])
-    blocks = [Block(number, [-1, core, core], [0.0, work, 1e-9], latency=[delay, 0.0, 0.0], inner=[(0, 1), (1, 2)])
+    blocks = [TaskBlock(number, [-1, core, core], [0.0, work, 1e-9], latency=[delay, 0.0, 0.0], inner=[(0, 1), (1, 2)])
               for number, (core, (delay, work)) in enumerate([(0, first), (1, second)])]
-    simulation.run(blocks + [Block(2, [2], [7.0])])  # which is in no group
+    simulation.run(blocks + [TaskBlock(2, [2], [7.0])])  # which is in no group
     found = simulation.timeline()
     assert [found[number].starts[1] for number in (0, 1)] == pytest.approx(starts)
     assert [found[number].ends[1] for number in (0, 1)] == pytest.approx(ends)
@@ -146,7 +146,7 @@ def test_the_more_cores_are_busy_the_slower_each_of_them_is(engine):
     shares = (1.0, 0.8, 0.5)
     simulation = Simulation([TokenBucket(1.0)] * 3, engine=engine, groups=[ResourceGroup((0, 1, 2), shares)])
     work = [1.0, 2.0, 4.0]
-    simulation.run([Block(core, [core, core], [work[core], 1e-9], inner=[(0, 1)]) for core in range(3)])
+    simulation.run([TaskBlock(core, [core, core], [work[core], 1e-9], inner=[(0, 1)]) for core in range(3)])
     found = [times.starts[1] for times in simulation.timeline().values()]
     assert found == pytest.approx([1 / 0.5, 1 / 0.5 + 1 / 0.8, 1 / 0.5 + 1 / 0.8 + 2], rel=1e-6)
 
@@ -166,11 +166,11 @@ def test_who_waits_for_a_resource_goes_by_order_however_late_it_came(engine):
     """Of those that wait for the first resource, the last one comes last, and is before who is ready just then."""
     simulation = Simulation([TokenBucket(1.0)] * 4, engine=engine)
     simulation.run([
-        Block(0, [2, 3], [0.5, 1.0], ports={0: 0, 1: 1}),
-        Block(1, [0], [1.0], second=[1], waits=[(0, 0, 0)]),
-        Block(2, [1], [1.0], waits=[(0, 0, 1)]),
-        Block(3, [0], [1.0]),
-        Block(4, [0], [1.0], second=[1])])
+        TaskBlock(0, [2, 3], [0.5, 1.0], ports={0: 0, 1: 1}),
+        TaskBlock(1, [0], [1.0], second=[1], waits=[(0, 0, 0)]),
+        TaskBlock(2, [1], [1.0], waits=[(0, 0, 1)]),
+        TaskBlock(3, [0], [1.0]),
+        TaskBlock(4, [0], [1.0], second=[1])])
     assert {key: times.starts.tolist() for key, times in simulation.timeline().items()} == {
         0: [0.0, 0.0], 1: [1.0], 2: [2.0], 3: [0.0], 4: [3.0]}
 
@@ -260,38 +260,38 @@ def ends_of(*found, resources=RESOURCES):
 
 
 def test_first_come_is_first_served():
-    late = Block(0, [-1, 0], [0, 2.0], latency=[1.0, 0.0], inner=[(0, 1)])
-    assert ends_of(late, Block(1, [0, 0], [3.0, 5.0])) == {0: [0.0, 10.0], 1: [3.0, 8.0]}
+    late = TaskBlock(0, [-1, 0], [0, 2.0], latency=[1.0, 0.0], inner=[(0, 1)])
+    assert ends_of(late, TaskBlock(1, [0, 0], [3.0, 5.0])) == {0: [0.0, 10.0], 1: [3.0, 8.0]}
 
 
 def test_a_bucket_is_fast_until_it_is_empty_and_fills_up_while_idle():
     bucket = TokenBucket(1.0, 3.0, 4.0)  # full, it lasts for 2 s at its peak, which is 6 units
-    pause = Block(1, [0, -1, 0], [8.0, 0, 6.0], latency=[0, 2.0, 0], inner=[(0, 1), (1, 2)])
+    pause = TaskBlock(1, [0, -1, 0], [8.0, 0, 6.0], latency=[0, 2.0, 0], inner=[(0, 1), (1, 2)])
     # 2 s and 2 more at the rate; 2 s idle give 2 units, which last 1 s and 3 units.
     assert ends_of(pause, resources=[bucket]) == {1: [4.0, 4.0, 10.0]}
 
 
 def test_a_transfer_holds_both_links_for_the_longer_time():
     links = [TokenBucket(1.0), TokenBucket(2.0), TokenBucket(4.0)]
-    transfers = Block(1, [0, 1, 2], [4.0, 4.0, 4.0], [1, 2, -1])
+    transfers = TaskBlock(1, [0, 1, 2], [4.0, 4.0, 4.0], [1, 2, -1])
     # The second waits for the first one, and holds back nobody meanwhile.
     assert ends_of(transfers, resources=links) == {1: [4.0, 6.0, 1.0]}
 
 
 def test_express_tasks_overtake_and_put_off():
     # Two wait; while the first one works, an express one comes, and the second gets later by it.
-    waiting = Block(1, [0, 0], [4.0, 4.0])
-    express = Block(2, [-1, 0, 0, -1, 0], [0, 1.0, 1.0, 0, 1.0], latency=[1.0, 0, 0, 2.5, 0],
+    waiting = TaskBlock(1, [0, 0], [4.0, 4.0])
+    express = TaskBlock(2, [-1, 0, 0, -1, 0], [0, 1.0, 1.0, 0, 1.0], latency=[1.0, 0, 0, 2.5, 0],
                     express=[0, 1, 1, 0, 0], inner=[(0, 1), (0, 2), (3, 4)])
     assert ends_of(waiting, express) == {1: [4.0, 8.0], 2: [0.0, 2.0, 3.0, 0.0, 11.0]}
 
 
 def test_a_missing_block_or_port_is_no_wait_until_it_comes():
     simulation = Simulation(RESOURCES)
-    waiting = Block(1, [0], [1.0], waits=[(0, 5, 0), (0, 6, 9)])
-    assert simulation.run([waiting, Block(6, [1], [4.0], ports={0: 0})]) == 2.0
-    assert simulation.change({5: Block(5, [2], [6.0], ports={0: 0})}) == 3.0
-    assert simulation.change({6: Block(6, [1], [12.0], ports={9: 0})}) == 7.0
+    waiting = TaskBlock(1, [0], [1.0], waits=[(0, 5, 0), (0, 6, 9)])
+    assert simulation.run([waiting, TaskBlock(6, [1], [4.0], ports={0: 0})]) == 2.0
+    assert simulation.change({5: TaskBlock(5, [2], [6.0], ports={0: 0})}) == 3.0
+    assert simulation.change({6: TaskBlock(6, [1], [12.0], ports={9: 0})}) == 7.0
     simulation.undo()
     # In the order in which they came.
     assert simulation.seconds == 3.0 and [block.key for block in simulation.blocks()] == [1, 6, 5]
@@ -302,19 +302,19 @@ def test_a_missing_block_or_port_is_no_wait_until_it_comes():
 @pytest.mark.parametrize('engine', [PYTHON, compiled_engine()], ids=['Python', 'compiled'])
 def test_tasks_that_wait_for_each_other_are_refused_and_change_nothing(engine):
     simulation = Simulation(RESOURCES, engine=engine)
-    first, last = Block(1, [0], [1.0], ports={0: 0}), Block(2, [0], [2.0], ports={0: 0}, waits=[(0, 1, 0)])
+    first, last = TaskBlock(1, [0], [1.0], ports={0: 0}), TaskBlock(2, [0], [2.0], ports={0: 0}, waits=[(0, 1, 0)])
     assert simulation.run([first, last]) == 3.0
     with pytest.raises(InputError, match='blocks 1, 2: 2 of their tasks wait for each other'):
-        simulation.change({1: Block(1, [0], [1.0], ports={0: 0}, waits=[(0, 2, 0)])})
+        simulation.change({1: TaskBlock(1, [0], [1.0], ports={0: 0}, waits=[(0, 2, 0)])})
     with pytest.raises(InputError, match='blocks 3: 2 of'):
-        simulation.run([Block(3, [0, 0], [1.0, 1.0], inner=[(0, 1), (1, 0)])])
+        simulation.run([TaskBlock(3, [0, 0], [1.0, 1.0], inner=[(0, 1), (1, 0)])])
     assert simulation.seconds == 3.0
-    assert simulation.change({1: Block(1, [0], [4.0], ports={0: 0})}) == 6.0
+    assert simulation.change({1: TaskBlock(1, [0], [4.0], ports={0: 0})}) == 6.0
 
 
 def refused(match, **what):
     with pytest.raises(InputError, match=match):
-        Block(**{'key': 3, 'resource': [0, 1], 'work': 1.0, **what})
+        TaskBlock(**{'key': 3, 'resource': [0, 1], 'work': 1.0, **what})
 
 
 def test_wrong_blocks_are_refused():
@@ -341,10 +341,10 @@ def test_wrong_simulations_are_refused():
     with pytest.raises(InputError, match='run blocks first'):
         simulation.change({})
     with pytest.raises(InputError, match='there are 4 resources, and none of number 4'):
-        simulation.run([Block(1, [4], [1.0])])
+        simulation.run([TaskBlock(1, [4], [1.0])])
     with pytest.raises(InputError, match='two have the same key'):
-        simulation.run([Block(1, [0], [1.0])] * 2)
+        simulation.run([TaskBlock(1, [0], [1.0])] * 2)
     simulation.run([])
     assert simulation.seconds == 0.0 and simulation.critical_path() == []
     with pytest.raises(InputError, match='block 1: it is given as block 2'):
-        simulation.change({2: Block(1, [0], [1.0])})
+        simulation.change({2: TaskBlock(1, [0], [1.0])})

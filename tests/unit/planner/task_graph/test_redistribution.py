@@ -10,7 +10,7 @@ from mxhybrid.parallel.sharding.box import parts, size_of
 from mxhybrid.parallel.sharding.layout import Layout, messages
 from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.task_graph import redistribution
 from mxhybrid.planner.task_graph.native_transfer_tasks import CompiledTransfers, load_transfers
 from mxhybrid.planner.task_graph.redistribution import Placed, Unit
@@ -98,7 +98,7 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
                                                                   'inner_end')] + [core.content.targets.tolist()]
                   for core in cores)
     assert one == other
-    found = Simulation(machine.resources).run([Block.of(0, cores[0].content, [])])
+    found = Simulation(machine.resources).run([TaskBlock.of(0, cores[0].content, [])])
     carried = ranks * (every - ranks) * columns * 4 / rate
     # A late rank's own part is carried behind the others', or all is where its host has but one task.
     assert carried <= found - machine.cluster.link_latency_s <= carried + late + 1e-9

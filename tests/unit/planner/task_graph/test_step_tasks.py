@@ -18,7 +18,7 @@ from mxhybrid.planner.search.search_space import Choices
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.simulator.task_block import Block
+from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import operator_tasks
 from mxhybrid.planner.task_graph.operator_tasks import StepModel
@@ -233,7 +233,7 @@ def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone
     tasks.spend('step', 1, 1.0)
     seconds = {}
     for ranks in ((0,), (1,), (0, 1)):
-        block = Block(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
+        block = TaskBlock(0, [tasks.resource[rank] for rank in ranks], [tasks.work[rank] for rank in ranks])
         seconds[ranks] = Simulation(machine.resources, groups=machine.groups).run([block])
     assert seconds == {(0,): pytest.approx(1.0), (1,): pytest.approx(0.8), (0, 1): pytest.approx(1.0)}
 
