@@ -33,7 +33,7 @@ from .search.mcmc import Discovery, SearchLimits, Watcher, walk_randomly
 from .search.pareto import Point
 from .search.plan_evaluator import PlanProblem, random_decisions
 from .search.search_space import Choices
-from .task_graph.dataflow import StepGraph
+from .task_graph.dataflow import Dataflow
 from .task_graph.operator_tasks import PartTime, StepModel
 from .task_graph.prediction import Prediction
 from .task_graph.task_builder import Machine
@@ -122,18 +122,18 @@ class Planner:
         self.graph, self._dimensions = self.network.graph, self.network.dimensions
         self._shares = Shares(self.graph, self.network.axes, self._dimensions, cluster.ranks, 0, set())
         self._states, frozen = states, frozen_parameters(net)
-        step_graph = StepGraph(self.graph, self._dimensions, self._shares, frozen)
+        dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
         machine = Machine(cluster, None if cluster.reference is None else profiles.kernel_times())
         keys = ProfileKeys(self.graph, COMPOSED[True], frozen=frozen)
-        self._new_model = lambda measure: StepModel(step_graph, machine, self._part_times(measure), states,
+        self._new_model = lambda measure: StepModel(dataflow, machine, self._part_times(measure), states,
                                                     alike=keys.operator_key)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
         self._sums = sums
-        self._choices = Choices(step_graph, cluster.ranks, max(host.ranks for host in cluster.hosts),
+        self._choices = Choices(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
@@ -150,8 +150,8 @@ class Planner:
 
         def part_time(operator: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
-        step_graph = StepGraph(graph, self._dimensions, self._shares, self._frozen)
-        model = StepModel(step_graph, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
+        dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
+        model = StepModel(dataflow, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
         prediction = Prediction(model, self._base, {}, self._sums)
         self._profiles.save()
         return prediction

@@ -12,7 +12,7 @@ from ...parallel.ops.graph import Operator
 from ...parallel.ops.registry import rule_of
 from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
-from ..task_graph.dataflow import StepGraph
+from ..task_graph.dataflow import Dataflow
 
 #: They decide.
 DECIDING = ('Convolution', 'FullyConnected', 'Embedding', 'RNN', 'Deconvolution')
@@ -29,20 +29,20 @@ class Choices:
     weights, none for what does it anyway.
     """
 
-    def __init__(self, step_graph: StepGraph, ranks: int, per_host: int, sums: Sequence[str] = ()):
+    def __init__(self, dataflow: Dataflow, ranks: int, per_host: int, sums: Sequence[str] = ()):
         self.sums = sums
-        self._step_graph, self._graph, self._ranks = step_graph, step_graph.graph, ranks
+        self.dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
         #: Trained weights with row_sparse gradients.
-        self.tables = [name for name in step_graph.trained if name in step_graph.tables]
-        self.deciding = [number for number in step_graph.computing
+        self.tables = [name for name in dataflow.trained if name in dataflow.tables]
+        self.deciding = [number for number in dataflow.computing
                          if self._graph.operators[number].op in DECIDING]
         if not self.deciding:
-            self.deciding = list(step_graph.computing)
+            self.deciding = list(dataflow.computing)
         decides = set(self.deciding)
         #: Who follows an operator, in the order in which they compute.
         self.followers: Dict[int, List[int]] = {}
-        for number in step_graph.computing:
+        for number in dataflow.computing:
             if number in decides:
                 continue
             for source, _ in self._graph.operators[number].inputs:
@@ -71,7 +71,7 @@ class Choices:
 
     def of_table(self, name: str) -> Sequence[TablePlan]:
         """How rows of a table may travel."""
-        rows, servers = self._step_graph.parameters[name][0], self._hosts
+        rows, servers = self.dataflow.parameters[name][0], self._hosts
         counts = sorted({min(count, rows) for count in (1, max(1, servers // 2), servers, 2 * servers, 4 * servers)})
         return [TablePlan('servers', count) for count in counts] + [TablePlan('allreduce')]
 
@@ -105,7 +105,7 @@ class Choices:
         data before the first layer.
         """
         found = dict(decided)
-        for number in self._step_graph.computing:
+        for number in self.dataflow.computing:
             if number not in found:
                 found[number] = self._following(self._graph.operators[number], found)
         return found
@@ -130,7 +130,7 @@ class Choices:
             found = self._followed[key]
             if found is not None:
                 return found
-        return Plan().default_split(self._graph, self._step_graph.dimensions, one, self._ranks, {})[0]
+        return Plan().default_split(self._graph, self.dataflow.dimensions, one, self._ranks, {})[0]
 
     def _after(self, one: Operator, producer: Split) -> Optional[Split]:
         """As an operator follows what it reads; None where it cannot."""

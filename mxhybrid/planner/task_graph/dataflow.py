@@ -20,7 +20,7 @@ class WeightReader(NamedTuple):
     whole: bool
 
 
-class StepGraph:
+class Dataflow:
     """Of a network that is trained.
 
     Attributes

@@ -15,7 +15,7 @@ from ...parallel.sharding.box import Box
 from ...parallel.sharding.layout import owners
 from ...parallel.sharding.split import PartPlace, Split
 from ...parallel.sharding.weight_layout import Weights
-from .dataflow import SCRIPT, StepGraph
+from .dataflow import SCRIPT, Dataflow
 from .native_transfer_tasks import fastest_transfers
 from .operator_shards import Cut, PlacedCut, all_of
 from .redistribution import Moved, Placed, Unit
@@ -104,10 +104,10 @@ class StepModel:
     common of which all parts take as long; without it, none are alike.
     """
 
-    def __init__(self, step_graph: StepGraph, machine: Machine, part_time: PartTime, states: int = 0,
+    def __init__(self, dataflow: Dataflow, machine: Machine, part_time: PartTime, states: int = 0,
                  transfers: Optional[Transfers] = None, alike: Optional[Callable[[Operator], Any]] = None):
-        self.step_graph, self.machine, self._part_time = step_graph, machine, part_time
-        self.graph = step_graph.graph
+        self.dataflow, self.machine, self._part_time = dataflow, machine, part_time
+        self.graph = dataflow.graph
         #: Arrays of an optimizer beside each weight.
         self.states = states
         self._transfers = transfers or fastest_transfers(machine)
@@ -118,8 +118,8 @@ class StepModel:
                            if one.op == 'null'}
         #: Of whole weights.
         self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
-                         for name, shape in step_graph.parameters.items()}
-        self._trained = set(step_graph.trained)
+                         for name, shape in dataflow.parameters.items()}
+        self._trained = set(dataflow.trained)
         self._everyone = range(machine.ranks)
         numbers: Dict[Any, int] = {}
         #: A number for each of those of which parts are the same.
@@ -128,9 +128,9 @@ class StepModel:
         numbers = {}
         #: And for those that also take as long.
         self._alike = {one.number: numbers.setdefault(
-            (one.number in step_graph.learning, alike(one)) if alike else one.number, len(numbers))
+            (one.number in dataflow.learning, alike(one)) if alike else one.number, len(numbers))
                        for one in self.graph.computing}
-        shares = step_graph.shares
+        shares = dataflow.shares
         self._given = {entry: Placed.of(boxes) for entry, boxes in shares.inputs.items()}
         self._taken = {entry: Placed.of(_in_one_piece(boxes)) for entry, boxes in shares.outputs.items()}
 
@@ -180,7 +180,7 @@ class StepModel:
     def _computing(self, number: int, split: Split) -> np.ndarray:
         ranks = np.array(split.ranks)
         seconds = self._seconds(number, split, False)
-        if number in self.step_graph.learning:
+        if number in self.dataflow.learning:
             seconds = seconds + self._seconds(number, split, True)
         return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
 
@@ -216,7 +216,7 @@ class StepModel:
         found, maker = Flow(), splits[0]
         have, partial = self.layout(entry, maker), maker is not None and maker.addends > 1
         known: Dict[Any, Optional[int]] = {}
-        for (number, place), split in zip(self.step_graph.consumers[entry], splits[1:]):
+        for (number, place), split in zip(self.dataflow.consumers[entry], splits[1:]):
             if split is None:
                 wanted, fill, as_index = self._taken[entry], 0.0, False
             else:
@@ -227,7 +227,7 @@ class StepModel:
             if key not in known:
                 known[key] = None
                 if not self._is_there(have, partial, wanted, number == SCRIPT):
-                    flows = entry[0] in self.step_graph.flowing and not as_index
+                    flows = entry[0] in self.dataflow.flowing and not as_index
                     known[key] = len(found.units)
                     found.units.append(self._unit(have, partial, wanted, flows, number == SCRIPT))
             found.unit_of[number, place] = known[key]
@@ -271,9 +271,9 @@ class StepModel:
         return self._once(key, self._holding, name, [one.split for one in readers])
 
     def _holding(self, name: str, splits: Sequence[Split]) -> PlacedWeight:
-        shape = self.step_graph.parameters[name]
+        shape = self.dataflow.parameters[name]
         needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
-                  for reader, split in zip(self.step_graph.readers[name], splits)]
+                  for reader, split in zip(self.dataflow.readers[name], splits)]
         placed = self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
                             self._held, shape, needed)
         each = self._itemsizes[name] * (2 + self.states if name in self._trained else 1)
@@ -345,7 +345,7 @@ class StepModel:
         if found.route != 'servers':
             return found
         return found._replace(partitions=min(found.partitions or self.machine.hosts,
-                                             self.step_graph.parameters[name][0]))
+                                             self.dataflow.parameters[name][0]))
 
     def table(self, name: str, readers: Sequence[SplitOperator], way: TablePlan, dense: Optional[str] = None) -> Core:
         """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
@@ -358,10 +358,10 @@ class StepModel:
 
     def _table(self, name: str, splits: Sequence[Split], way: TablePlan, dense: Optional[str]) -> Core:
         machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
-        rows, *row = self.step_graph.parameters[name]
+        rows, *row = self.dataflow.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
         given = np.zeros(machine.ranks)
-        for reader, split in zip(self.step_graph.readers[name], splits):
+        for reader, split in zip(self.dataflow.readers[name], splits):
             ids = self._parts(reader.number, split).inputs(0)
             given[ids.ranks] += ids.sizes()
         # Rows that several ids name count as often: which ids there will be is not known.
@@ -395,12 +395,12 @@ class StepModel:
         """Share of a table's rows on each host: partitions are dealt out, those of another table from the next host on.
         """
         hosts = self.machine.hosts
-        place = [one for one in self.step_graph.trained if one in self.step_graph.tables].index(name)
+        place = [one for one in self.dataflow.trained if one in self.dataflow.tables].index(name)
         return np.bincount((place + np.arange(partitions)) % hosts, None, hosts) / partitions
 
     def _buffer_bytes(self, name: str) -> int:
         """Of the rows of a table and their marks, as :mod:`mxhybrid.routes.row_sums` has them."""
-        return self.bytes_of[name] + self.step_graph.parameters[name][0] * self._itemsizes[name]
+        return self.bytes_of[name] + self.dataflow.parameters[name][0] * self._itemsizes[name]
 
     def table_bytes(self, name: str, way: TablePlan) -> np.ndarray:
         """Bytes that the way of its rows takes beside weight and gradient, by rank."""
@@ -426,7 +426,7 @@ class StepModel:
 
     def _script(self, dense: Optional[str]) -> Core:
         tasks, own = Tasks(self.machine), self.machine.cluster.cost('step', dense)
-        seconds = own.seconds(len(self.step_graph.trained), 0)
+        seconds = own.seconds(len(self.dataflow.trained), 0)
         called = [tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone]
         begun = [tasks.add('step', rank, -1, 0.0, after=[called[rank]]) for rank in self._everyone]
         ranks = np.arange(2 * self.machine.ranks, dtype=np.int32)

@@ -104,9 +104,9 @@ class Prediction:
     def layers_to_split(self) -> Dict[str, str]:
         """By label of weights that are summed together: the layer with most of them, where splitting that cuts them."""
         blocks, graph, found = self._simulated().blocks, self._model.graph, {}
-        for name in self._model.step_graph.trained:
+        for name in self._model.dataflow.trained:
             largest = max(blocks.summed_with(name), key=lambda one: np.prod(graph.parameters[one]))
-            one = graph.operators[self._model.step_graph.readers[largest][0].number]
+            one = graph.operators[self._model.dataflow.readers[largest][0].number]
             if one.op in _CUTS_WEIGHTS and len(graph.parameters[largest]) > 1:  # not a bias
                 found[blocks.label_of(name)] = graph.label(one)
         return found
@@ -131,12 +131,12 @@ class Prediction:
         """Of the fullest rank of each operator, by label: bytes of its weights, gradients and states of those that are
         trained, and of its outputs.
         """
-        step_graph, graph = self._model.step_graph, self._model.graph
+        dataflow, graph = self._model.dataflow, self._model.graph
         operators = {number: self._model.operator(number, split) for number, split in self._plan[0].items()}
         held = {name: self._model.held(name, [operators[reader.number] for reader in readers])
-                for name, readers in step_graph.readers.items()}
+                for name, readers in dataflow.readers.items()}
         return {graph.label(graph.operators[number]): float(one.activations.max() + sum(
-            held[name].size.max() for name in step_graph.kept_of.get(number, ())))
+            held[name].size.max() for name in dataflow.kept_of.get(number, ())))
                 for number, one in operators.items()}
 
     def largest_memory(self) -> float:

@@ -22,9 +22,9 @@ class StepBlocks:
 
     def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2,
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
-        self._model, self._graph = model, model.step_graph
+        self._model, self._graph = model, model.dataflow
         self._ranks = model.machine.ranks
-        self._steps, self.keys = steps, model.step_graph.keys
+        self._steps, self.keys = steps, model.dataflow.keys
         #: By key: what tells a block apart from others of its key, and what it is made of.
         self._made: Dict[int, Tuple[Any, Core]] = {}
         self._flows: Dict[Entry, Flow] = {}

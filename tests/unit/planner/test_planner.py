@@ -178,7 +178,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
         def part_time(one, place, part, name=name):
             asked[name].append((one.number, place))
             return Times().shard_seconds(made.graph, one, place)
-        model = StepModel(made.model.step_graph, made.model.machine, part_time, alike=alike)
+        model = StepModel(made.model.dataflow, made.model.machine, part_time, alike=alike)
         seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.

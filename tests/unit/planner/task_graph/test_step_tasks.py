@@ -51,7 +51,7 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.step_graph, RANKS, 1)
+    return Choices(planned.model.dataflow, RANKS, 1)
 
 
 def numbers(count):
@@ -146,7 +146,7 @@ def test_exchanges_are_the_wings(planned, choices, data):
     expected = sorted(one.bytes for one in program.exchanges)
     found = []
     operators = {number: model.operator(number, split) for number, split in splits.items()}
-    for entry, consumers in model.step_graph.consumers.items():
+    for entry, consumers in model.dataflow.consumers.items():
         of = [operators.get(entry[0])] + [operators.get(number) for number, _ in consumers]
         itemsize = graph.dtypes[entry].itemsize
         found += [(int(unit.moved.elements.sum()) * itemsize,
@@ -166,7 +166,7 @@ def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
     problem = PlanProblem(planned.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     weights = Parts(planned.graph, splits).weights
-    for name, readers in planned.model.step_graph.readers.items():
+    for name, readers in planned.model.dataflow.readers.items():
         held = planned.model.held(name, [planned.model.operator(one.number, splits[one.number]) for one in readers])
         assert held.placed.by_rank == weights.boxes(name)
 
@@ -242,7 +242,7 @@ def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone
 def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
     planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planned.splits(plan), planned.model.machine
-    plain = StepModel(planned.model.step_graph, machine, planned._part_times(False), transfers=Transfers(machine))
+    plain = StepModel(planned.model.dataflow, machine, planned._part_times(False), transfers=Transfers(machine))
     found = []
     for model in (planned.model, plain):
         blocks = list(StepBlocks(model, splits, 2).blocks.values())

@@ -38,7 +38,7 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.step_graph, RANKS, 2, planned.cluster.sums)
+    return Choices(planned.model.dataflow, RANKS, 2, planned.cluster.sums)
 
 
 @settings(max_examples=25, deadline=None)
@@ -93,7 +93,7 @@ def test_each_has_its_costs(planned):
     value = planned.cluster.as_json()
     for kind, other in BY_HOROVOD.items():
         value['costs'][kind] = dict(value['costs'].pop(other))
-    dense = [name for name in planned.model.step_graph.trained if name not in planned.model.step_graph.tables]
+    dense = [name for name in planned.model.dataflow.trained if name not in planned.model.dataflow.tables]
     value['costs']['sum']['per_item_s'] *= len(dense) / RANKS
     only = planned_on(cluster_from_json(value))
     # The rows that are updated in the end are so as before.
@@ -132,7 +132,7 @@ def test_what_cannot_be_chosen_any_more_is_kept():
 
 def test_the_walk_finds_the_best():
     planned = planned_on(cluster(2, 1, horovod=HOROVOD, rate=1e6))
-    choices = Choices(planned.model.step_graph, 2, 1, planned.cluster.sums)
+    choices = Choices(planned.model.dataflow, 2, 1, planned.cluster.sums)
     problem = PlanProblem(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
     everything = try_all(problem)

@@ -32,7 +32,7 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.step_graph, RANKS, 2)
+    return Choices(planned.model.dataflow, RANKS, 2)
 
 
 def seconds(planned, **tables):
@@ -141,7 +141,7 @@ def test_a_file_may_lack_what_sums_of_rows_cost():
 def test_the_walk_finds_the_best_ways_of_tables(rate, cost):
     there = cluster(2, 1, rate=rate, cost=cost)
     planned = planned_on(there)
-    choices = Choices(planned.model.step_graph, 2, 1)
+    choices = Choices(planned.model.dataflow, 2, 1)
     problem = PlanProblem(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
     best = min(itertools.product(*map(choices.of_table, choices.tables)),
