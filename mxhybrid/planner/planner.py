@@ -34,7 +34,7 @@ from .search.pareto import Point
 from .search.plan_evaluator import PlanProblem, random_decisions
 from .search.search_space import Choices
 from .task_graph.dataflow import Dataflow
-from .task_graph.operator_tasks import PartTime, StepModel
+from .task_graph.operator_tasks import PartTime, OperatorTasks
 from .task_graph.prediction import Prediction
 from .task_graph.task_builder import Machine
 
@@ -127,7 +127,7 @@ class Planner:
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
         machine = Machine(cluster, None if cluster.reference is None else profiles.kernel_times())
         keys = ProfileKeys(self.graph, COMPOSED[True], frozen=frozen)
-        self._new_model = lambda measure: StepModel(dataflow, machine, self._part_times(measure), states,
+        self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._part_times(measure), states,
                                                     alike=keys.operator_key)
         self.model = self._new_model(True)
         #: The model that estimates all times that are not known.
@@ -151,7 +151,7 @@ class Planner:
         def part_time(operator: Operator, place: PartPlace, part: OperatorPart) -> Tuple[float, float]:
             return self._profiles.shard_seconds(graph, operator, place, frozen=self._frozen, measure=measure, part=part)
         dataflow = Dataflow(graph, self._dimensions, self._shares, self._frozen)
-        model = StepModel(dataflow, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
+        model = OperatorTasks(dataflow, Machine(self.cluster), part_time, self._states, alike=keys.operator_key)
         prediction = Prediction(model, self._base, {}, self._sums)
         self._profiles.save()
         return prediction
@@ -268,7 +268,7 @@ class Planner:
         with no_collections():
             return self._search(model, limits, seed, start, progress)
 
-    def _search(self, model: StepModel, limits: SearchLimits, seed: int, start: Optional[Plan],
+    def _search(self, model: OperatorTasks, limits: SearchLimits, seed: int, start: Optional[Plan],
                 progress: Optional[Watcher]) -> FoundPlan:
         problem = PlanProblem(self._rough, self._choices)
         start_plans = self.starts()

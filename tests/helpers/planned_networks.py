@@ -8,7 +8,7 @@ from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, Cluster, Ho
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
-from mxhybrid.planner.task_graph.step_tasks import StepBlocks
+from mxhybrid.planner.task_graph.step_tasks import StepTasks
 
 BATCH = 8
 
@@ -135,13 +135,13 @@ def planner(on=None, net=None, data=(BATCH, 3, 8, 8), **keys):
 def check_changes(planned, problem, decisions, steps):
     """Going from one plan to the next gives the blocks, the seconds and the memory of one that is made anew."""
     splits, tables, dense = (of(decisions[0]) for of in (problem.splits, problem.tables, problem.dense))
-    blocks = StepBlocks(planned.model, splits, steps, tables, dense)
+    blocks = StepTasks(planned.model, splits, steps, tables, dense)
     simulation = Simulation(planned.model.machine.resources)
     simulation.run(blocks.blocks.values())
     for one in decisions[1:]:
         splits, tables, dense = (of(one) for of in (problem.splits, problem.tables, problem.dense))
         found = simulation.change(blocks.change(splits, tables, None, dense))
-        anew = StepBlocks(planned.model, splits, steps, tables, dense)
+        anew = StepTasks(planned.model, splits, steps, tables, dense)
         assert set(blocks.blocks) == set(anew.blocks)
         assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())
         np.testing.assert_array_equal(blocks.memory, anew.memory)

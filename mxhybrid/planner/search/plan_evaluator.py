@@ -6,8 +6,8 @@ import numpy as np
 from ...base.settings import TablePlan
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import Simulation
-from ..task_graph.operator_tasks import StepModel
-from ..task_graph.step_tasks import StepBlocks
+from ..task_graph.operator_tasks import OperatorTasks
+from ..task_graph.step_tasks import StepTasks
 from .search_problem import Limit
 from .search_space import Choices
 
@@ -23,10 +23,10 @@ class PlanProblem:
     A single step is simulated, by itself.
     """
 
-    def __init__(self, model: StepModel, choices: Choices):
+    def __init__(self, model: OperatorTasks, choices: Choices):
         self._model, self._choices = model, choices
         self._simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self._blocks: Optional[StepBlocks] = None
+        self._blocks: Optional[StepTasks] = None
         self._splits: Dict[int, Split] = {}
         self._tables: Dict[str, TablePlan] = {}
         self._first = len(choices.deciding)
@@ -81,7 +81,7 @@ class PlanProblem:
         splits, tables, dense = self.splits(assignment), self.tables(assignment), self.dense(assignment)
         former, self._splits, self._tables = self._splits, splits, dict(tables)
         if self._blocks is None:
-            self._blocks = StepBlocks(self._model, splits, 1, tables, dense)
+            self._blocks = StepTasks(self._model, splits, 1, tables, dense)
             return self._simulation.run(self._blocks.blocks.values())
         changed = {number: split for number, split in splits.items() if split != former[number]}
         blocks = self._blocks.change(changed, tables, None, dense)

@@ -99,7 +99,7 @@ class PlacedWeight:
         self.placed, self.size, self.is_everywhere = placed, size, is_everywhere
 
 
-class StepModel:
+class OperatorTasks:
     """Of a network on a machine; `part_time` says what parts of operators take, and `alike` what operators have in
     common of which all parts take as long; without it, none are alike.
     """

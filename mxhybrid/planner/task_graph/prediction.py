@@ -6,9 +6,9 @@ import numpy as np
 from ...base.settings import TablePlan
 from ...parallel.sharding.split import Split
 from ..simulator.simulation import Simulation, Times
-from .operator_tasks import StepModel
+from .operator_tasks import OperatorTasks
 from .simulated_tasks import SimulatedTask, Where
-from .step_tasks import StepBlocks
+from .step_tasks import StepTasks
 
 #: Steps that are simulated behind each other, and which of them counts: it finds the one before it still under way, and
 #: the one behind it comes while it is.
@@ -20,9 +20,9 @@ _CUTS_WEIGHTS = ('FullyConnected', 'Convolution', 'Deconvolution', 'Embedding')
 class _Simulated:
     """Steps that were simulated: all of their tasks."""
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
+    def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
                  dense: Optional[str]):
-        self.blocks = StepBlocks(model, splits, _STEPS, tables, dense)
+        self.blocks = StepTasks(model, splits, _STEPS, tables, dense)
         self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self.simulation.run(self.blocks.blocks.values())
         self.times: Dict[int, Times] = self.simulation.timeline()
@@ -45,7 +45,7 @@ class Prediction:
         Bytes of weights, gradients, states of optimizers and outputs of operators, by rank.
     """
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split],
+    def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
         self._model, self._plan = model, (splits, tables, dense)
         self._known: Optional[_Simulated] = None

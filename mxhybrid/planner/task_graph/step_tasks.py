@@ -8,19 +8,19 @@ from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
 from ..simulator.task_block import TaskBlock, BlockInput
 from .dataflow import SCRIPT
-from .operator_tasks import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, StepModel
+from .operator_tasks import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, OperatorTasks
 from .task_builder import Core, Ends, Load
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
 Wait = Tuple[Ends, int, int]
 
 
-class StepBlocks:
+class StepTasks:
     """Of all steps that are simulated, one behind the other: the first begins with nothing under way, so that what a
     later one takes is what training takes.
     """
 
-    def __init__(self, model: StepModel, splits: Mapping[int, Split], steps: int = 2,
+    def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], steps: int = 2,
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
         self._model, self._graph = model, model.dataflow
         self._ranks = model.machine.ranks

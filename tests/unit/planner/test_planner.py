@@ -14,7 +14,7 @@ from mxhybrid.planner.profiling.core_benchmark import KernelTimes
 from mxhybrid.planner.profiling.operator_profiler import OperatorProfiler
 from mxhybrid.planner.profiling.profile_key import ProfileKeys
 from mxhybrid.planner.reports.prediction_table import prediction_summary, prediction_table
-from mxhybrid.planner.task_graph.operator_tasks import StepModel
+from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.prediction import Prediction
 from tests.helpers.planned_networks import BATCH, Times, cluster, network, planner, transformer
 
@@ -178,7 +178,7 @@ def test_operators_that_are_alike_are_asked_for_once_and_predicted_the_same():
         def part_time(one, place, part, name=name):
             asked[name].append((one.number, place))
             return Times().shard_seconds(made.graph, one, place)
-        model = StepModel(made.model.dataflow, made.model.machine, part_time, alike=alike)
+        model = OperatorTasks(made.model.dataflow, made.model.machine, part_time, alike=alike)
         seconds[name] = [Prediction(model, made.splits(plan)).seconds for plan in made.starts().values()]
     assert seconds['alike'] == seconds['each']
     # Through the first layer no gradient goes back.

@@ -21,8 +21,8 @@ from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import operator_tasks
-from mxhybrid.planner.task_graph.operator_tasks import StepModel
-from mxhybrid.planner.task_graph.step_tasks import StepBlocks
+from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
+from mxhybrid.planner.task_graph.step_tasks import StepTasks
 from mxhybrid.planner.task_graph.task_builder import Machine, Tasks
 from mxhybrid.planner.task_graph.transfer_tasks import Transfers
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
@@ -72,14 +72,14 @@ def test_a_change_is_taken_back(planned, choices, data):
     problem = PlanProblem(planned.model, choices)
     one, other, third = (problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
                          for _ in range(3))
-    blocks = StepBlocks(planned.model, one, 2)
+    blocks = StepTasks(planned.model, one, 2)
     blocks.change(other)
     before, memory = dict(blocks.blocks), blocks.memory.copy()
     blocks.change(third)
     blocks.undo()
     assert blocks.blocks == before and blocks.splits == other
     np.testing.assert_array_equal(blocks.memory, memory)
-    assert set(blocks.change(third)) >= {key for key, block in StepBlocks(planned.model, third, 2).blocks.items()
+    assert set(blocks.change(third)) >= {key for key, block in StepTasks(planned.model, third, 2).blocks.items()
                                          if key not in before}
 
 
@@ -114,7 +114,7 @@ def test_tasks_are_the_same_bits_in_both_languages(choices, data):
     plain.model._transfers = Transfers(plain.model.machine)
     problem = PlanProblem(compiled.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
-    found, expected = (StepBlocks(one.model, splits, 2) for one in (compiled, plain))
+    found, expected = (StepTasks(one.model, splits, 2) for one in (compiled, plain))
     assert set(found.blocks) == set(expected.blocks)
     for key, block in found.blocks.items():
         content, other = block.content, expected.blocks[key].content
@@ -242,14 +242,14 @@ def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone
 def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
     planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planned.splits(plan), planned.model.machine
-    plain = StepModel(planned.model.dataflow, machine, planned._part_times(False), transfers=Transfers(machine))
+    plain = OperatorTasks(planned.model.dataflow, machine, planned._part_times(False), transfers=Transfers(machine))
     found = []
     for model in (planned.model, plain):
-        blocks = list(StepBlocks(model, splits, 2).blocks.values())
+        blocks = list(StepTasks(model, splits, 2).blocks.values())
         found += [Simulation(machine.resources, engine=engine, groups=machine.groups).run(blocks)
                   for engine in (compiled_engine(), PYTHON)]
     assert len(set(found)) == 1
-    assert found[0] > Simulation(machine.resources).run(StepBlocks(planned.model, splits, 2).blocks.values())
+    assert found[0] > Simulation(machine.resources).run(StepTasks(planned.model, splits, 2).blocks.values())
 
 
 def test_one_rank_computes_one_after_the_other():

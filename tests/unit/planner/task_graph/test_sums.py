@@ -14,7 +14,7 @@ from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
 from mxhybrid.planner.search.search_space import Choices
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.simulation import Simulation
-from mxhybrid.planner.task_graph.step_tasks import StepBlocks
+from mxhybrid.planner.task_graph.step_tasks import StepTasks
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
 RANKS = 4
@@ -79,7 +79,7 @@ def test_both_languages_have_the_same_bits(planned):
     splits, resources = planned.splits(data_parallel()), planned.model.machine.resources
     found = []
     for dense in (None, 'lane', 'horovod'):
-        blocks = list(StepBlocks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
+        blocks = list(StepTasks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
         one, other = (Simulation(resources, engine=engine).run(blocks) for engine in (compiled_engine(), PYTHON))
         assert one == other
         found.append(one)
