@@ -259,7 +259,7 @@ class _Path:
         held = np.concatenate([record['resource'], record['second']])
         users = np.concatenate([self._live, self._live])
         order = np.lexsort((self._events['place'][users], held))
-        #: Tasks by resource, in the order in which they were taken.
+        #: TaskBuilder by resource, in the order in which they were taken.
         self._held, self._users = held[order], users[order]
 
     def links(self) -> List[PathTask]:

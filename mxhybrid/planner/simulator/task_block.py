@@ -10,7 +10,7 @@ from ...base.errors import InputError
 #: its own block, and those in others.
 TASK = np.dtype([('work', 'f8'), ('latency', 'f8'), ('order', 'i8'), ('resource', 'i4'), ('second', 'i4'),
                  ('inner', 'i4'), ('inner_end', 'i4'), ('outer', 'i4'), ('outer_end', 'i4'), ('express', 'i4'),
-                 ('about', 'i4')], align=True)
+                 ('kind_code', 'i4')], align=True)
 #: Key and index in the block make one number, by which tasks that are ready together are ordered.
 _INDEX_BITS = 23
 _MOST_TASKS = 1 << _INDEX_BITS
@@ -101,7 +101,7 @@ class TaskBlock:
 
     __slots__ = ('key', 'content', 'reads')
 
-    #: Tasks, successors in the block, and ports.
+    #: TaskBuilder, successors in the block, and ports.
     content: 'BlockContent'
     #: What its tasks wait for in other blocks.
     reads: List[BlockInput]

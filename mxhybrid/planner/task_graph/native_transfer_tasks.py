@@ -10,7 +10,7 @@ from ..cluster.cluster_spec import TransferCost
 from ..simulator.native_library import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
 from .redistribution import Moved, Placed, Unit
-from .task_builder import Core, Ends, Machine, Records, about
+from .task_builder import TaskSubgraph, Endpoints, Machine, TaskView, kind_code
 from .transfer_tasks import Transfers
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -34,7 +34,7 @@ class _PlannerMoved(ctypes.Structure):
     _fields_ = [('sources', _POINTER), ('targets', _POINTER), ('elements', _POINTER), ('count', _I64)]
 
 
-class _PlannerCore(ctypes.Structure):
+class _PlannerSubgraph(ctypes.Structure):
     _fields_ = [('tasks', _POINTER), ('numbers', _POINTER)] + [
         (name, _I64) for name in ('targets', 'ports', 'first', 'last', 'top')]
 
@@ -54,9 +54,9 @@ class CompiledTransfers(Transfers):
                                        machine.cluster.memory.rate)
         self._exchange, self._sum = _cost(costs['exchange'], 'exchange'), _cost(costs['group_sum'], 'sum')
         self._update = _cost(costs['update'], 'update')
-        #: Tasks and numbers are made here, and then copied.
+        #: TaskBuilder and numbers are made here, and then copied.
         self._tasks, self._numbers = np.empty(0, TASK), np.empty(0, np.int32)
-        self._made = _PlannerCore()
+        self._made = _PlannerSubgraph()
 
     def has(self, have: Placed, wanted: Placed) -> int:
         """See :func:`.redistribution.has`."""
@@ -70,7 +70,7 @@ class CompiledTransfers(Transfers):
         count = _checked(self._library.planner_moved(_boxes(have), partial, _boxes(wanted), ctypes.byref(made)))
         return Moved(*(one[:count].copy() for one in found))
 
-    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
+    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> TaskSubgraph:
         """As :meth:`.Transfers.exchanges`."""
         given: List[int] = []
         ends, messages = 0, 0
@@ -88,17 +88,17 @@ class CompiledTransfers(Transfers):
             back, ctypes.byref(self._made)))
 
     def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
-                 itemsize: int) -> Core:
+                 itemsize: int) -> TaskSubgraph:
         """As :meth:`.Transfers.composed`."""
         speed = self._machine.speed[ranks]
         seconds = [np.ascontiguousarray(one / speed) for one in (before, after)]
         self._make_room(4 * len(ranks), max(2 * len(between), 2 + 3 * self._machine.hosts), 1)
         return self._core(self._library.planner_composed(
             ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(_PlannerMoved(*between.addresses)),
-            ranks.ctypes.data, len(ranks), itemsize, about(kind), seconds[0].ctypes.data, seconds[1].ctypes.data,
+            ranks.ctypes.data, len(ranks), itemsize, kind_code(kind), seconds[0].ctypes.data, seconds[1].ctypes.data,
             ctypes.byref(self._made)))
 
-    def group_sums(self, held: Placed, itemsize: int) -> Core:
+    def group_sums(self, held: Placed, itemsize: int) -> TaskSubgraph:
         """As :meth:`.Transfers.group_sums`."""
         count = len(held.ranks)
         self._make_room(5 * count, 2 * count * max(2 * count, 2 + 3 * self._machine.hosts), 1)
@@ -121,7 +121,7 @@ class CompiledTransfers(Transfers):
             self._tasks, self._numbers = np.empty(2 * tasks, TASK), np.empty(2 * numbers, np.int32)
             self._made.tasks, self._made.numbers = self._tasks.ctypes.data, self._numbers.ctypes.data
 
-    def _core(self, count: int) -> Core:
+    def _core(self, count: int) -> TaskSubgraph:
         made = self._made
         tasks, at = self._tasks[:_checked(count)].copy(), 0
         sizes = [made.targets, made.ports, *[made.first] * 3, *[made.last] * 3]
@@ -130,8 +130,8 @@ class CompiledTransfers(Transfers):
             parts.append(numbers[at:at + size])
             at += size
         targets, table, *ends = parts
-        return Core.of(Records(self._machine, tasks, targets), BlockContent.of(tasks, targets, table, made.top),
-                       Ends(*ends[:3]), Ends(*ends[3:]))
+        return TaskSubgraph.of(TaskView(self._machine, tasks, targets), BlockContent.of(tasks, targets, table, made.top),
+                       Endpoints(*ends[:3]), Endpoints(*ends[3:]))
 
 
 def _checked(count: int) -> int:
@@ -141,7 +141,7 @@ def _checked(count: int) -> int:
 
 
 def _cost(cost: TransferCost, kind: str) -> _PlannerCost:
-    return _PlannerCost(cost.fixed_s, cost.per_item_s, cost.per_byte_s, cost.latency_s, about(kind))
+    return _PlannerCost(cost.fixed_s, cost.per_item_s, cost.per_byte_s, cost.latency_s, kind_code(kind))
 
 
 def _boxes(placed: Placed) -> Any:

@@ -19,7 +19,7 @@ from .dataflow import SCRIPT, Dataflow
 from .native_transfer_tasks import fastest_transfers
 from .operator_shards import Cut, PlacedCut, all_of
 from .redistribution import Moved, Placed, Unit
-from .task_builder import ComputedParts, Core, Ends, Machine, Tasks
+from .task_builder import ComputedParts, TaskSubgraph, Endpoints, Machine, TaskBuilder
 from .transfer_tasks import Transfers
 
 #: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
@@ -47,14 +47,14 @@ class Flow:
     units : list of Unit
     unit_of : dict of (int, int) to int or None
         By reader, and which of its inputs: the exchange that it reads; None where it reads what its rank has.
-    exchanges : dict of bool to Core
+    exchanges : dict of bool to TaskSubgraph
         What was made of it: tasks of the exchanges there, under False, and back.
     """
 
     def __init__(self) -> None:
         self.units: List[Unit] = []
         self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
-        self.exchanges: Dict[bool, Core] = {}
+        self.exchanges: Dict[bool, TaskSubgraph] = {}
 
 
 class SplitOperator:
@@ -69,7 +69,7 @@ class SplitOperator:
         What cores have to do for it, forward and backward, by resource.
     activations : numpy.ndarray
         Bytes of its outputs, which backward needs, by rank.
-    cores : dict of bool to Core
+    cores : dict of bool to TaskSubgraph
         Of what was made: forward, under False, and backward.
     """
 
@@ -77,7 +77,7 @@ class SplitOperator:
 
     def __init__(self, split: Split, computing: np.ndarray, activations: np.ndarray):
         self.split, self.id, self.computing, self.activations = split, next(_IDS), computing, activations
-        self.cores: Dict[bool, Core] = {}
+        self.cores: Dict[bool, TaskSubgraph] = {}
 
 
 class PlacedWeight:
@@ -184,13 +184,13 @@ class OperatorTasks:
             seconds = seconds + self._seconds(number, split, True)
         return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
 
-    def core(self, number: int, one: SplitOperator, backward: bool) -> Core:
+    def core(self, number: int, one: SplitOperator, backward: bool) -> TaskSubgraph:
         """Tasks of an operator, forward or backward."""
         if backward not in one.cores:
             one.cores[backward] = self._core(number, one.split, backward)
         return one.cores[backward]
 
-    def _core(self, number: int, split: Split, backward: bool) -> Core:
+    def _core(self, number: int, split: Split, backward: bool) -> TaskSubgraph:
         parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
         kind, told = 'backward' if backward else 'forward', parts.cut.told
         if told is None:
@@ -253,7 +253,7 @@ class OperatorTasks:
     def _moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
         return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
 
-    def transfers(self, entry: Entry, flow: Flow, back: bool) -> Core:
+    def transfers(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
         """The exchanges of a flow of an output, there or back."""
         if back not in flow.exchanges:
             units = [(number, unit) for number, unit in enumerate(flow.units) if len(unit.answers) or not back]
@@ -297,32 +297,32 @@ class OperatorTasks:
         found = Placed.of(weights.boxes(''))
         return self._intern(found.ranks, found.boxes)
 
-    def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> Core:
+    def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> TaskSubgraph:
         """Weights that every rank holds: gradients are summed over all, by what is said, then each updates its own."""
         size = sum(self.bytes_of[name] for name in names)
         return self._once(('bundle', len(names), size, dense), self._bundle, len(names), size, dense)
 
-    def _bundle(self, count: int, size: int, dense: Optional[str]) -> Core:
-        machine, cluster, tasks = self.machine, self.machine.cluster, Tasks(self.machine)
+    def _bundle(self, count: int, size: int, dense: Optional[str]) -> TaskSubgraph:
+        machine, cluster, tasks = self.machine, self.machine.cluster, TaskBuilder(self.machine)
         update = cluster.cost('update', dense).seconds(count, size)
         if machine.ranks == 1:
             alone = {0: tasks.spend('update', 0, update)}
-            return Core(tasks, _by_rank(alone), _by_rank(alone))
+            return TaskSubgraph(tasks, _by_rank(alone), _by_rank(alone))
         own = cluster.cost('sum', dense)
         half = own.seconds(cluster.sum_items(count, dense), size) / 2
         give = {rank: tasks.spend('sum', rank, half, own.latency_s) for rank in self._everyone}
         before = self._summed(tasks, 'sum', list(give.values()), size)
         take = {rank: tasks.spend('sum', rank, half, after=before) for rank in self._everyone}
         last = {rank: tasks.spend('update', rank, update, after=[take[rank]]) for rank in self._everyone}
-        return Core(tasks, _by_rank(give), _by_rank(last))
+        return TaskSubgraph(tasks, _by_rank(give), _by_rank(last))
 
-    def _summed(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
+    def _summed(self, tasks: TaskBuilder, kind: str, before: List[int], size: float) -> List[int]:
         """Gradients of all ranks are summed, what they have given: what comes behind it."""
         if self.machine.hosts > 1:
             return self._all_to_all(tasks, kind, before, size)
         return [tasks.add(kind, -1, -1, 0.0, after=before, latency=self.machine.cluster.memory_latency_s)]
 
-    def _all_to_all(self, tasks: Tasks, kind: str, before: List[int], size: float) -> List[int]:
+    def _all_to_all(self, tasks: TaskBuilder, kind: str, before: List[int], size: float) -> List[int]:
         """Hosts sum a range each, and tell each other: reduce-scatter and allgather."""
         machine = self.machine
         share = size * (machine.hosts - 1) / machine.hosts
@@ -332,7 +332,7 @@ class OperatorTasks:
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def part(self, name: str, held: PlacedWeight) -> Core:
+    def part(self, name: str, held: PlacedWeight) -> TaskSubgraph:
         """A weight that is split: gradients are summed over those who hold the same box."""
         placed, itemsize = held.placed, self._itemsizes[name]
         return self._once(('part', placed.number, itemsize), self._transfers.group_sums, placed, itemsize)
@@ -347,7 +347,7 @@ class OperatorTasks:
         return found._replace(partitions=min(found.partitions or self.machine.hosts,
                                              self.dataflow.parameters[name][0]))
 
-    def table(self, name: str, readers: Sequence[SplitOperator], way: TablePlan, dense: Optional[str] = None) -> Core:
+    def table(self, name: str, readers: Sequence[SplitOperator], way: TablePlan, dense: Optional[str] = None) -> TaskSubgraph:
         """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
         servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
         is, with a mark for each.  Then all update those that were touched.
@@ -356,8 +356,8 @@ class OperatorTasks:
         splits = tuple(one.split for one in readers)
         return self._once(('table', name, splits, way, dense), self._table, name, splits, way, dense)
 
-    def _table(self, name: str, splits: Sequence[Split], way: TablePlan, dense: Optional[str]) -> Core:
-        machine, costs, tasks = self.machine, self.machine.cluster.costs, Tasks(self.machine)
+    def _table(self, name: str, splits: Sequence[Split], way: TablePlan, dense: Optional[str]) -> TaskSubgraph:
+        machine, costs, tasks = self.machine, self.machine.cluster.costs, TaskBuilder(self.machine)
         rows, *row = self.dataflow.parameters[name]
         size = int(np.prod(row)) * self._itemsizes[name]
         given = np.zeros(machine.ranks)
@@ -389,7 +389,7 @@ class OperatorTasks:
                                        before) for rank in self._everyone}
         last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[there[rank]])
                 for rank in self._everyone}
-        return Core(tasks, _by_rank(first), _by_rank(last))
+        return TaskSubgraph(tasks, _by_rank(first), _by_rank(last))
 
     def _server_shares(self, name: str, partitions: int) -> np.ndarray:
         """Share of a table's rows on each host: partitions are dealt out, those of another table from the next host on.
@@ -406,7 +406,7 @@ class OperatorTasks:
         """Bytes that the way of its rows takes beside weight and gradient, by rank."""
         return np.full(self.machine.ranks, float(self._buffer_bytes(name) if way.route == 'allreduce' else 0))
 
-    def _by_hosts(self, tasks: Tasks, kind: str, before: List[int], sent: np.ndarray, got: np.ndarray) -> List[int]:
+    def _by_hosts(self, tasks: TaskBuilder, kind: str, before: List[int], sent: np.ndarray, got: np.ndarray) -> List[int]:
         """Each host sends and receives so many bytes: what comes behind it."""
         machine = self.machine
         if machine.hosts > 1:
@@ -418,28 +418,28 @@ class OperatorTasks:
                 if moved[host]]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def script(self, dense: Optional[str] = None) -> Core:
+    def script(self, dense: Optional[str] = None) -> TaskSubgraph:
         """What the training loop itself takes at the beginning of a step, the first unit; and behind it the begin of
         what a rank computes, the second one.
         """
         return self._once(('script', dense), self._script, dense)
 
-    def _script(self, dense: Optional[str]) -> Core:
-        tasks, own = Tasks(self.machine), self.machine.cluster.cost('step', dense)
+    def _script(self, dense: Optional[str]) -> TaskSubgraph:
+        tasks, own = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
         seconds = own.seconds(len(self.dataflow.trained), 0)
         called = [tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone]
         begun = [tasks.add('step', rank, -1, 0.0, after=[called[rank]]) for rank in self._everyone]
         ranks = np.arange(2 * self.machine.ranks, dtype=np.int32)
-        first = Ends(ranks // self.machine.ranks, ranks % self.machine.ranks, np.array(called + begun, np.int32))
-        return Core(tasks, first, _by_rank(dict(enumerate(begun))))
+        first = Endpoints(ranks // self.machine.ranks, ranks % self.machine.ranks, np.array(called + begun, np.int32))
+        return TaskSubgraph(tasks, first, _by_rank(dict(enumerate(begun))))
 
-    def work_of(self, cores: Sequence[Core]) -> np.ndarray:
+    def work_of(self, cores: Sequence[TaskSubgraph]) -> np.ndarray:
         """What resources have to do, in their units, but for express tasks, which are done beside others."""
         return self._transfers.work_of([core.content for core in cores])
 
 
-def _by_rank(found: Dict[int, int]) -> Ends:
-    return Ends.by_rank(found)
+def _by_rank(found: Dict[int, int]) -> Endpoints:
+    return Endpoints.by_rank(found)
 
 
 def _in_one_piece(boxes: Sequence[Dict[int, Box]]) -> Dict[int, Box]:

@@ -9,10 +9,10 @@ from ...parallel.sharding.split import Split
 from ..simulator.task_block import TaskBlock, BlockInput
 from .dataflow import SCRIPT
 from .operator_tasks import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, OperatorTasks
-from .task_builder import Core, Ends, Load
+from .task_builder import TaskSubgraph, Endpoints, Load
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
-Wait = Tuple[Ends, int, int]
+Wait = Tuple[Endpoints, int, int]
 
 
 class StepTasks:
@@ -26,7 +26,7 @@ class StepTasks:
         self._ranks = model.machine.ranks
         self._steps, self.keys = steps, model.dataflow.keys
         #: By key: what tells a block apart from others of its key, and what it is made of.
-        self._made: Dict[int, Tuple[Any, Core]] = {}
+        self._made: Dict[int, Tuple[Any, TaskSubgraph]] = {}
         self._flows: Dict[Entry, Flow] = {}
         #: Weights that all ranks hold whole, and the first of those that each is summed with.
         self._whole: Set[str] = set()
@@ -192,7 +192,7 @@ class StepTasks:
         what.update({('weight', self._holder(name)): None for name in names})
 
     def _others(self, what: Iterable[Tuple[str, Any]], step: int
-                ) -> Iterable[Tuple[int, Optional[Tuple[Any, Core]], Optional['Made']]]:
+                ) -> Iterable[Tuple[int, Optional[Tuple[Any, TaskSubgraph]], Optional['Made']]]:
         """Of these, those that are others than before: key, before, and now."""
         for kind, which in what:
             core, waits, depends_on = getattr(self, '_' + kind)(which, step)
@@ -204,7 +204,7 @@ class StepTasks:
             elif before is None or before[1] is not core or before[0] != depends_on:
                 yield key, before, (core, waits, depends_on)
 
-    def _exchange(self, others: Iterable[Tuple[int, Optional[Tuple[Any, Core]], Optional['Made']]], undo: '_Before'
+    def _exchange(self, others: Iterable[Tuple[int, Optional[Tuple[Any, TaskSubgraph]], Optional['Made']]], undo: '_Before'
                   ) -> Iterable[Tuple[int, Optional[TaskBlock]]]:
         """Put in the blocks of what is other than before."""
         for key, before, now in others:
@@ -251,7 +251,7 @@ class StepTasks:
         ranks = self._ranks
         return [BlockInput(key, ends.waits, unit * ranks) for ends, key, unit in waits if len(ends.tasks)]
 
-    def _given(self, ends: Ends, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
+    def _given(self, ends: Endpoints, entry: Entry, reader: Tuple[int, int], step: int) -> Wait:
         """Tasks that wait for an output that they read."""
         unit = self._flows[entry].unit_of[reader]
         return (ends, self._maker(entry, step), 0) if unit is None else (ends, self.key('there', entry, step), unit)
@@ -348,7 +348,7 @@ class _Before(NamedTuple):
     operators: Dict[int, Optional[SplitOperator]]
     held: Dict[str, Optional[PlacedWeight]]
     flows: Dict[Entry, Optional[Flow]]
-    made: Dict[int, Optional[Tuple[Any, Core]]]
+    made: Dict[int, Optional[Tuple[Any, TaskSubgraph]]]
     blocks: Dict[int, Optional[TaskBlock]]
     tables: Dict[str, Optional[TablePlan]]
     whole: Set[str]
@@ -359,7 +359,7 @@ class _Before(NamedTuple):
     dense: Optional[str]
 
 
-#: Tasks of a block, None for no block; what they wait for; and what that depends on besides.
+#: TaskBuilder of a block, None for no block; what they wait for; and what that depends on besides.
 Made = Tuple[Any, Any, Any]
 
 

@@ -87,7 +87,7 @@ class Machine:
         return len(self.resources) - 1
 
 
-class Tasks:
+class TaskBuilder:
     """Tasks that belong together, as they are put into a block of the simulation."""
 
     def __init__(self, machine: Machine):
@@ -219,7 +219,7 @@ class Tasks:
                 self.inner += [way for one in after for way in ((at, one), (arrived, one))]
 
 
-class Ends:
+class Endpoints:
     """Tasks by unit and rank, as arrays of equal length.
 
     Attributes
@@ -241,46 +241,46 @@ class Ends:
         return self._waits
 
     @classmethod
-    def by_rank(cls, found: Dict[int, int]) -> 'Ends':
+    def by_rank(cls, found: Dict[int, int]) -> 'Endpoints':
         """Of a single unit, by rank."""
         return cls(np.zeros(len(found), np.int32), np.array(list(found), np.int32),
                    np.array(list(found.values()), np.int32))
 
-    def of(self, unit: int) -> 'Ends':
+    def of(self, unit: int) -> 'Endpoints':
         """Those of one unit."""
         mine = self.units == unit
-        return Ends(self.units[mine], self.ranks[mine], self.tasks[mine])
+        return Endpoints(self.units[mine], self.ranks[mine], self.tasks[mine])
 
 
-class Core:
+class TaskSubgraph:
     """Tasks; those that others have to be before, and those that come out.
 
     Attributes
     ----------
-    tasks : Tasks or Records
+    tasks : TaskBuilder or TaskView
     content : BlockContent
         Of blocks that have these tasks; its ports are the units' numbers times that of ranks, and ranks.
-    first, last : Ends
+    first, last : Endpoints
     """
 
     __slots__ = ('tasks', 'content', 'first', 'last')
 
-    def __init__(self, tasks: Any, first: Ends, last: Ends):
+    def __init__(self, tasks: Any, first: Endpoints, last: Endpoints):
         self.tasks, self.first, self.last = tasks, first, last
         records, targets = tasks.records()
         self.content = BlockContent(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
 
     @classmethod
-    def of(cls, tasks: 'Records', content: BlockContent, first: Ends, last: Ends) -> 'Core':
+    def of(cls, tasks: 'TaskView', content: BlockContent, first: Endpoints, last: Endpoints) -> 'TaskSubgraph':
         """Of compiled code's making."""
         made = cls.__new__(cls)
         made.tasks, made.content, made.first, made.last = tasks, content, first, last
         return made
 
-    def working(self, work: np.ndarray) -> 'Core':
+    def working(self, work: np.ndarray) -> 'TaskSubgraph':
         """The same tasks with other work, of compiled code's making."""
         content = self.content.working(work)
-        return Core.of(Records(self.tasks.machine, content.tasks, content.targets), content, self.first, self.last)
+        return TaskSubgraph.of(TaskView(self.tasks.machine, content.tasks, content.targets), content, self.first, self.last)
 
 
 class Load:
@@ -299,7 +299,7 @@ class Load:
         return float(((self.work - self._machine.bursts) / self._machine.rates).max()) * _ROUNDED
 
 
-class Records:
+class TaskView:
     """Tasks that compiled code has made, as :class:`Tasks` shows its own."""
 
     __slots__ = ('machine', '_tasks', '_targets')
@@ -313,11 +313,11 @@ class Records:
 
     def kind(self, at: int) -> str:
         """What a task is for."""
-        return KINDS[self._tasks['about'].item(at) % _MOST_KINDS]
+        return KINDS[self._tasks['kind_code'].item(at) % _MOST_KINDS]
 
     def rank(self, at: int) -> int:
         """Whose it is; -1 for nobody's."""
-        return self._tasks['about'].item(at) // _MOST_KINDS - 1
+        return self._tasks['kind_code'].item(at) // _MOST_KINDS - 1
 
     @property
     def resource(self) -> np.ndarray:
@@ -337,15 +337,15 @@ class ComputedParts:
         self._speed = machine.speed[ranks]
         tasks = np.zeros(len(ranks), TASK)
         tasks['resource'], tasks['second'], tasks['order'] = machine.core[ranks], -1, np.arange(len(ranks))
-        tasks['about'] = about(kind) + _MOST_KINDS * (ranks + 1)
-        ends = Ends(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
-        self._core = Core(Records(machine, tasks, np.empty(0, np.int32)), ends, ends)
+        tasks['kind_code'] = kind_code(kind) + _MOST_KINDS * (ranks + 1)
+        ends = Endpoints(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
+        self._core = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), ends, ends)
 
-    def taking(self, seconds: np.ndarray) -> Core:
+    def taking(self, seconds: np.ndarray) -> TaskSubgraph:
         """Busy for so long, were they cores of the machine of the profiles."""
         return self._core.working(seconds / self._speed)
 
 
-def about(kind: str) -> int:
+def kind_code(kind: str) -> int:
     """What stands in a task for a kind."""
     return KINDS.index(kind)

@@ -11,7 +11,7 @@ from ...parallel.sharding.box import Box, size_of
 from ..simulator.task_block import BlockContent, joined_tasks
 from . import redistribution
 from .redistribution import Moved, Placed, Unit
-from .task_builder import Core, Ends, Machine, Tasks
+from .task_builder import TaskSubgraph, Endpoints, Machine, TaskBuilder
 
 
 class Transfers:
@@ -28,9 +28,9 @@ class Transfers:
         """See :func:`.redistribution.moved`."""
         return redistribution.moved(have, partial, wanted)
 
-    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> Core:
+    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> TaskSubgraph:
         """Exchanges beside each other, with their numbers, which go up; there, or back."""
-        tasks, first, last = Tasks(self._machine), [], []
+        tasks, first, last = TaskBuilder(self._machine), [], []
         for number, unit in units:
             moved, givers, takers = unit.moved, unit.have.ranks, unit.wanted.ranks
             if back:
@@ -39,7 +39,7 @@ class Transfers:
                                         dict.fromkeys(takers.tolist()))
             first += [(number, rank, at) for rank, at in give.items()]
             last += [(number, rank, at) for rank, at in take.items()]
-        return Core(tasks, *(Ends(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+        return TaskSubgraph(tasks, *(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
 
     def work_of(self, contents: Sequence[BlockContent]) -> np.ndarray:
         """What resources have to do for tasks that are not express."""
@@ -50,18 +50,18 @@ class Transfers:
         return np.bincount(held.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]
 
     def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
-                 itemsize: int) -> Core:
+                 itemsize: int) -> TaskSubgraph:
         """An operator whose parts, on `ranks`, exchange something after some seconds, and before some others."""
-        tasks = Tasks(self._machine)
+        tasks = TaskBuilder(self._machine)
         first = {rank: tasks.compute(kind, rank, seconds) for rank, seconds in zip(ranks.tolist(), before.tolist())}
         _, told = tasks.exchange(between, itemsize, first, dict(first))
         last = {rank: tasks.compute(kind, rank, seconds, [told[rank]])
                 for rank, seconds in zip(ranks.tolist(), after.tolist())}
-        return Core(tasks, Ends.by_rank(first), Ends.by_rank(last))
+        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
 
-    def group_sums(self, held: Placed, itemsize: int) -> Core:
+    def group_sums(self, held: Placed, itemsize: int) -> TaskSubgraph:
         """Gradients are summed among those who hold the same box, by two exchanges, then each updates its own."""
-        costs, tasks = self._machine.cluster.costs, Tasks(self._machine)
+        costs, tasks = self._machine.cluster.costs, TaskBuilder(self._machine)
         groups: Dict[Box, List[int]] = {}
         for rank, box in held.by_rank.items():
             groups.setdefault(box, []).append(rank)
@@ -83,4 +83,4 @@ class Transfers:
             for rank in ranks:
                 last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size), after=before[rank])
                 first.setdefault(rank, last[rank])
-        return Core(tasks, Ends.by_rank(first), Ends.by_rank(last))
+        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))

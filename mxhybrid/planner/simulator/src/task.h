@@ -10,7 +10,7 @@ struct Task {
   int32_t resource, second;
   int32_t inner, inner_end, outer, outer_end;
   // What it is for pictures: its kind, and sixteen times its rank, counted from 1.
-  int32_t express, about;
+  int32_t express, kind_code;
 };
 
 // Arrays of Python's are given as numbers, by where they are.

@@ -46,7 +46,7 @@ struct PlannerMoved {
 
 // Where tasks go, and numbers: successors, a table of ports, and units, ranks and tasks of the first and of the last
 // ends; there is room for all. How many there are of each, and the largest number of a resource.
-struct PlannerCore {
+struct PlannerSubgraph {
   Task* tasks;
   int32_t* numbers;
   int64_t targets, ports, first, last, top;
@@ -64,7 +64,7 @@ int64_t volume(const int64_t* one, const int64_t* other, int64_t dimensions) {
 }
 
 // Tasks by unit and rank.
-struct Ends {
+struct Endpoints {
   std::vector<int32_t> units, ranks, tasks;
 
   void add(int64_t unit, int32_t rank, int32_t task) {
@@ -84,7 +84,7 @@ struct Exchanged {
 
 class Builder {
  public:
-  Builder(const PlannerMachine& machine, PlannerCore& made) : machine_(machine), made_(made) {}
+  Builder(const PlannerMachine& machine, PlannerSubgraph& made) : machine_(machine), made_(made) {}
 
   // A rank computes for so long, if no other core of its host does.
   int32_t compute(int64_t kind, int32_t rank, double seconds) {
@@ -133,7 +133,7 @@ class Builder {
   }
 
   // Puts all but tasks where it goes; how many tasks there are.
-  int64_t finish(const Ends& first, const Ends& last) {
+  int64_t finish(const Endpoints& first, const Endpoints& last) {
     std::vector<int32_t> ends(size_ + 1, 0);
     for (const Edge& one : edges_) ++ends[one.before + 1];
     std::partial_sum(ends.begin(), ends.end(), ends.begin());
@@ -152,7 +152,7 @@ class Builder {
     std::fill_n(to, made_.ports, -1);
     for (size_t at = 0; at < last.tasks.size(); ++at) to[port(last, at)] = last.tasks[at];
     to += made_.ports;
-    for (const Ends* one : {&first, &last}) {
+    for (const Endpoints* one : {&first, &last}) {
       for (const std::vector<int32_t>* numbers : {&one->units, &one->ranks, &one->tasks}) {
         to = std::copy(numbers->begin(), numbers->end(), to);
       }
@@ -181,11 +181,11 @@ class Builder {
     }
   };
 
-  int64_t port(const Ends& ends, size_t at) const { return ends.units[at] * machine_.ranks + ends.ranks[at]; }
+  int64_t port(const Endpoints& ends, size_t at) const { return ends.units[at] * machine_.ranks + ends.ranks[at]; }
 
   int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, double latency, bool express = false) {
-    const auto about = static_cast<int32_t>((rank + 1) * 16 + kind);
-    made_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, express, about};
+    const auto kind_code = static_cast<int32_t>((rank + 1) * 16 + kind);
+    made_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, express, kind_code};
     return size_++;
   }
 
@@ -269,7 +269,7 @@ class Builder {
   }
 
   const PlannerMachine& machine_;
-  PlannerCore& made_;
+  PlannerSubgraph& made_;
   int32_t size_ = 0;
   std::vector<Edge> edges_;
   // Of the exchange under way, by rank.
@@ -391,10 +391,10 @@ int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBo
 // Exchanges beside each other, there or back: how many tasks they are, or -1 where there is no memory. Each unit is given
 // by what moves, who has it, who wants it, who answers, and its number.
 int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* given, int64_t count,
-                          int64_t itemsize, int64_t back, PlannerCore* made) {
+                          int64_t itemsize, int64_t back, PlannerSubgraph* made) {
   try {
     Builder builder(*machine, *made);
-    Ends first, last;
+    Endpoints first, last;
     Reversed reversed(machine->ranks);
     for (int64_t at = 0; at < count; ++at) {
       const PlannerMoved moved{array_at<int32_t>(given[0]), array_at<int32_t>(given[1]), array_at<int64_t>(given[2]),
@@ -433,10 +433,10 @@ int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
 // An operator whose parts, on some ranks, exchange something after some seconds and before some others.
 int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerMoved* moved,
                          const int32_t* ranks, int64_t count, int64_t itemsize, int64_t kind, const double* before,
-                         const double* after, PlannerCore* made) {
+                         const double* after, PlannerSubgraph* made) {
   try {
     Builder builder(*machine, *made);
-    Ends first, last;
+    Endpoints first, last;
     for (int64_t at = 0; at < count; ++at) first.add(0, ranks[at], builder.compute(kind, ranks[at], before[at]));
     const int32_t* begun = first.tasks.data();
     int32_t told = builder.exchange({*moved, ranks, ranks, count, count, itemsize}, *cost, true, begun, begun) +
@@ -453,11 +453,11 @@ int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost,
 
 // Sums of gradients among those who hold the same box, by two exchanges, and updates.
 int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cost, const PlannerCost* update,
-                           const PlannerBoxes* held, int64_t itemsize, PlannerCore* made) {
+                           const PlannerBoxes* held, int64_t itemsize, PlannerSubgraph* made) {
   try {
     Builder builder(*machine, *made);
     const int64_t width = 2 * held->dimensions;
-    Ends first, last;
+    Endpoints first, last;
     std::vector<int32_t> ranks, sources, targets, takes;
     std::vector<int64_t> elements;
     for (const auto& group : holders_of(*held)) {

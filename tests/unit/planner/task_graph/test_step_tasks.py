@@ -23,7 +23,7 @@ from mxhybrid.planner.simulator.token_bucket import TokenBucket
 from mxhybrid.planner.task_graph import operator_tasks
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from mxhybrid.planner.task_graph.task_builder import Machine, Tasks
+from mxhybrid.planner.task_graph.task_builder import Machine, TaskBuilder
 from mxhybrid.planner.task_graph.transfer_tasks import Transfers
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
 
@@ -228,7 +228,7 @@ def test_speeds_are_beside_the_reference_of_the_cluster():
 
 def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone():
     machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
-    tasks = Tasks(machine)
+    tasks = TaskBuilder(machine)
     tasks.compute('forward', 0, 1.0)
     tasks.spend('step', 1, 1.0)
     seconds = {}
