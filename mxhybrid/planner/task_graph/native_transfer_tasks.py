@@ -9,9 +9,9 @@ import numpy as np
 from ..cluster.cluster_spec import TransferCost
 from ..simulator.native_library import planner_library
 from ..simulator.task_block import TASK, BlockContent, array_address
-from .redistribution import Moved, Placed, Unit
+from .redistribution import Transfers, RankBoxes, Redistribution
 from .task_builder import TaskSubgraph, Endpoints, Machine, TaskView, kind_code
-from .transfer_tasks import Transfers
+from .transfer_tasks import TransferTasks
 
 _POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
@@ -30,7 +30,7 @@ class _PlannerBoxes(ctypes.Structure):
     _fields_ = [('ranks', _POINTER), ('boxes', _POINTER), ('count', _I64), ('dimensions', _I64)]
 
 
-class _PlannerMoved(ctypes.Structure):
+class _PlannerTransfers(ctypes.Structure):
     _fields_ = [('sources', _POINTER), ('targets', _POINTER), ('elements', _POINTER), ('count', _I64)]
 
 
@@ -39,8 +39,8 @@ class _PlannerSubgraph(ctypes.Structure):
         (name, _I64) for name in ('targets', 'ports', 'first', 'last', 'top')]
 
 
-class CompiledTransfers(Transfers):
-    """As :class:`~.transfer_tasks.Transfers`, by a library that was compiled."""
+class NativeTransferTasks(TransferTasks):
+    """As :class:`~.transfer_tasks.TransferTasks`, by a library that was compiled."""
 
     def __init__(self, machine: Machine, library: Any):
         super().__init__(machine)
@@ -58,20 +58,20 @@ class CompiledTransfers(Transfers):
         self._tasks, self._numbers = np.empty(0, TASK), np.empty(0, np.int32)
         self._made = _PlannerSubgraph()
 
-    def has(self, have: Placed, wanted: Placed) -> int:
+    def has(self, have: RankBoxes, wanted: RankBoxes) -> int:
         """See :func:`.redistribution.has`."""
         return self._library.planner_has(_boxes(have), _boxes(wanted))
 
-    def moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
+    def moved(self, have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
         """See :func:`.redistribution.moved`."""
         room = len(have.ranks) * len(wanted.ranks)
         found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
-        made = _PlannerMoved(*map(array_address, found), 0)
+        made = _PlannerTransfers(*map(array_address, found), 0)
         count = _checked(self._library.planner_moved(_boxes(have), partial, _boxes(wanted), ctypes.byref(made)))
-        return Moved(*(one[:count].copy() for one in found))
+        return Transfers(*(one[:count].copy() for one in found))
 
-    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> TaskSubgraph:
-        """As :meth:`.Transfers.exchanges`."""
+    def exchanges(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
+        """As :meth:`.TransferTasks.exchanges`."""
         given: List[int] = []
         ends, messages = 0, 0
         for number, unit in units:
@@ -87,19 +87,19 @@ class CompiledTransfers(Transfers):
             ctypes.byref(self._native), ctypes.byref(self._exchange), numbers.buffer_info()[0], len(units), itemsize,
             back, ctypes.byref(self._made)))
 
-    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
+    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Transfers,
                  itemsize: int) -> TaskSubgraph:
-        """As :meth:`.Transfers.composed`."""
+        """As :meth:`.TransferTasks.composed`."""
         speed = self._machine.speed[ranks]
         seconds = [np.ascontiguousarray(one / speed) for one in (before, after)]
         self._make_room(4 * len(ranks), max(2 * len(between), 2 + 3 * self._machine.hosts), 1)
         return self._core(self._library.planner_composed(
-            ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(_PlannerMoved(*between.addresses)),
+            ctypes.byref(self._native), ctypes.byref(self._exchange), ctypes.byref(_PlannerTransfers(*between.addresses)),
             ranks.ctypes.data, len(ranks), itemsize, kind_code(kind), seconds[0].ctypes.data, seconds[1].ctypes.data,
             ctypes.byref(self._made)))
 
-    def group_sums(self, held: Placed, itemsize: int) -> TaskSubgraph:
-        """As :meth:`.Transfers.group_sums`."""
+    def group_sums(self, held: RankBoxes, itemsize: int) -> TaskSubgraph:
+        """As :meth:`.TransferTasks.group_sums`."""
         count = len(held.ranks)
         self._make_room(5 * count, 2 * count * max(2 * count, 2 + 3 * self._machine.hosts), 1)
         return self._core(self._library.planner_group_sums(
@@ -107,7 +107,7 @@ class CompiledTransfers(Transfers):
             ctypes.byref(self._made)))
 
     def work_of(self, contents: Sequence[BlockContent]) -> np.ndarray:
-        """As :meth:`.Transfers.work_of`."""
+        """As :meth:`.TransferTasks.work_of`."""
         found = np.zeros(len(self._machine.resources))
         given = array.array('q', [number for one in contents for number in (one.addresses[0], one.size)])
         self._library.planner_work_of(given.buffer_info()[0], len(contents), found.ctypes.data)
@@ -144,7 +144,7 @@ def _cost(cost: TransferCost, kind: str) -> _PlannerCost:
     return _PlannerCost(cost.fixed_s, cost.per_item_s, cost.per_byte_s, cost.latency_s, kind_code(kind))
 
 
-def _boxes(placed: Placed) -> Any:
+def _boxes(placed: RankBoxes) -> Any:
     if placed.native is None:
         placed.native = ctypes.byref(_PlannerBoxes(placed.address, array_address(placed.boxes),
                                                    len(placed.ranks), placed.boxes.shape[1]))
@@ -152,7 +152,7 @@ def _boxes(placed: Placed) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def load_transfers(path: str = '') -> Any:
+def load_transfer_tasks(path: str = '') -> Any:
     """The library, with what its functions take; OSError where there is none."""
     library = planner_library(path)
     takes: Tuple[Tuple[str, Sequence[Any]], ...] = (
@@ -167,9 +167,9 @@ def load_transfers(path: str = '') -> Any:
     return library
 
 
-def fastest_transfers(machine: Machine) -> Transfers:
+def fastest_transfers(machine: Machine) -> TransferTasks:
     """By the library, or by Python; :func:`.backend.fastest_engine` says so."""
     try:
-        return CompiledTransfers(machine, load_transfers())
+        return NativeTransferTasks(machine, load_transfer_tasks())
     except OSError:
-        return Transfers(machine)
+        return TransferTasks(machine)

@@ -11,7 +11,7 @@ from ...parallel.ops.registry import rule_of
 from ...parallel.ops.rule import OperatorPart
 from ...parallel.sharding.box import Box, full, shape_of
 from ...parallel.sharding.split import PartPlace, Split
-from .redistribution import Placed, as_array
+from .redistribution import RankBoxes, as_array
 
 
 class ToldBoxes(NamedTuple):
@@ -102,21 +102,21 @@ class PlacedCut:
         In the order of the split.
     """
 
-    def __init__(self, cut: Cut, split: Split, intern: Callable[[np.ndarray, np.ndarray], Placed]):
+    def __init__(self, cut: Cut, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
         self.cut, self.ranks, self._intern = cut, np.array(split.ranks, np.int32), intern
         self._order = self.ranks.argsort()
         self._is_ordered = bool((self._order[1:] > self._order[:-1]).all())
-        self._placed: Dict[Tuple[bool, int], Placed] = {}
+        self._placed: Dict[Tuple[bool, int], RankBoxes] = {}
 
-    def inputs(self, at: int) -> Placed:
+    def inputs(self, at: int) -> RankBoxes:
         """What of an input each rank reads."""
         return self._get(True, at)
 
-    def outputs(self, at: int) -> Placed:
+    def outputs(self, at: int) -> RankBoxes:
         """What of an output each rank makes."""
         return self._get(False, at)
 
-    def _get(self, is_input: bool, at: int) -> Placed:
+    def _get(self, is_input: bool, at: int) -> RankBoxes:
         found = self._placed.get((is_input, at))
         if found is None:
             positions, boxes = (self.cut.inputs if is_input else self.cut.outputs)[at]
@@ -124,19 +124,19 @@ class PlacedCut:
                 self.place(boxes) if len(positions) == len(self.ranks) else self._some(positions, boxes))
         return found
 
-    def place(self, boxes: np.ndarray) -> Placed:
+    def place(self, boxes: np.ndarray) -> RankBoxes:
         """Boxes of all positions."""
         if self._is_ordered:
             return self._intern(self.ranks, boxes)
         return self._intern(self.ranks[self._order], np.ascontiguousarray(boxes[self._order]))
 
-    def _some(self, positions: np.ndarray, boxes: np.ndarray) -> Placed:
+    def _some(self, positions: np.ndarray, boxes: np.ndarray) -> RankBoxes:
         ranks = self.ranks[positions]
         order = ranks.argsort()
         return self._intern(ranks[order], np.ascontiguousarray(boxes[order]))
 
 
-def all_of(shape: Tuple[int, ...], placed: Placed) -> Placed:
+def all_of(shape: Tuple[int, ...], placed: RankBoxes) -> RankBoxes:
     """All of a tensor on the same ranks."""
-    return Placed(placed.ranks, np.ascontiguousarray(
+    return RankBoxes(placed.ranks, np.ascontiguousarray(
         np.broadcast_to(as_array([full(shape)]), (len(placed.ranks), len(shape), 2))))

@@ -18,9 +18,9 @@ from ...parallel.sharding.weight_layout import Weights
 from .dataflow import SCRIPT, Dataflow
 from .native_transfer_tasks import fastest_transfers
 from .operator_shards import Cut, PlacedCut, all_of
-from .redistribution import Moved, Placed, Unit
+from .redistribution import Transfers, RankBoxes, Redistribution
 from .task_builder import ComputedParts, TaskSubgraph, Endpoints, Machine, TaskBuilder
-from .transfer_tasks import Transfers
+from .transfer_tasks import TransferTasks
 
 #: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
 #: and make boxes of the same shapes.  The last one is what its rule says of it.
@@ -44,7 +44,7 @@ class Flow:
 
     Attributes
     ----------
-    units : list of Unit
+    units : list of Redistribution
     unit_of : dict of (int, int) to int or None
         By reader, and which of its inputs: the exchange that it reads; None where it reads what its rank has.
     exchanges : dict of bool to TaskSubgraph
@@ -52,7 +52,7 @@ class Flow:
     """
 
     def __init__(self) -> None:
-        self.units: List[Unit] = []
+        self.units: List[Redistribution] = []
         self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
         self.exchanges: Dict[bool, TaskSubgraph] = {}
 
@@ -80,12 +80,12 @@ class SplitOperator:
         self.cores: Dict[bool, TaskSubgraph] = {}
 
 
-class PlacedWeight:
+class WeightShards:
     """A weight that ranks hold, and those of its size.
 
     Attributes
     ----------
-    placed : Placed
+    placed : RankBoxes
         What each rank holds.
     size : numpy.ndarray
         Bytes of it, and where it is trained of its gradient and what an optimizer keeps beside it, by rank.
@@ -95,7 +95,7 @@ class PlacedWeight:
 
     __slots__ = ('placed', 'size', 'is_everywhere')
 
-    def __init__(self, placed: Placed, size: np.ndarray, is_everywhere: bool):
+    def __init__(self, placed: RankBoxes, size: np.ndarray, is_everywhere: bool):
         self.placed, self.size, self.is_everywhere = placed, size, is_everywhere
 
 
@@ -105,7 +105,7 @@ class OperatorTasks:
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, part_time: PartTime, states: int = 0,
-                 transfers: Optional[Transfers] = None, alike: Optional[Callable[[Operator], Any]] = None):
+                 transfers: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
         self.dataflow, self.machine, self._part_time = dataflow, machine, part_time
         self.graph = dataflow.graph
         #: Arrays of an optimizer beside each weight.
@@ -131,8 +131,8 @@ class OperatorTasks:
             (one.number in dataflow.learning, alike(one)) if alike else one.number, len(numbers))
                        for one in self.graph.computing}
         shares = dataflow.shares
-        self._given = {entry: Placed.of(boxes) for entry, boxes in shares.inputs.items()}
-        self._taken = {entry: Placed.of(_in_one_piece(boxes)) for entry, boxes in shares.outputs.items()}
+        self._given = {entry: RankBoxes.of(boxes) for entry, boxes in shares.inputs.items()}
+        self._taken = {entry: RankBoxes.of(_in_one_piece(boxes)) for entry, boxes in shares.outputs.items()}
 
     def _once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
         found = self._known.get(key)
@@ -155,9 +155,9 @@ class OperatorTasks:
         return self._once(('parts', self._geometry[number], split), lambda: PlacedCut(
             self._cut(number, split), split, self._intern))
 
-    def _intern(self, ranks: np.ndarray, boxes: np.ndarray) -> Placed:
+    def _intern(self, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
         """Equal ones are one object, as long as they are known."""
-        return self._once(('placed', ranks.tobytes(), boxes.shape, boxes.tobytes()), Placed, ranks, boxes)
+        return self._once(('placed', ranks.tobytes(), boxes.shape, boxes.tobytes()), RankBoxes, ranks, boxes)
 
     def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
         """Of each part, in the order of the split's ranks."""
@@ -203,7 +203,7 @@ class OperatorTasks:
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
-    def layout(self, entry: Entry, split: Optional[Split]) -> Placed:
+    def layout(self, entry: Entry, split: Optional[Split]) -> RankBoxes:
         """Of an output of an operator, or of data."""
         return self._given[entry] if split is None else self._parts(entry[0], split).outputs(entry[1])
 
@@ -233,24 +233,24 @@ class OperatorTasks:
             found.unit_of[number, place] = known[key]
         return found
 
-    def _is_there(self, have: Placed, partial: bool, wanted: Placed, is_output: bool) -> bool:
+    def _is_there(self, have: RankBoxes, partial: bool, wanted: RankBoxes, is_output: bool) -> bool:
         """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.runtime.rank_program.Program` has it."""
         if partial:
             return False
         found = self._once(('has', have.number, wanted.number), self._transfers.has, have, wanted)
         return found == 2 and len(set(wanted.by_rank.values())) == len(wanted.ranks) if is_output else found > 0
 
-    def _unit(self, have: Placed, partial: bool, wanted: Placed, flows: bool, is_output: bool) -> Unit:
+    def _unit(self, have: RankBoxes, partial: bool, wanted: RankBoxes, flows: bool, is_output: bool) -> Redistribution:
         key = have.number, partial, wanted.number, flows, is_output
         return self._once(('unit',) + key, self._make_unit, key, have, wanted)
 
-    def _make_unit(self, key: Tuple[Any, ...], have: Placed, wanted: Placed) -> Unit:
+    def _make_unit(self, key: Tuple[Any, ...], have: RankBoxes, wanted: RankBoxes) -> Redistribution:
         _, partial, _, flows, is_output = key
         answers: Iterable[int] = () if not flows else (
             owners(wanted.by_rank).values() if is_output else wanted.ranks.tolist())
-        return Unit(have, wanted, self._moved(have, partial, wanted), np.array(sorted(answers), np.int32), key)
+        return Redistribution(have, wanted, self._moved(have, partial, wanted), np.array(sorted(answers), np.int32), key)
 
-    def _moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
+    def _moved(self, have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
         return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
 
     def transfers(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
@@ -265,12 +265,12 @@ class OperatorTasks:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def held(self, name: str, readers: Sequence[SplitOperator]) -> PlacedWeight:
+    def held(self, name: str, readers: Sequence[SplitOperator]) -> WeightShards:
         """A weight, of the operators that read it."""
         key = ('holding', name, *[one.id for one in readers])
         return self._once(key, self._holding, name, [one.split for one in readers])
 
-    def _holding(self, name: str, splits: Sequence[Split]) -> PlacedWeight:
+    def _holding(self, name: str, splits: Sequence[Split]) -> WeightShards:
         shape = self.dataflow.parameters[name]
         needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
                   for reader, split in zip(self.dataflow.readers[name], splits)]
@@ -279,14 +279,14 @@ class OperatorTasks:
         each = self._itemsizes[name] * (2 + self.states if name in self._trained else 1)
         return self._once(('weight', placed.number, shape, each), self._held_weight, placed, shape, each)
 
-    def _held_weight(self, placed: Placed, shape: Tuple[int, ...], each: int) -> PlacedWeight:
+    def _held_weight(self, placed: RankBoxes, shape: Tuple[int, ...], each: int) -> WeightShards:
         size = np.zeros(self.machine.ranks)
         size[placed.ranks] = placed.sizes() * each
         is_everywhere = len(placed.ranks) == self.machine.ranks and bool(
             (placed.boxes == all_of(shape, placed).boxes).all())
-        return PlacedWeight(placed, size, is_everywhere)
+        return WeightShards(placed, size, is_everywhere)
 
-    def _held(self, shape: Tuple[int, ...], needed: List[Tuple[Placed, bool]]) -> Placed:
+    def _held(self, shape: Tuple[int, ...], needed: List[Tuple[RankBoxes, bool]]) -> RankBoxes:
         first, all_of_it = needed[0]
         if len(needed) == 1 and not all_of_it and (first.boxes == first.boxes[:1]).all():
             return first  # all read the same
@@ -294,7 +294,7 @@ class OperatorTasks:
         for placed, all_of_it in needed:
             for rank, box in (all_of(shape, placed) if all_of_it else placed).by_rank.items():
                 weights.need('', rank, box)
-        found = Placed.of(weights.boxes(''))
+        found = RankBoxes.of(weights.boxes(''))
         return self._intern(found.ranks, found.boxes)
 
     def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> TaskSubgraph:
@@ -332,7 +332,7 @@ class OperatorTasks:
                                 machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
         return [tasks.add(kind, -1, -1, 0.0, after=before)]
 
-    def part(self, name: str, held: PlacedWeight) -> TaskSubgraph:
+    def part(self, name: str, held: WeightShards) -> TaskSubgraph:
         """A weight that is split: gradients are summed over those who hold the same box."""
         placed, itemsize = held.placed, self._itemsizes[name]
         return self._once(('part', placed.number, itemsize), self._transfers.group_sums, placed, itemsize)

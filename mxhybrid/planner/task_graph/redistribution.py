@@ -13,7 +13,7 @@ from ..simulator.task_block import array_address
 _NUMBERS = itertools.count()
 
 
-class Placed:
+class RankBoxes:
     """Which box each rank has, or wants.
 
     Attributes
@@ -36,7 +36,7 @@ class Placed:
         self._by_rank: Dict[int, Box] = {}
 
     @classmethod
-    def of(cls, boxes: Dict[int, Box]) -> 'Placed':
+    def of(cls, boxes: Dict[int, Box]) -> 'RankBoxes':
         """Of boxes by rank."""
         ranks = sorted(boxes)
         return cls(np.array(ranks, np.int32), as_array([boxes[rank] for rank in ranks]))
@@ -61,7 +61,7 @@ def as_array(boxes: Sequence[Box]) -> np.ndarray:
     return np.fromiter(flat(flat(boxes)), np.int64, 2 * dimensions * len(boxes)).reshape(len(boxes), dimensions, 2)
 
 
-class Moved:
+class Transfers:
     """Elements that go from rank to rank, in arrays of equal length.
 
     Attributes
@@ -84,28 +84,28 @@ class Moved:
                                len(self.sources))
         return self._addresses
 
-    def reversed(self, targets: Union[Sequence[int], np.ndarray]) -> 'Moved':
+    def reversed(self, targets: Union[Sequence[int], np.ndarray]) -> 'Transfers':
         """What goes back as gradients, from those of the targets that answer."""
         answers = np.isin(self.targets, np.asarray(targets, int))
-        return Moved(self.targets[answers], self.sources[answers], self.elements[answers])
+        return Transfers(self.targets[answers], self.sources[answers], self.elements[answers])
 
     def __len__(self) -> int:
         return len(self.sources)
 
 
-class Unit(NamedTuple):
+class Redistribution(NamedTuple):
     """An exchange between an operator and some of those who read it."""
 
-    have: Placed
-    wanted: Placed
-    moved: Moved
+    have: RankBoxes
+    wanted: RankBoxes
+    moved: Transfers
     #: Who gives gradients back, of int32; none where none flow.
     answers: np.ndarray
     #: Tells apart what moves.
     key: Tuple[Any, ...] = ()
 
 
-def moved(have: Placed, partial: bool, wanted: Placed) -> Moved:
+def moved(have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
     """What has to move so that every rank has what is `wanted` there.
 
     Addends, where what ranks have is `partial`, come from all who have one; of several ranks that hold the same box
@@ -113,7 +113,7 @@ def moved(have: Placed, partial: bool, wanted: Placed) -> Moved:
     """
     sources, targets = have.ranks, wanted.ranks
     if not len(sources) or not len(targets):
-        return Moved(*(np.zeros(0, int),) * 3)
+        return Transfers(*(np.zeros(0, int),) * 3)
     if partial:
         return _without_own(np.repeat(sources, len(targets)), np.tile(targets, len(sources)),
                             _volumes(have.boxes, wanted.boxes).reshape(-1))
@@ -138,10 +138,10 @@ def moved(have: Placed, partial: bool, wanted: Placed) -> Moved:
         asked[source] += 1
         found.append((source, target, int(volumes[group_at, target_at])))
     both = np.array(found, int).reshape(-1, 3)
-    return Moved(both[:, 0], both[:, 1], both[:, 2])
+    return Transfers(both[:, 0], both[:, 1], both[:, 2])
 
 
-def has(have: Placed, wanted: Placed) -> int:
+def has(have: RankBoxes, wanted: RankBoxes) -> int:
     """2 if every rank has just what it wants, 1 if it has that and more, else 0."""
     held = have.by_rank
     if any(rank not in held for rank in wanted.by_rank):
@@ -161,6 +161,6 @@ def _volumes(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     return found
 
 
-def _without_own(sources: np.ndarray, targets: np.ndarray, elements: np.ndarray) -> Moved:
+def _without_own(sources: np.ndarray, targets: np.ndarray, elements: np.ndarray) -> Transfers:
     keep = (sources != targets) & (elements > 0)
-    return Moved(sources[keep], targets[keep], elements[keep])
+    return Transfers(sources[keep], targets[keep], elements[keep])

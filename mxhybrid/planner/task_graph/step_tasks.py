@@ -8,7 +8,7 @@ from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
 from ..simulator.task_block import TaskBlock, BlockInput
 from .dataflow import SCRIPT
-from .operator_tasks import BUNDLE_BYTES, Flow, PlacedWeight, SplitOperator, OperatorTasks
+from .operator_tasks import BUNDLE_BYTES, Flow, WeightShards, SplitOperator, OperatorTasks
 from .task_builder import TaskSubgraph, Endpoints, Load
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
@@ -33,7 +33,7 @@ class StepTasks:
         self._bundled: Dict[str, Tuple[str, ...]] = {}
         self._operators: Dict[int, SplitOperator] = {}
         #: Of all weights, trained or not.
-        self._held: Dict[str, PlacedWeight] = {}
+        self._held: Dict[str, WeightShards] = {}
         #: How rows of those travel that have row_sparse gradients.
         self._tables: Dict[str, TablePlan] = {}
         #: What sums dense weights.
@@ -346,7 +346,7 @@ class _Before(NamedTuple):
     """How it was before a change; None where there was nothing."""
 
     operators: Dict[int, Optional[SplitOperator]]
-    held: Dict[str, Optional[PlacedWeight]]
+    held: Dict[str, Optional[WeightShards]]
     flows: Dict[Entry, Optional[Flow]]
     made: Dict[int, Optional[Tuple[Any, TaskSubgraph]]]
     blocks: Dict[int, Optional[TaskBlock]]

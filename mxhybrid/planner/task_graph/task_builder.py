@@ -8,7 +8,7 @@ from ..profiling.core_benchmark import KernelTimes
 from ..simulator.resource_groups import ResourceGroup
 from ..simulator.task_block import TASK, BlockContent, Dependencies, table_of
 from ..simulator.token_bucket import TokenBucket
-from .redistribution import Moved
+from .redistribution import Transfers
 
 #: What compiled code makes tasks for; their numbers are less than the other one.
 KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
@@ -147,7 +147,7 @@ class TaskBuilder:
         return self.add(kind, rank, int(self.machine.core[rank]), float(seconds) * float(self.machine.shared[rank]),
                         latency=latency, after=after)
 
-    def exchange(self, moved: Moved, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
+    def exchange(self, moved: Transfers, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
                  cost: str = 'exchange', kind: str = 'exchange', express: bool = True
                  ) -> Tuple[Dict[int, int], Dict[int, int]]:
         """Ranks give, what they give moves, ranks take: the first and the last task of each.
@@ -171,7 +171,7 @@ class TaskBuilder:
         self._move(moved, size, give, take, kind, express)
         return give, take
 
-    def _move(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
+    def _move(self, moved: Transfers, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
               express: bool) -> None:
         machine, cluster = self.machine, self.machine.cluster
         if len(moved) > 8 * machine.ranks:
@@ -192,7 +192,7 @@ class TaskBuilder:
                          for rank, way in ways]
             self.inner += [(at, take[target]) for at in found]
 
-    def _move_by_hosts(self, moved: Moved, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
+    def _move_by_hosts(self, moved: Transfers, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
                        express: bool) -> None:
         """Of very many messages, all that a host sends is one task, and all that it receives another."""
         machine, cluster = self.machine, self.machine.cluster

@@ -10,25 +10,25 @@ import numpy as np
 from ...parallel.sharding.box import Box, size_of
 from ..simulator.task_block import BlockContent, joined_tasks
 from . import redistribution
-from .redistribution import Moved, Placed, Unit
+from .redistribution import Transfers, RankBoxes, Redistribution
 from .task_builder import TaskSubgraph, Endpoints, Machine, TaskBuilder
 
 
-class Transfers:
+class TransferTasks:
     """On a machine."""
 
     def __init__(self, machine: Machine):
         self._machine = machine
 
-    def has(self, have: Placed, wanted: Placed) -> int:
+    def has(self, have: RankBoxes, wanted: RankBoxes) -> int:
         """See :func:`.redistribution.has`."""
         return redistribution.has(have, wanted)
 
-    def moved(self, have: Placed, partial: bool, wanted: Placed) -> Moved:
+    def moved(self, have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
         """See :func:`.redistribution.moved`."""
         return redistribution.moved(have, partial, wanted)
 
-    def exchanges(self, units: Sequence[Tuple[int, Unit]], itemsize: int, back: bool) -> TaskSubgraph:
+    def exchanges(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
         """Exchanges beside each other, with their numbers, which go up; there, or back."""
         tasks, first, last = TaskBuilder(self._machine), [], []
         for number, unit in units:
@@ -49,7 +49,7 @@ class Transfers:
         held = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
         return np.bincount(held.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]
 
-    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Moved,
+    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Transfers,
                  itemsize: int) -> TaskSubgraph:
         """An operator whose parts, on `ranks`, exchange something after some seconds, and before some others."""
         tasks = TaskBuilder(self._machine)
@@ -59,7 +59,7 @@ class Transfers:
                 for rank, seconds in zip(ranks.tolist(), after.tolist())}
         return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
 
-    def group_sums(self, held: Placed, itemsize: int) -> TaskSubgraph:
+    def group_sums(self, held: RankBoxes, itemsize: int) -> TaskSubgraph:
         """Gradients are summed among those who hold the same box, by two exchanges, then each updates its own."""
         costs, tasks = self._machine.cluster.costs, TaskBuilder(self._machine)
         groups: Dict[Box, List[int]] = {}
@@ -73,7 +73,7 @@ class Transfers:
             if len(ranks) > 1:
                 count = size_of(box) // len(ranks)
                 pairs = [(one, other) for one in ranks for other in ranks if one != other]
-                each = Moved(np.array([one for one, _ in pairs]), np.array([other for _, other in pairs]),
+                each = Transfers(np.array([one for one, _ in pairs]), np.array([other for _, other in pairs]),
                              np.full(len(pairs), count))
                 give, take = tasks.exchange(each, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks), 'group_sum',
                                             'sum', False)

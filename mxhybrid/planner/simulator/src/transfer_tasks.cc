@@ -37,7 +37,7 @@ struct PlannerBoxes {
   int64_t count, dimensions;
 };
 
-struct PlannerMoved {
+struct PlannerTransfers {
   int32_t* sources;
   int32_t* targets;
   int64_t* elements;
@@ -76,7 +76,7 @@ struct Endpoints {
 
 // What moves, and who gives and takes.
 struct Exchanged {
-  PlannerMoved moved;
+  PlannerTransfers moved;
   const int32_t* givers;
   const int32_t* takers;
   int64_t giving, taking, itemsize;
@@ -102,7 +102,7 @@ class Builder {
   // task; those of givers, and behind them those of takers, follow each other.
   int32_t exchange(const Exchanged& unit, const PlannerCost& cost, bool express, const int32_t* before_givers,
                    const int32_t* before_takers) {
-    const PlannerMoved& moved = unit.moved;
+    const PlannerTransfers& moved = unit.moved;
     const auto ranks = static_cast<size_t>(machine_.ranks);
     gives_.assign(ranks, {0, 0});
     takes_.assign(ranks, {0, 0});
@@ -192,7 +192,7 @@ class Builder {
   double in_memory(double size) const { return machine_.memory_latency + size / machine_.memory_rate; }
 
   void move(const Exchanged& unit, int64_t kind, bool express) {
-    const PlannerMoved& moved = unit.moved;
+    const PlannerTransfers& moved = unit.moved;
     const auto ranks = static_cast<int32_t>(machine_.ranks);
     order_.resize(moved.count);
     // As senders go about it: each begins with the next rank.  Links share what they carry: no message waits until both
@@ -221,7 +221,7 @@ class Builder {
 
   // Of very many messages, all that a host sends is one task, and all that it receives another.
   void move_by_hosts(const Exchanged& unit, int64_t kind, bool express) {
-    const PlannerMoved& moved = unit.moved;
+    const PlannerTransfers& moved = unit.moved;
     const auto hosts = static_cast<size_t>(machine_.hosts);
     std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), got(hosts, 0);
     for (int64_t at = 0; at < moved.count; ++at) {
@@ -280,7 +280,7 @@ class Builder {
 
 // What each box of `have` and each of `wanted` have in common moves, but not to where it is already.
 void add_moved(const PlannerBoxes& have, int64_t source, const PlannerBoxes& wanted, int64_t target, int32_t sender,
-               PlannerMoved& made) {
+               PlannerTransfers& made) {
   const int64_t width = 2 * have.dimensions;
   const int64_t elements = volume(have.boxes + source * width, wanted.boxes + target * width, have.dimensions);
   if (elements == 0 || sender == wanted.ranks[target]) return;
@@ -304,7 +304,7 @@ std::vector<std::vector<int64_t>> holders_of(const PlannerBoxes& have) {
   return found;
 }
 
-void fill_moved(const PlannerBoxes& have, bool partial, const PlannerBoxes& wanted, PlannerMoved& made) {
+void fill_moved(const PlannerBoxes& have, bool partial, const PlannerBoxes& wanted, PlannerTransfers& made) {
   if (partial) {
     for (int64_t source = 0; source < have.count; ++source) {
       for (int64_t target = 0; target < wanted.count; ++target) {
@@ -337,7 +337,7 @@ class Reversed {
   explicit Reversed(int64_t ranks) : answers_(ranks) {}
 
   // Good until it is called again.
-  PlannerMoved of(const PlannerMoved& there, const int32_t* answers, int64_t count) {
+  PlannerTransfers of(const PlannerTransfers& there, const int32_t* answers, int64_t count) {
     std::fill(answers_.begin(), answers_.end(), false);
     for (int64_t at = 0; at < count; ++at) answers_[answers[at]] = true;
     sources_.clear(), targets_.clear(), elements_.clear();
@@ -379,7 +379,7 @@ int64_t planner_has(const PlannerBoxes* have, const PlannerBoxes* wanted) {
 }
 
 // What moves, see redistribution.moved(), or -1 where there is no memory.
-int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBoxes* wanted, PlannerMoved* made) {
+int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBoxes* wanted, PlannerTransfers* made) {
   try {
     fill_moved(*have, partial, *wanted, *made);
     return made->count;
@@ -397,7 +397,7 @@ int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost
     Endpoints first, last;
     Reversed reversed(machine->ranks);
     for (int64_t at = 0; at < count; ++at) {
-      const PlannerMoved moved{array_at<int32_t>(given[0]), array_at<int32_t>(given[1]), array_at<int64_t>(given[2]),
+      const PlannerTransfers moved{array_at<int32_t>(given[0]), array_at<int32_t>(given[1]), array_at<int64_t>(given[2]),
                                given[3]};
       const int32_t *have = array_at<int32_t>(given[4]), *wanted = array_at<int32_t>(given[6]),
                     *answers = array_at<int32_t>(given[8]);
@@ -431,7 +431,7 @@ int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
 }
 
 // An operator whose parts, on some ranks, exchange something after some seconds and before some others.
-int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerMoved* moved,
+int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerTransfers* moved,
                          const int32_t* ranks, int64_t count, int64_t itemsize, int64_t kind, const double* before,
                          const double* after, PlannerSubgraph* made) {
   try {
@@ -477,7 +477,7 @@ int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cos
           }
         }
         elements.assign(sources.size(), size / count);
-        const PlannerMoved moved{sources.data(), targets.data(), elements.data(), static_cast<int64_t>(sources.size())};
+        const PlannerTransfers moved{sources.data(), targets.data(), elements.data(), static_cast<int64_t>(sources.size())};
         const Exchanged unit{moved, ranks.data(), ranks.data(), count, count, itemsize};
         given = builder.exchange(unit, *cost, false, nullptr, nullptr);
         for (int64_t at = 0; at < count; ++at) takes.push_back(given + static_cast<int32_t>(count + at));

@@ -20,26 +20,26 @@ import numpy as np
 from lab.planner.steps import MadeUpStep
 from mxhybrid.parallel.sharding.box import parts
 from mxhybrid.planner.simulator.backend import compiled_engine
-from mxhybrid.planner.task_graph.native_transfer_tasks import CompiledTransfers, load_transfers
-from mxhybrid.planner.task_graph.redistribution import Placed, Unit
+from mxhybrid.planner.task_graph.native_transfer_tasks import NativeTransferTasks, load_transfer_tasks
+from mxhybrid.planner.task_graph.redistribution import RankBoxes, Redistribution
 from mxhybrid.planner.task_graph.task_builder import Machine
 from mxhybrid.planner.simulator.simulation import Simulation
 from tests.helpers.planned_networks import cluster
 
 for hosts, ranks in ((2, 2), (8, 4)):
-    made = CompiledTransfers(Machine(cluster(hosts, ranks)), load_transfers(sys.argv[1]))
+    made = NativeTransferTasks(Machine(cluster(hosts, ranks)), load_transfer_tasks(sys.argv[1]))
     count = hosts * ranks
-    rows, columns = (Placed.of(dict(enumerate(parts((64, 64), degrees)))) for degrees in ((count, 1), (1, count)))
-    halves = Placed.of({rank: box for rank, box in enumerate(2 * parts((64, 64), (count // 2, 1)))})
+    rows, columns = (RankBoxes.of(dict(enumerate(parts((64, 64), degrees)))) for degrees in ((count, 1), (1, count)))
+    halves = RankBoxes.of({rank: box for rank, box in enumerate(2 * parts((64, 64), (count // 2, 1)))})
     for have in (rows, halves):
         made.has(have, columns), made.group_sums(have, 4)
         for partial in (False, True):
             moved = made.moved(have, partial, columns)
-            unit = Unit(have, columns, moved, columns.ranks[::2].copy())
+            unit = Redistribution(have, columns, moved, columns.ranks[::2].copy())
             for back in (False, True):
                 made.exchanges([(0, unit), (2, unit)], 4, back)
             made.composed('forward', have.ranks, np.ones(count), np.ones(count), moved, 4)
-    made.group_sums(Placed.of(dict.fromkeys(range(count), ((0, 64), (0, 64)))), 4)
+    made.group_sums(RankBoxes.of(dict.fromkeys(range(count), ((0, 64), (0, 64)))), 4)
 
 step = MadeUpStep(24, 4, halos=6, all_to_alls=6)
 simulation = Simulation(step.resources, 16, compiled_engine(sys.argv[1]))

@@ -12,14 +12,14 @@ from mxhybrid.planner.cluster.cluster_spec import TransferCost
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.task_graph import redistribution
-from mxhybrid.planner.task_graph.native_transfer_tasks import CompiledTransfers, load_transfers
-from mxhybrid.planner.task_graph.redistribution import Placed, Unit
+from mxhybrid.planner.task_graph.native_transfer_tasks import NativeTransferTasks, load_transfer_tasks
+from mxhybrid.planner.task_graph.redistribution import RankBoxes, Redistribution
 from mxhybrid.planner.task_graph.task_builder import Machine
-from mxhybrid.planner.task_graph.transfer_tasks import Transfers
+from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks
 from tests.helpers.planned_networks import cluster
 
 SHAPE = (6, 4, 5)
-COMPILED = CompiledTransfers(Machine(cluster()), load_transfers())
+COMPILED = NativeTransferTasks(Machine(cluster()), load_transfer_tasks())
 both_languages = pytest.mark.parametrize('by', [COMPILED, redistribution], ids=['compiled', 'python'])
 
 
@@ -45,7 +45,7 @@ def test_moves_what_messages_say(by, boxes, wanted, partial):
         if one.source != one.target:
             expected[one.source, one.target] += size_of(one.box)
             by_target[one.target] += size_of(one.box)
-    found = by.moved(Placed.of(boxes), partial, Placed.of(wanted))
+    found = by.moved(RankBoxes.of(boxes), partial, RankBoxes.of(wanted))
     assert not (found.sources == found.targets).any() and (found.elements > 0).all()
     unique = partial or len(set(boxes.values())) == len(boxes)
     if unique:
@@ -59,12 +59,12 @@ def test_moves_what_messages_say(by, boxes, wanted, partial):
 @settings(max_examples=200, deadline=None)
 @given(boxes_of(), boxes_of(), st.booleans())
 def test_both_languages_say_the_same(boxes, wanted, partial):
-    have, there = Placed.of(boxes), Placed.of(wanted)
+    have, there = RankBoxes.of(boxes), RankBoxes.of(wanted)
     one, other = (by.moved(have, partial, there) for by in (COMPILED, redistribution))
     rows = [sorted(zip(found.sources.tolist(), found.targets.tolist(), found.elements.tolist()))
             for found in (one, other)]
     assert rows[0] == rows[1]
-    some = Placed.of({rank: box for rank, box in wanted.items() if rank in boxes})
+    some = RankBoxes.of({rank: box for rank, box in wanted.items() if rank in boxes})
     assert COMPILED.has(have, some) == redistribution.has(have, some)
     assert COMPILED.has(have, have) == redistribution.has(have, have) == 2
 
@@ -72,7 +72,7 @@ def test_both_languages_say_the_same(boxes, wanted, partial):
 @settings(max_examples=50, deadline=None)
 @given(boxes_of(copies=False), boxes_of(copies=False))
 def test_goes_back_to_where_it_came_from(boxes, wanted):
-    there = redistribution.moved(Placed.of(boxes), False, Placed.of(wanted))
+    there = redistribution.moved(RankBoxes.of(boxes), False, RankBoxes.of(wanted))
     answers = sorted(wanted)[::2]
     back = there.reversed(answers)
     forth = {(source, target): count for source, target, count in
@@ -87,13 +87,13 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
     """In both directions at once, in one message or very many, and whoever comes late keeps up only itself."""
     rate, every, columns = 1e6, hosts * ranks, 2000
     machine = Machine(cluster(hosts, ranks, rate, TransferCost(0.0, 0.0, 0.0)))
-    have, wanted = (Placed.of(dict(enumerate(parts((every, columns * every), degrees))))
+    have, wanted = (RankBoxes.of(dict(enumerate(parts((every, columns * every), degrees))))
                     for degrees in ((every, 1), (1, every)))
     before = np.zeros(every)
     before[0] = late
     cores = [transfers.composed('forward', np.arange(every, dtype=np.int32), before, np.zeros(every),
                                 redistribution.moved(have, False, wanted), 4)
-             for transfers in (Transfers(machine), CompiledTransfers(machine, load_transfers()))]
+             for transfers in (TransferTasks(machine), NativeTransferTasks(machine, load_transfer_tasks()))]
     one, other = ([core.content.tasks[name].tolist() for name in ('work', 'resource', 'second', 'latency', 'express',
                                                                   'inner_end')] + [core.content.targets.tolist()]
                   for core in cores)
@@ -108,10 +108,10 @@ def test_an_all_to_all_takes_what_links_have_to_carry(hosts, ranks, late):
 
 def test_only_who_answers_gives_gradients_back_in_both_languages():
     machine = Machine(cluster(2, 2))
-    rows, columns = (Placed.of(dict(enumerate(parts((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
+    rows, columns = (RankBoxes.of(dict(enumerate(parts((8, 8), degrees)))) for degrees in ((4, 1), (1, 4)))
     made = []
-    for transfers in (Transfers(machine), CompiledTransfers(machine, load_transfers())):
-        unit = Unit(rows, columns, transfers.moved(rows, False, columns), np.array([1, 2], np.int32))
+    for transfers in (TransferTasks(machine), NativeTransferTasks(machine, load_transfer_tasks())):
+        unit = Redistribution(rows, columns, transfers.moved(rows, False, columns), np.array([1, 2], np.int32))
         core = transfers.exchanges([(0, unit), (2, unit)], 4, True)
         made.append([core.content.tasks[['work', 'resource', 'second', 'latency', 'inner_end']].tolist(),
                      core.content.table.tolist(), core.first.ranks.tolist(), core.last.ranks.tolist()])

@@ -24,7 +24,7 @@ from mxhybrid.planner.task_graph import operator_tasks
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
 from mxhybrid.planner.task_graph.task_builder import Machine, TaskBuilder
-from mxhybrid.planner.task_graph.transfer_tasks import Transfers
+from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
 
 RANKS = 4
@@ -111,7 +111,7 @@ def test_proposals_beyond_a_limit_are_known_to_be(choices, data, share, rate):
 def test_tasks_are_the_same_bits_in_both_languages(choices, data):
     on = cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6))
     compiled, plain = planner(on), planner(on)
-    plain.model._transfers = Transfers(plain.model.machine)
+    plain.model._transfers = TransferTasks(plain.model.machine)
     problem = PlanProblem(compiled.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     found, expected = (StepTasks(one.model, splits, 2) for one in (compiled, plain))
@@ -242,7 +242,7 @@ def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone
 def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
     planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planned.splits(plan), planned.model.machine
-    plain = OperatorTasks(planned.model.dataflow, machine, planned._part_times(False), transfers=Transfers(machine))
+    plain = OperatorTasks(planned.model.dataflow, machine, planned._part_times(False), transfers=TransferTasks(machine))
     found = []
     for model in (planned.model, plain):
         blocks = list(StepTasks(model, splits, 2).blocks.values())
