@@ -14,7 +14,7 @@ from ...parallel.sharding.split import PartPlace, Split
 from .redistribution import RankBoxes, as_array
 
 
-class ToldBoxes(NamedTuple):
+class InnerRedistribution(NamedTuple):
     """What parts tell each other: boxes that they have, and want, and bytes of an element."""
 
     have: np.ndarray
@@ -31,7 +31,7 @@ class _Boxes(NamedTuple):
     boxes: np.ndarray
 
 
-class Cut:
+class OperatorShards:
     """An operator that is cut in some degrees.  Of its parts arrays are kept, not what they were made of: many objects
     take memory, and whoever looks through them time.
 
@@ -46,7 +46,7 @@ class Cut:
         Parts that may take other times, one of each kind.
     kinds : numpy.ndarray
         Which of these each part is like.
-    told : ToldBoxes or None
+    told : InnerRedistribution or None
         Of operators that are several where they are split.
     """
 
@@ -77,11 +77,11 @@ class Cut:
             kinds[place] = numbers[key]
         self.kinds = np.array([kinds[place] for place in places])
         composed = COMPOSED[True].get(one.op)
-        self.told: Optional[ToldBoxes] = None
+        self.told: Optional[InnerRedistribution] = None
         if composed is not None and composed.applies(graph, one, split):
             have, wanted, dtype = composed.told(graph, one, dict(enumerate(place.box for place in places)))
             positions = range(len(places))
-            self.told = ToldBoxes(as_array([have.boxes[at] for at in positions]),
+            self.told = InnerRedistribution(as_array([have.boxes[at] for at in positions]),
                                   as_array([wanted[at] for at in positions]), np.dtype(dtype).itemsize)
 
 
@@ -92,17 +92,17 @@ def _boxes(boxes: Sequence[Optional[Box]]) -> _Boxes:
     return _Boxes(np.array([at for at, box in enumerate(boxes) if box is not None], int), as_array(there))
 
 
-class PlacedCut:
+class ShardedOperator:
     """A cut on ranks.
 
     Attributes
     ----------
-    cut : Cut
+    cut : OperatorShards
     ranks : numpy.ndarray of int32
         In the order of the split.
     """
 
-    def __init__(self, cut: Cut, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
+    def __init__(self, cut: OperatorShards, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
         self.cut, self.ranks, self._intern = cut, np.array(split.ranks, np.int32), intern
         self._order = self.ranks.argsort()
         self._is_ordered = bool((self._order[1:] > self._order[:-1]).all())

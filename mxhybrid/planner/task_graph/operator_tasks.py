@@ -17,7 +17,7 @@ from ...parallel.sharding.split import PartPlace, Split
 from ...parallel.sharding.weight_layout import Weights
 from .dataflow import SCRIPT, Dataflow
 from .native_transfer_tasks import fastest_transfers
-from .operator_shards import Cut, PlacedCut, all_of
+from .operator_shards import OperatorShards, ShardedOperator, all_of
 from .redistribution import Transfers, RankBoxes, Redistribution
 from .task_builder import ComputedParts, TaskSubgraph, Endpoints, Machine, TaskBuilder
 from .transfer_tasks import TransferTasks
@@ -147,12 +147,12 @@ class OperatorTasks:
 
     # -- operators -------------------------------------------------------------------------------------------------
 
-    def _cut(self, number: int, split: Split) -> Cut:
+    def _cut(self, number: int, split: Split) -> OperatorShards:
         return self._once(('cut', self._geometry[number], split.degrees, split.addends, split.copies),
-                          Cut, self.graph, self.graph.operators[number], split)
+                          OperatorShards, self.graph, self.graph.operators[number], split)
 
-    def _parts(self, number: int, split: Split) -> PlacedCut:
-        return self._once(('parts', self._geometry[number], split), lambda: PlacedCut(
+    def _parts(self, number: int, split: Split) -> ShardedOperator:
+        return self._once(('parts', self._geometry[number], split), lambda: ShardedOperator(
             self._cut(number, split), split, self._intern))
 
     def _intern(self, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
