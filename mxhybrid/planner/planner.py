@@ -31,8 +31,8 @@ from .profiling.profile_key import ProfileKeys
 from .search.gc_control import no_collections
 from .search.mcmc import Discovery, SearchLimits, Watcher, walk_randomly
 from .search.pareto import Point
-from .search.plan_evaluator import PlanProblem, random_decisions
-from .search.search_space import Choices
+from .search.plan_evaluator import PlanEvaluator, random_decisions
+from .search.search_space import SearchSpace
 from .task_graph.dataflow import Dataflow
 from .task_graph.operator_tasks import PartTime, OperatorTasks
 from .task_graph.prediction import Prediction
@@ -133,7 +133,7 @@ class Planner:
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
         self._sums = sums
-        self._choices = Choices(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
+        self._choices = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
@@ -270,7 +270,7 @@ class Planner:
 
     def _search(self, model: OperatorTasks, limits: SearchLimits, seed: int, start: Optional[Plan],
                 progress: Optional[Watcher]) -> FoundPlan:
-        problem = PlanProblem(self._rough, self._choices)
+        problem = PlanEvaluator(self._rough, self._choices)
         start_plans = self.starts()
         if start is not None:
             start_plans['imported'] = start
@@ -284,7 +284,7 @@ class Planner:
             # A model's caches take gigabytes for many ranks, in cycles: free them before the other model is used.
             self._rough = self._new_model(False)
             gc.collect()
-        problem = PlanProblem(self._rough, self._choices)  # without the caches of the search
+        problem = PlanEvaluator(self._rough, self._choices)  # without the caches of the search
         splits = problem.splits(found.assignment)
         # A walk may end where it began.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),

@@ -18,7 +18,7 @@ from typing import Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple
 from ...base.errors import InputError
 from .gc_control import no_collections
 from .pareto import ParetoFront, Point
-from .search_problem import Assignment, Problem
+from .search_problem import Assignment, SearchProblem
 
 #: 1 / beta at the begin of each wave, and its share of that at the end; in units of what worse proposals cost.
 _HEATS, _COOLED = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 0.01
@@ -105,14 +105,14 @@ class Discovery(NamedTuple):
 Watcher = Callable[[Progress], Optional[bool]]
 
 
-def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
+def walk_randomly(problem: SearchProblem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
                   watcher: Optional[Watcher] = None) -> Discovery:
     """Search from several plans, and share the time and the proposals allowed among them, with less for those that are
     far slower.
 
     Parameters
     ----------
-    problem : Problem
+    problem : SearchProblem
     starts : mapping of str to tuple
         Plans by name.  All are evaluated, whatever the limits, so that the outcome is none that is worse; walks begin
         at the fastest.  What a walk leaves over goes to those after it.  Of those that are equal the first one walks.
@@ -148,12 +148,12 @@ def walk_randomly(problem: Problem, starts: Mapping[str, Assignment], limits: Se
     return record.discovery(sorted(walks + same, key=lambda walk: walk.seconds))
 
 
-def try_all(problem: Problem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
+def try_all(problem: SearchProblem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
     """Search by trying all combinations, each of which differs from the one before in one operator.
 
     Parameters
     ----------
-    problem : Problem
+    problem : SearchProblem
     limits : SearchLimits
         Only its `memory` counts.
 
@@ -197,7 +197,7 @@ def _one_at_a_time(counts: Sequence[int]) -> Iterator[Tuple[int, int]]:
 class _Record:
     """All that was seen, and what is left of the budget."""
 
-    def __init__(self, problem: Problem, limits: SearchLimits):
+    def __init__(self, problem: SearchProblem, limits: SearchLimits):
         self.problem = problem
         self.limits = limits
         self.proposals = 0

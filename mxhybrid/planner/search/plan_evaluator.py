@@ -9,21 +9,21 @@ from ..simulator.simulation import Simulation
 from ..task_graph.operator_tasks import OperatorTasks
 from ..task_graph.step_tasks import StepTasks
 from .search_problem import Limit
-from .search_space import Choices
+from .search_space import SearchSpace
 
 #: As a search has it: splits of operators that decide, in their order, how rows of each table travel, and what sums
 #: dense weights, if there is a choice.
 Decisions = Tuple[Any, ...]
 
 
-class PlanProblem:
-    """A :class:`.search_problem.Problem`, whose operators are those of :attr:`Choices.deciding`, behind them
+class PlanEvaluator:
+    """A :class:`.search_problem.SearchProblem`, whose operators are those of :attr:`SearchSpace.deciding`, behind them
     the tables, and then the sums of dense weights, if there is a choice.
 
     A single step is simulated, by itself.
     """
 
-    def __init__(self, model: OperatorTasks, choices: Choices):
+    def __init__(self, model: OperatorTasks, choices: SearchSpace):
         self._model, self._choices = model, choices
         self._simulation = Simulation(model.machine.resources, groups=model.machine.groups)
         self._blocks: Optional[StepTasks] = None
@@ -89,7 +89,7 @@ class PlanProblem:
         return self._simulation.change(blocks)
 
     def propose(self, changes: Mapping[int, Any], limit: Optional[Limit] = None) -> float:
-        """Seconds of a step with other splits for some of those who decide; see :class:`~.search_problem.Problem`."""
+        """Seconds of a step with other splits for some of those who decide; see :class:`~.search_problem.SearchProblem`."""
         assert self._blocks is not None
         first, last = self._first, self._last
         changed = self._choices.follow(self._splits, {self._choices.deciding[at]: split
@@ -130,7 +130,7 @@ class PlanProblem:
         return float(self._blocks.memory.max())
 
 
-def random_decisions(choices: Choices, draw: Sequence[float]) -> Decisions:
+def random_decisions(choices: SearchSpace, draw: Sequence[float]) -> Decisions:
     """Drawn by numbers from 0 to 1, one for each that decides, tables and sums included."""
     candidates: List[Sequence[Hashable]] = [choices.of(number) for number in choices.deciding]
     candidates += [choices.of_table(name) for name in choices.tables] + ([choices.sums] if choices.sums else [])

@@ -8,7 +8,7 @@ Assignment = Tuple[Hashable, ...]
 Limit = Callable[[float], float]
 
 
-class Problem(Protocol):
+class SearchProblem(Protocol):
     """Operators, numbered from 0, with choices for each, and what a step takes with a choice for all of them.
 
     A proposal is what came with the last :meth:`begin` or :meth:`accept`, and some changes; it is accepted or rejected

@@ -24,7 +24,7 @@ _MOST_CUT = 3
 _MANY = 32
 
 
-class Choices:
+class SearchSpace:
     """Of a network on so many ranks, `per_host` of them on each host, which has a server; `sums` are what may sum dense
     weights, none for what does it anyway.
     """

@@ -13,8 +13,8 @@ from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts, Program
 from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
 from mxhybrid.planner.profiling.core_benchmark import KernelTimes
-from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
-from mxhybrid.planner.search.search_space import Choices
+from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
+from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
@@ -51,7 +51,7 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.dataflow, RANKS, 1)
+    return SearchSpace(planned.model.dataflow, RANKS, 1)
 
 
 def numbers(count):
@@ -61,7 +61,7 @@ def numbers(count):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_changes_are_what_is_made_anew(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     decisions = [random_decisions(choices, data.draw(numbers(problem.operators))) for _ in range(4)]
     check_changes(planned, problem, decisions, data.draw(st.integers(1, 2)))
 
@@ -69,7 +69,7 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_change_is_taken_back(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     one, other, third = (problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
                          for _ in range(3))
     blocks = StepTasks(planned.model, one, 2)
@@ -86,7 +86,7 @@ def test_a_change_is_taken_back(planned, choices, data):
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from([0.2, 0.7, 0.95, 1.0, 1.2]), st.sampled_from([1e5, 1e7, 1e9]))
 def test_proposals_beyond_a_limit_are_known_to_be(choices, data, share, rate):
-    problem = PlanProblem(planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, choices)
+    problem = PlanEvaluator(planner(cluster(2, RANKS // 2, rate, burst=2e3, peak=2e9)).model, choices)
     start, other = (random_decisions(choices, data.draw(numbers(problem.operators))) for _ in range(2))
     begun = problem.begin(start), problem.memory()
     changes = dict(enumerate(other))
@@ -112,7 +112,7 @@ def test_tasks_are_the_same_bits_in_both_languages(choices, data):
     on = cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6))
     compiled, plain = planner(on), planner(on)
     plain.model._transfers = TransferTasks(plain.model.machine)
-    problem = PlanProblem(compiled.model, choices)
+    problem = PlanEvaluator(compiled.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     found, expected = (StepTasks(one.model, splits, 2) for one in (compiled, plain))
     assert set(found.blocks) == set(expected.blocks)
@@ -138,7 +138,7 @@ def successors(content):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_exchanges_are_the_wings(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     graph, model = planned.graph, planned.model
     shares = Shares(graph, planned.network.axes, planned.network.dimensions, RANKS, 0, set())
@@ -163,7 +163,7 @@ def test_exchanges_are_the_wings(planned, choices, data):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     weights = Parts(planned.graph, splits).weights
     for name, readers in planned.model.dataflow.readers.items():
@@ -174,7 +174,7 @@ def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
                          ids=repr)
 def test_followers_do_what_plans_have_them_do(planned, choices, plan):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     splits = planned.splits(plan)
     followed = problem.splits(problem.decisions(splits))
     assert set(followed) == set(splits)
@@ -339,7 +339,7 @@ def test_rows_of_tables_go_to_servers_and_back():
 
 
 def test_little_room_for_what_is_known_changes_nothing(planned, choices, monkeypatch):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     draw = np.random.RandomState(0)
     plans = [problem.splits(random_decisions(choices, draw.uniform(size=problem.operators))) for _ in range(5)]
     expected = [planned.predict(planned.explicit(splits)).seconds for splits in plans]

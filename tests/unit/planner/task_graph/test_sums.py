@@ -10,8 +10,8 @@ from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, TransferCost, cluster_from_json
 from mxhybrid.planner.reports.prediction_table import store_notes
 from mxhybrid.planner.search.mcmc import SearchLimits, try_all, walk_randomly
-from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
-from mxhybrid.planner.search.search_space import Choices
+from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
+from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
@@ -38,13 +38,13 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.dataflow, RANKS, 2, planned.cluster.sums)
+    return SearchSpace(planned.model.dataflow, RANKS, 2, planned.cluster.sums)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_changes_are_what_is_made_anew(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
     check_changes(planned, problem, [random_decisions(choices, draw) for draw in draws], data.draw(st.integers(1, 2)))
@@ -53,7 +53,7 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_proposals_are_what_is_begun_anew(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     now = list(problem.decisions(planned.splits(data_parallel())))
     assert now[-1] == 'lane' and problem.neighbours(problem.operators - 1) == []
     begun = problem.begin(tuple(now))
@@ -62,14 +62,14 @@ def test_proposals_are_what_is_begun_anew(planned, choices, data):
             st.sets(st.integers(0, problem.operators - 2), max_size=2))}
         changes[problem.operators - 1] = data.draw(st.sampled_from(['lane', 'horovod']))
         proposed = [changes.get(at, one) for at, one in enumerate(now)]
-        other = PlanProblem(planned.model, choices)
+        other = PlanEvaluator(planned.model, choices)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         if data.draw(st.booleans()):
             problem.accept()
             now = proposed
         else:
             problem.reject()
-        assert problem.propose({}) == PlanProblem(planned.model, choices).begin(tuple(now))
+        assert problem.propose({}) == PlanEvaluator(planned.model, choices).begin(tuple(now))
         problem.reject()
     back = problem.decisions(planned.splits(data_parallel()))
     assert problem.begin(back) == begun
@@ -132,8 +132,8 @@ def test_what_cannot_be_chosen_any_more_is_kept():
 
 def test_the_walk_finds_the_best():
     planned = planned_on(cluster(2, 1, horovod=HOROVOD, rate=1e6))
-    choices = Choices(planned.model.dataflow, 2, 1, planned.cluster.sums)
-    problem = PlanProblem(planned.model, choices)
+    choices = SearchSpace(planned.model.dataflow, 2, 1, planned.cluster.sums)
+    problem = PlanEvaluator(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
     everything = try_all(problem)
     found = walk_randomly(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)

@@ -13,8 +13,8 @@ from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.sharding.split import whole_on
 from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_json
 from mxhybrid.planner.search.mcmc import SearchLimits, try_all, walk_randomly
-from mxhybrid.planner.search.plan_evaluator import PlanProblem, random_decisions
-from mxhybrid.planner.search.search_space import Choices
+from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
+from mxhybrid.planner.search.search_space import SearchSpace
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
 
 RANKS, BATCH, IDS = 4, 8, 20
@@ -32,7 +32,7 @@ def planned():
 
 @pytest.fixture(scope='module')
 def choices(planned):
-    return Choices(planned.model.dataflow, RANKS, 2)
+    return SearchSpace(planned.model.dataflow, RANKS, 2)
 
 
 def seconds(planned, **tables):
@@ -47,7 +47,7 @@ def seconds(planned, **tables):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_changes_are_what_is_made_anew(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     draws = [data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=problem.operators,
                                 max_size=problem.operators)) for _ in range(4)]
     decisions = [random_decisions(choices, draw) for draw in draws]
@@ -57,14 +57,14 @@ def test_changes_are_what_is_made_anew(planned, choices, data):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_proposals_are_what_is_begun_anew(planned, choices, data):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     now = list(problem.decisions(planned.splits(data_parallel())))
     problem.begin(tuple(now))
     for _ in range(data.draw(st.integers(1, 6))):
         changes = {at: data.draw(st.sampled_from(list(problem.candidates(at)))) for at in data.draw(
             st.sets(st.integers(0, problem.operators - 1), min_size=1))}
         proposed = [changes.get(at, one) for at, one in enumerate(now)]
-        other = PlanProblem(planned.model, choices)
+        other = PlanEvaluator(planned.model, choices)
         assert problem.propose(changes) == other.begin(tuple(proposed))
         assert problem.memory() == other.memory()
         if data.draw(st.booleans()):
@@ -72,11 +72,11 @@ def test_proposals_are_what_is_begun_anew(planned, choices, data):
             now = proposed
         else:
             problem.reject()
-    assert problem.begin(tuple(now)) == PlanProblem(planned.model, choices).begin(tuple(now))
+    assert problem.begin(tuple(now)) == PlanEvaluator(planned.model, choices).begin(tuple(now))
 
 
 def test_what_is_not_said_is_what_the_store_does(planned, choices):
-    problem = PlanProblem(planned.model, choices)
+    problem = PlanEvaluator(planned.model, choices)
     found = problem.tables(problem.decisions(planned.splits(data_parallel())))
     assert found == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
     assert all(one in choices.of_table(name) for name, one in found.items())
@@ -141,8 +141,8 @@ def test_a_file_may_lack_what_sums_of_rows_cost():
 def test_the_walk_finds_the_best_ways_of_tables(rate, cost):
     there = cluster(2, 1, rate=rate, cost=cost)
     planned = planned_on(there)
-    choices = Choices(planned.model.dataflow, 2, 1)
-    problem = PlanProblem(planned.model, choices)
+    choices = SearchSpace(planned.model.dataflow, 2, 1)
+    problem = PlanEvaluator(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
     best = min(itertools.product(*map(choices.of_table, choices.tables)),
                key=lambda ways: problem.begin(start[:-2] + ways))
