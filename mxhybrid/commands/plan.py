@@ -245,10 +245,10 @@ class _Planning:
             console.write('\nwithout a plan, each worker with its own statistics: %s a step' % seconds_text(
                 found.plain.seconds))
         speedup = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
-        proposals = sum(walk.proposals for walk in found.discovery.walks)
+        proposals = sum(walk.proposals for walk in found.discovery.chains)
         console.write('\nthe plan, from %s, is predicted to be %.2f times as fast as the network without a plan; %d '
                       'proposals in %.1f s' % (found.name, speedup, proposals, found.discovery.elapsed))
-        if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.walks):
+        if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.chains):
             console.write('the search spent all its time on the plans that it begins with: give it more, with --budget')
         self._print_front(found)
 

@@ -29,7 +29,7 @@ from .cluster.cluster_spec import Cluster, load as load_cluster
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
 from .search.gc_control import no_collections
-from .search.mcmc import Discovery, SearchLimits, Watcher, walk_randomly
+from .search.mcmc import SearchResult, SearchLimits, Watcher, run_chains
 from .search.pareto import Point
 from .search.plan_evaluator import PlanEvaluator, random_decisions
 from .search.search_space import SearchSpace
@@ -78,7 +78,7 @@ class FoundPlan(NamedTuple):
         The network without a plan: data parallelism, each rank with its own statistics.
     front : list of Point
         The Pareto front of the plans that were evaluated: none is better in both time and memory.
-    discovery : Discovery
+    discovery : SearchResult
     """
 
     plan: Explicit
@@ -87,7 +87,7 @@ class FoundPlan(NamedTuple):
     others: Dict[str, Prediction]
     plain: Prediction
     front: List[Point]
-    discovery: Discovery
+    discovery: SearchResult
 
 
 class Planner:
@@ -279,7 +279,7 @@ class Planner:
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
         starts['random'] = random_decisions(self._choices, draw)
-        found = walk_randomly(problem, starts, limits, seed, progress)
+        found = run_chains(problem, starts, limits, seed, progress)
         if model is self.model:
             # A model's caches take gigabytes for many ranks, in cycles: free them before the other model is used.
             self._rough = self._new_model(False)
@@ -291,7 +291,7 @@ class Planner:
                     'search')
         plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
         # The search simulates a single step; a prediction simulates steps that follow each other.
-        quick = sorted(found.walks, key=lambda walk: walk.seconds)[:_FINALISTS]
+        quick = sorted(found.chains, key=lambda walk: walk.seconds)[:_FINALISTS]
         predictions: Dict[str, Prediction] = {}
         for name in dict.fromkeys([last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans]):
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):

@@ -65,7 +65,7 @@ class Progress(NamedTuple):
     best: float
 
 
-class Walk(NamedTuple):
+class Chain(NamedTuple):
     """What came of a start: seconds of its own plan and of the best on the way, infinite where none fits in memory."""
 
     start: str
@@ -78,7 +78,7 @@ class Walk(NamedTuple):
     ended: str
 
 
-class Discovery(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search has found.
 
     Attributes
@@ -89,7 +89,7 @@ class Discovery(NamedTuple):
         Of a step with it, and of the fullest rank.
     front : list of Point
         Plans seen of which no other is better in time and memory; also those beyond the memory allowed.
-    walks : list of Walk
+    chains : list of Chain
     elapsed : float
         Seconds that the search took.
     """
@@ -98,15 +98,15 @@ class Discovery(NamedTuple):
     seconds: float
     bytes: float
     front: List[Point]
-    walks: List[Walk]
+    chains: List[Chain]
     elapsed: float
 
 
 Watcher = Callable[[Progress], Optional[bool]]
 
 
-def walk_randomly(problem: SearchProblem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
-                  watcher: Optional[Watcher] = None) -> Discovery:
+def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits: SearchLimits, seed: int = 0,
+                  watcher: Optional[Watcher] = None) -> SearchResult:
     """Search from several plans, and share the time and the proposals allowed among them, with less for those that are
     far slower.
 
@@ -134,13 +134,13 @@ def walk_randomly(problem: SearchProblem, starts: Mapping[str, Assignment], limi
         raise InputError('starts: give at least one plan')
     record = _Record(problem, limits)
     with no_collections():
-        walkers: Dict[Assignment, _Walker] = {}
+        walkers: Dict[Assignment, _ChainRunner] = {}
         same = []
         for number, (name, assignment) in enumerate(starts.items()):
             if assignment in walkers:
-                same.append(Walk(name, walkers[assignment].seconds, walkers[assignment].seconds, 0, 0, 'same'))
+                same.append(Chain(name, walkers[assignment].seconds, walkers[assignment].seconds, 0, 0, 'same'))
                 continue
-            walkers[assignment] = _Walker(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
+            walkers[assignment] = _ChainRunner(record, name, assignment, random.Random('%d/%d' % (seed, number)), watcher)
         going = sorted(walkers.values(), key=lambda walker: walker.seconds)
         fastest = going[0].seconds if math.isinf(record.best) else record.best
         shares = [1.0 if walker.seconds <= _FAR * fastest else _FAR_SHARE for walker in going]
@@ -148,7 +148,7 @@ def walk_randomly(problem: SearchProblem, starts: Mapping[str, Assignment], limi
     return record.discovery(sorted(walks + same, key=lambda walk: walk.seconds))
 
 
-def try_all(problem: SearchProblem, limits: SearchLimits = SearchLimits()) -> Discovery:  # noqa: B008
+def try_all(problem: SearchProblem, limits: SearchLimits = SearchLimits()) -> SearchResult:  # noqa: B008
     """Search by trying all combinations, each of which differs from the one before in one operator.
 
     Parameters
@@ -165,7 +165,7 @@ def try_all(problem: SearchProblem, limits: SearchLimits = SearchLimits()) -> Di
     choices = [list(problem.candidates(operator)) for operator in range(problem.operators)]
     count = math.prod(map(len, choices))
     if count > _MOST_COMBINATIONS:
-        raise InputError('problem: %d combinations are too many to try all: search with walk_randomly()' % count)
+        raise InputError('problem: %d combinations are too many to try all: search with run_chains()' % count)
     record = _Record(problem, limits)
     now: List[Hashable] = [found[0] for found in choices]
     first = problem.begin(tuple(now))
@@ -176,7 +176,7 @@ def try_all(problem: SearchProblem, limits: SearchLimits = SearchLimits()) -> Di
         problem.accept()
         now[operator] = choices[operator][choice]
         record.proposals += 1
-    return record.discovery([Walk('all', first, record.best, record.proposals, record.proposals, 'no choice')])
+    return record.discovery([Chain('all', first, record.best, record.proposals, record.proposals, 'no choice')])
 
 
 def _one_at_a_time(counts: Sequence[int]) -> Iterator[Tuple[int, int]]:
@@ -234,16 +234,16 @@ class _Record:
             self.best = seconds
             self._found = Point(size, seconds, assignment())
 
-    def discovery(self, walks: List[Walk]) -> Discovery:
+    def discovery(self, chains: List[Chain]) -> SearchResult:
         front = self._front.points()
         if self._found is None:
             raise InputError('memory: no plan was found with which each rank needs at most %.0f bytes, as was allowed, '
                              'or as memory_bytes of its host in the cluster file says; the least seen is %.0f: allow '
                              'that, correct the file, or take more ranks' % (self.limits.memory or 0, front[0].bytes))
-        return Discovery(self._found.assignment, self._found.seconds, self._found.bytes, front, walks, self.elapsed)
+        return SearchResult(self._found.assignment, self._found.seconds, self._found.bytes, front, walks, self.elapsed)
 
 
-class _Walker:
+class _ChainRunner:
     """A walk from one start."""
 
     def __init__(self, record: _Record, name: str, start: Assignment, source: random.Random,
@@ -266,7 +266,7 @@ class _Walker:
         #: How many proposals were slower, and the sum of the logarithms of by how much.
         self._worse, self._log_worse = 1, math.log(_FIRST_GUESS * self.seconds)
 
-    def walk(self, until: float, most: float) -> Walk:
+    def walk(self, until: float, most: float) -> Chain:
         """For as long as `until`, of the search's seconds, or for so many proposals."""
         wave = max(_SHORTEST_WAVE, _WAVE * len(self._free))
         proposals = accepted = 0
@@ -286,7 +286,7 @@ class _Walker:
                 self._record.is_stopped |= bool(self._watcher(Progress(
                     self._name, self._record.proposals, self._record.elapsed, self._record.best)))
             ended = self._end(proposals, proposals - best_at, until, most)
-        return Walk(self._name, self.seconds, self._best, proposals, accepted, ended)
+        return Chain(self._name, self.seconds, self._best, proposals, accepted, ended)
 
     def _end(self, proposals: int, stale: int, until: float, most: float) -> str:
         """Why to end now; empty to go on."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.planner.search.mcmc import Progress, SearchLimits, _one_at_a_time, try_all, walk_randomly
+from mxhybrid.planner.search.mcmc import Progress, SearchLimits, _one_at_a_time, try_all, run_chains
 from mxhybrid.planner.search.pareto import ParetoFront
 from tests.helpers.small_plans import WAYS, SmallPlan
 
@@ -75,14 +75,14 @@ def test_memory_is_a_hard_limit(table, memory):
     limits = SearchLimits(proposals=50, memory=memory)
     start = {'first': (0,) * table.operators}
     if not fitting:
-        for search in (lambda: try_all(table, limits), lambda: walk_randomly(table, start, limits)):
+        for search in (lambda: try_all(table, limits), lambda: run_chains(table, start, limits)):
             with pytest.raises(InputError, match='at most %d bytes' % memory):
                 search()
         return
     found = try_all(table, limits)
     assert found.seconds == min(fitting) and found.bytes <= memory
     try:
-        walked = walk_randomly(table, start, limits)
+        walked = run_chains(table, start, limits)
     except InputError:  # it may not find one
         assert table._values[start['first']][1] > memory
     else:
@@ -115,7 +115,7 @@ def test_numbers_are_led_through_a_digit_at_a_time(counts):
 def test_nothing_is_missed_of_what_nobody_asks_for(table, memory):
     start = {'first': (0,) * table.operators, 'last': max(table._values)}
     try:
-        found = walk_randomly(table, start, SearchLimits(proposals=60, memory=memory))
+        found = run_chains(table, start, SearchLimits(proposals=60, memory=memory))
     except InputError:
         return
     seen = {table._values[plan] for plan in [*table.proposed, *start.values()]}
@@ -138,16 +138,16 @@ def test_a_front_asks_only_for_what_it_keeps():
 def test_walks_find_the_optimum(seed):
     best = try_all(SmallPlan(seed, 4))
     starts = {'samples': (SAMPLES,) * 4, 'channels': (('channels', 4),) * 4}
-    found = walk_randomly(SmallPlan(seed, 4), starts, SearchLimits(proposals=1500), seed)
+    found = run_chains(SmallPlan(seed, 4), starts, SearchLimits(proposals=1500), seed)
     assert found.seconds == best.seconds
-    assert best.seconds < min(walk.seconds for walk in found.walks)
+    assert best.seconds < min(walk.seconds for walk in found.chains)
 
 
 def test_walks_find_the_optimum_within_memory():
     free = try_all(SmallPlan(3, 4))
     tight = SearchLimits(proposals=1500, memory=0.5 * (free.front[0].bytes + free.bytes))
     best = try_all(SmallPlan(3, 4), tight)
-    found = walk_randomly(SmallPlan(3, 4), {'whole': (('whole', 1),) * 4}, tight)
+    found = run_chains(SmallPlan(3, 4), {'whole': (('whole', 1),) * 4}, tight)
     assert found.seconds == best.seconds > free.seconds
     assert found.bytes <= tight.memory < free.bytes
 
@@ -155,7 +155,7 @@ def test_walks_find_the_optimum_within_memory():
 def test_a_seed_gives_the_same_whether_or_not_time_is_looked_at():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     first, again, timed, other = (
-        walk_randomly(SmallPlan(1, 5), starts, limits, seed)._replace(elapsed=0.0)
+        run_chains(SmallPlan(1, 5), starts, limits, seed)._replace(elapsed=0.0)
         for limits, seed in ((SearchLimits(proposals=200), 7), (SearchLimits(proposals=200), 7),
                              (SearchLimits(proposals=200, seconds=3600), 7), (SearchLimits(proposals=200), 8)))
     assert first == again == timed
@@ -165,20 +165,20 @@ def test_a_seed_gives_the_same_whether_or_not_time_is_looked_at():
 def test_it_ends_by_proposals_and_shares_them():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     seen = []
-    found = walk_randomly(SmallPlan(1, 5), starts, SearchLimits(proposals=101), watcher=seen.append)
+    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(proposals=101), watcher=seen.append)
     # The other one begins far behind, and has a quarter as many.
-    assert [(walk.start, walk.proposals) for walk in found.walks] == [('whole', 80), ('samples', 21)]
-    assert {walk.ended for walk in found.walks} == {'proposals'}
+    assert [(walk.start, walk.proposals) for walk in found.chains] == [('whole', 80), ('samples', 21)]
+    assert {walk.ended for walk in found.chains} == {'proposals'}
     assert [one.proposals for one in seen] == list(range(1, 102)) and isinstance(seen[0], Progress)
-    assert seen[-1].best == found.seconds == min(walk.best for walk in found.walks)
+    assert seen[-1].best == found.seconds == min(walk.best for walk in found.chains)
     assert [one.best for one in seen] == sorted((one.best for one in seen), reverse=True)
 
 
 def test_who_begins_far_behind_has_a_quarter_and_equal_starts_walk_once():
     table = Table({plan: (sum(plan) + 1.0, 1) for plan in itertools.product(range(2), repeat=8)})
     starts = {'far': (1,) * 8, 'here': (1,) + (0,) * 7, 'again': (1,) + (0,) * 7, 'there': (0,) * 7 + (1,)}
-    found = walk_randomly(table, starts, SearchLimits(proposals=450))
-    assert [(walk.start, walk.seconds, walk.proposals, walk.ended) for walk in found.walks] == [
+    found = run_chains(table, starts, SearchLimits(proposals=450))
+    assert [(walk.start, walk.seconds, walk.proposals, walk.ended) for walk in found.chains] == [
         ('here', 2.0, 200, 'proposals'), ('there', 2.0, 200, 'proposals'), ('again', 2.0, 0, 'same'),
         ('far', 9.0, 50, 'proposals')]
     assert found.seconds == 1.0 and len(table.proposed) == 450
@@ -186,49 +186,49 @@ def test_who_begins_far_behind_has_a_quarter_and_equal_starts_walk_once():
 
 def test_it_ends_when_nothing_is_gained_and_leaves_the_rest_to_others():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
-    found = walk_randomly(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, stale=60))
-    assert {walk.ended for walk in found.walks} == {'stale'}
-    assert all(60 <= walk.proposals < 3000 for walk in found.walks)
+    found = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, stale=60))
+    assert {walk.ended for walk in found.chains} == {'stale'}
+    assert all(60 <= walk.proposals < 3000 for walk in found.chains)
 
 
 def test_who_watches_may_end_it():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
-    found = walk_randomly(SmallPlan(1, 5), starts, SearchLimits(seconds=3600),
+    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=3600),
                           watcher=lambda now: now.proposals == 70)
-    assert [(walk.proposals, walk.ended) for walk in found.walks] == [(70, 'stopped'), (0, 'stopped')]
-    assert found.seconds == min(walk.best for walk in found.walks)
+    assert [(walk.proposals, walk.ended) for walk in found.chains] == [(70, 'stopped'), (0, 'stopped')]
+    assert found.seconds == min(walk.best for walk in found.chains)
 
 
 @pytest.mark.alone
 def test_it_ends_by_time():
     starts = {'samples': (SAMPLES,) * 5, 'whole': (('whole', 1),) * 5}
     began = time.monotonic()
-    found = walk_randomly(SmallPlan(1, 5), starts, SearchLimits(seconds=0.6))
+    found = run_chains(SmallPlan(1, 5), starts, SearchLimits(seconds=0.6))
     assert 0.6 <= time.monotonic() - began < 1.5
-    assert [walk.ended for walk in found.walks] == ['seconds'] * 2
-    assert all(walk.proposals > 20 for walk in found.walks)
+    assert [walk.ended for walk in found.chains] == ['seconds'] * 2
+    assert all(walk.proposals > 20 for walk in found.chains)
 
 
 def test_starts_count_even_without_a_proposal():
     starts = {'whole': (('whole', 1),) * 4, 'samples': (SAMPLES,) * 4}
-    found = walk_randomly(SmallPlan(2, 4), starts, SearchLimits(proposals=0))
-    assert found.seconds == min(walk.seconds for walk in found.walks)
+    found = run_chains(SmallPlan(2, 4), starts, SearchLimits(proposals=0))
+    assert found.seconds == min(walk.seconds for walk in found.chains)
     assert found.assignment in starts.values()
-    assert [walk.seconds for walk in found.walks] == sorted(walk.seconds for walk in found.walks)
+    assert [walk.seconds for walk in found.chains] == sorted(walk.seconds for walk in found.chains)
 
 
 def test_a_net_without_choices_needs_no_search():
-    found = walk_randomly(SmallPlan(2, 3, WAYS[:1]), {'samples': (SAMPLES,) * 3}, SearchLimits(seconds=3600))
-    assert found.walks[0].ended == 'no choice' and found.assignment == (SAMPLES,) * 3
+    found = run_chains(SmallPlan(2, 3, WAYS[:1]), {'samples': (SAMPLES,) * 3}, SearchLimits(seconds=3600))
+    assert found.chains[0].ended == 'no choice' and found.assignment == (SAMPLES,) * 3
 
 
 def test_what_never_ends_is_refused():
     plan = SmallPlan(0, 3)
     with pytest.raises(InputError, match='never ends'):
-        walk_randomly(plan, {'samples': (SAMPLES,) * 3}, SearchLimits(memory=1e9))
+        run_chains(plan, {'samples': (SAMPLES,) * 3}, SearchLimits(memory=1e9))
     with pytest.raises(InputError, match='at least one plan'):
-        walk_randomly(plan, {}, SearchLimits(proposals=1))
+        run_chains(plan, {}, SearchLimits(proposals=1))
     with pytest.raises(InputError, match='2 choices for 3 operators'):
-        walk_randomly(plan, {'samples': (SAMPLES,) * 2}, SearchLimits(proposals=1))
+        run_chains(plan, {'samples': (SAMPLES,) * 2}, SearchLimits(proposals=1))
     with pytest.raises(InputError, match='too many to try all'):
         try_all(SmallPlan(0, 12))

@@ -9,7 +9,7 @@ from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, TransferCost, cluster_from_json
 from mxhybrid.planner.reports.prediction_table import store_notes
-from mxhybrid.planner.search.mcmc import SearchLimits, try_all, walk_randomly
+from mxhybrid.planner.search.mcmc import SearchLimits, try_all, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
@@ -136,7 +136,7 @@ def test_the_walk_finds_the_best():
     problem = PlanEvaluator(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
     everything = try_all(problem)
-    found = walk_randomly(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
+    found = run_chains(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
     assert found.seconds == everything.seconds
 
 

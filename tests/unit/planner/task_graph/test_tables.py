@@ -12,7 +12,7 @@ from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.sharding.split import whole_on
 from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_json
-from mxhybrid.planner.search.mcmc import SearchLimits, try_all, walk_randomly
+from mxhybrid.planner.search.mcmc import SearchLimits, try_all, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
@@ -148,7 +148,7 @@ def test_the_walk_finds_the_best_ways_of_tables(rate, cost):
                key=lambda ways: problem.begin(start[:-2] + ways))
     everything = try_all(problem)
     assert everything.seconds <= problem.begin(start[:-2] + best)
-    found = walk_randomly(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
+    found = run_chains(problem, {'data parallel': start}, SearchLimits(proposals=1500), seed=1)
     assert found.seconds == everything.seconds
 
 
