@@ -21,10 +21,10 @@ from .profiling.operator_profiler import OperatorProfiler
 from .reports.plan_diagram import check_diagram_path, draw_plan
 from .reports.prediction_table import plan_report, prediction_summary
 from .reports.timeline_export import draw_gantt, write_timeline
-from .search.gc_control import no_last_collection
+from .search.gc_control import skip_final_gc
 from .task_graph.prediction import Prediction
 
 __all__ = ['Calibration', 'Cluster', 'FoundPlan', 'OperatorProfiler', 'PAPER_NETWORK', 'Planner', 'Prediction',
            'SEARCH_SECONDS', 'alpha_beta_of', 'check_diagram_path', 'cost_report', 'cost_rows', 'draw_costs',
-           'draw_gantt', 'draw_plan', 'frozen_parameters', 'load_cluster', 'no_last_collection', 'plan_report',
+           'draw_gantt', 'draw_plan', 'frozen_parameters', 'load_cluster', 'skip_final_gc', 'plan_report',
            'prediction_summary', 'save_cluster', 'search', 'sizes_of', 'write_timeline']

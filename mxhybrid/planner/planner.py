@@ -28,7 +28,7 @@ from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
-from .search.gc_control import no_collections
+from .search.gc_control import paused_gc
 from .search.mcmc import SearchResult, SearchLimits, Watcher, run_chains
 from .search.pareto import Point
 from .search.plan_evaluator import PlanEvaluator, random_decisions
@@ -265,7 +265,7 @@ class Planner:
                               self.cluster.rank_memory if memory_bytes is None else memory_bytes)
         if model is self.model:  # timing leaves garbage in cycles
             return self._search(model, limits, seed, start, progress)
-        with no_collections():
+        with paused_gc():
             return self._search(model, limits, seed, start, progress)
 
     def _search(self, model: OperatorTasks, limits: SearchLimits, seed: int, start: Optional[Plan],

@@ -6,7 +6,7 @@ from typing import Iterator
 
 
 @contextlib.contextmanager
-def no_collections() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """It does not, meanwhile: a search keeps much, none of it in cycles, and to look for those takes a tenth of the
     time.
     """
@@ -23,6 +23,6 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def no_last_collection() -> None:
+def skip_final_gc() -> None:
     """Nor when the program ends, which takes a second or more where much is kept."""
     atexit.register(gc.freeze)

@@ -16,7 +16,7 @@ import time
 from typing import Callable, Dict, Hashable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ...base.errors import InputError
-from .gc_control import no_collections
+from .gc_control import paused_gc
 from .pareto import ParetoFront, Point
 from .search_problem import Assignment, SearchProblem
 
@@ -133,7 +133,7 @@ def run_chains(problem: SearchProblem, starts: Mapping[str, Assignment], limits:
     if not starts:
         raise InputError('starts: give at least one plan')
     record = _Record(problem, limits)
-    with no_collections():
+    with paused_gc():
         walkers: Dict[Assignment, _ChainRunner] = {}
         same = []
         for number, (name, assignment) in enumerate(starts.items()):

@@ -36,7 +36,7 @@ _BEFORE = 0.4
 MOST_KNOWN = 4_000_000
 
 #: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_buckets` has it.
-BUNDLE_BYTES = 2 << 20
+BUCKET_BYTES = 2 << 20
 
 
 class Flow:

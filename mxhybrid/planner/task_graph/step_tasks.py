@@ -8,7 +8,7 @@ from ...parallel.ops.graph import Entry
 from ...parallel.sharding.split import Split
 from ..simulator.task_block import TaskBlock, BlockInput
 from .dataflow import SCRIPT
-from .operator_tasks import BUNDLE_BYTES, Flow, WeightShards, SplitOperator, OperatorTasks
+from .operator_tasks import BUCKET_BYTES, Flow, WeightShards, SplitOperator, OperatorTasks
 from .task_builder import TaskSubgraph, Endpoints, Load
 
 #: Of a block that waits: tasks, the key of the other block, and the unit there.
@@ -227,7 +227,7 @@ class StepTasks:
                 continue
             if not bundles or sizes[name] > room:
                 bundles.append([])
-                room = BUNDLE_BYTES
+                room = BUCKET_BYTES
             bundles[-1].append(name)
             room -= sizes[name]
         found = set(map(tuple, bundles))

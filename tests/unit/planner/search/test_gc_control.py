@@ -3,7 +3,7 @@ import gc
 
 import pytest
 
-from mxhybrid.planner.search.gc_control import no_collections
+from mxhybrid.planner.search.gc_control import paused_gc
 
 pytestmark = pytest.mark.both_pythons
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.both_pythons
 def test_it_is_on_again_afterwards_and_what_came_meanwhile_is_old():
     kept = []
     with pytest.raises(KeyError):
-        with no_collections():
+        with paused_gc():
             assert not gc.isenabled()
             kept += [[] for _ in range(10_000)]
             raise KeyError
@@ -23,14 +23,14 @@ def test_what_its_user_has_frozen_or_turned_off_stays_so():
     kept = [[] for _ in range(10_000)]  # what others have may go meanwhile
     gc.freeze()
     try:
-        with no_collections():
+        with paused_gc():
             pass
         assert gc.get_freeze_count() >= len(kept)
     finally:
         gc.unfreeze()
     gc.disable()
     try:
-        with no_collections():
+        with paused_gc():
             pass
         assert not gc.isenabled()
     finally:
