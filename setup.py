@@ -14,11 +14,11 @@ LANE = Extension('mxhybrid.lane._lane', sorted(glob('mxhybrid/lane/src/*.cc')), 
                  extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra', '-pthread',
                                      '-fopenmp'])  # with MXNet's own threads
 
-# The planner's simulator and what makes its tasks; where they cannot be compiled, Python does that.
+# The planner's simulator and the builder of its tasks; where they cannot be compiled, there is no planner.
 SIMULATE = Extension('mxhybrid.planner.simulator._simulate', sorted(glob('mxhybrid/planner/simulator/src/*.cc')),
                      depends=glob('mxhybrid/planner/simulator/src/*.h'), language='c++', optional=True,
                      extra_link_args=[OWN],
-                     # Not contracted: the same bits as Python's.
+                     # Not contracted: the same bits as the Python of tests/oracles.
                      extra_compile_args=['-std=c++17', '-O3', '-ffp-contract=off', '-Wall', '-Wextra'])
 
 setup(

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--budget', type=float, metavar='SECONDS', help='time of the search (default 4.5)')
     parser.add_argument('--proposals', type=int, metavar='N', help='end the search after N proposals')
     parser.add_argument('--stale', type=int, metavar='N',
-                        help='end the walk from each start after N proposals without gain')
+                        help='end the chain from each start after N proposals without gain')
     parser.add_argument('--seed', type=int, default=0, metavar='N',
                         help='with --proposals and a large --budget, the same seed finds the same plan (default 0)')
     parser.add_argument('--memory', type=float, metavar='GB', help='memory that no rank may exceed')
@@ -245,10 +245,10 @@ class _Planning:
             console.write('\nwithout a plan, each worker with its own statistics: %s a step' % seconds_text(
                 found.plain.seconds))
         speedup = found.plain.seconds / found.prediction.seconds if found.prediction.seconds else 1.0
-        proposals = sum(walk.proposals for walk in found.discovery.chains)
+        proposals = sum(chain.proposals for chain in found.discovery.chains)
         console.write('\nthe plan, from %s, is predicted to be %.2f times as fast as the network without a plan; %d '
                       'proposals in %.1f s' % (found.name, speedup, proposals, found.discovery.elapsed))
-        if not proposals and any(walk.ended == 'seconds' for walk in found.discovery.chains):
+        if not proposals and any(chain.ended == 'seconds' for chain in found.discovery.chains):
             console.write('the search spent all its time on the plans that it begins with: give it more, with --budget')
         self._print_front(found)
 

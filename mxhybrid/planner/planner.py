@@ -26,17 +26,18 @@ from ..parallel.sharding.split import PartPlace, Split
 from .analytic.communication_cost import alpha_beta_of, best_choices, split_plan
 from .analytic.layer_sizes import sizes_of
 from .cluster.cluster_spec import Cluster, load as load_cluster
+from .cluster.machine_model import Machine
+from .profiling.core_benchmark import KernelTimes
 from .profiling.operator_profiler import OperatorProfiler
 from .profiling.profile_key import ProfileKeys
 from .search.gc_control import paused_gc
-from .search.mcmc import SearchResult, SearchLimits, Watcher, run_chains
+from .search.mcmc import SearchLimits, SearchResult, Watcher, run_chains
 from .search.pareto import Point
 from .search.plan_evaluator import PlanEvaluator, random_decisions
 from .search.search_space import SearchSpace
 from .task_graph.dataflow import Dataflow
-from .task_graph.operator_tasks import PartTime, OperatorTasks
+from .task_graph.operator_tasks import OperatorTasks, PartTime
 from .task_graph.prediction import Prediction
-from .task_graph.task_builder import Machine
 
 #: Number of the fastest starts whose steps are simulated like those of the plan that was found, one behind the other.
 _FINALISTS = 3
@@ -125,7 +126,9 @@ class Planner:
         dataflow = Dataflow(self.graph, self._dimensions, self._shares, frozen)
         self._profiles, self._frozen = profiles, frozen
         # Times of operators are scaled to the cluster only if its file has the speed of its own cores.
-        machine = Machine(cluster, None if cluster.reference is None else profiles.kernel_times())
+        core_speed = 1.0 if cluster.reference is None else KernelTimes(*cluster.reference).speed_relative_to(
+            profiles.kernel_times())
+        machine = Machine(cluster, core_speed)
         keys = ProfileKeys(self.graph, COMPOSED[True], frozen=frozen)
         self._new_model = lambda measure: OperatorTasks(dataflow, machine, self._part_times(measure), states,
                                                     alike=keys.operator_key)
@@ -133,7 +136,7 @@ class Planner:
         #: The model that estimates all times that are not known.
         self._rough = self._new_model(False)
         self._sums = sums
-        self._choices = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
+        self._space = SearchSpace(dataflow, cluster.ranks, max(host.ranks for host in cluster.hosts),
                                 (sums,) if sums and cluster.sums else cluster.sums)
         self._base = self.splits(data_parallel())
 
@@ -162,11 +165,11 @@ class Planner:
         """
         needed = self._first_shards(self._base)
         shards = dict(needed)
-        for number in self._choices.deciding:
-            for split in self._choices.of(number):
+        for number in self._space.deciding:
+            for split in self._space.candidates(number):
                 dimensions = sum(degree > 1 for degree in split.degrees + (split.addends,))
                 if dimensions == 1 and len(split.ranks) == self.cluster.ranks or self.cluster.ranks == 1:
-                    shards.update(self._first_shards(self._choices.follow(self._base, {number: split})))
+                    shards.update(self._first_shards(self._space.propagate(self._base, {number: split})))
         return self._profiles.measure(self.graph, [(operator, place) for (_, place), operator in shards.items()],
                                       frozen=self._frozen, needed=needed)
 
@@ -242,7 +245,7 @@ class Planner:
         progress : callable, optional
             Called at each proposal; the search ends if it returns a true value.
         stale : int, optional
-            The patience of the search: the walk from a start ends after this number of proposals without gain.
+            The patience of the search: the chain from a start ends after this number of proposals without gain.
 
         Raises
         ------
@@ -270,7 +273,7 @@ class Planner:
 
     def _search(self, model: OperatorTasks, limits: SearchLimits, seed: int, start: Optional[Plan],
                 progress: Optional[Watcher]) -> FoundPlan:
-        problem = PlanEvaluator(self._rough, self._choices)
+        problem = PlanEvaluator(self._rough, self._space)
         start_plans = self.starts()
         if start is not None:
             start_plans['imported'] = start
@@ -278,22 +281,22 @@ class Planner:
                  for name, plan in start_plans.items()}
         starts = {name: problem.decisions(*plan) for name, plan in plans.items()}
         draw = np.random.RandomState(seed).uniform(size=problem.operators).tolist()
-        starts['random'] = random_decisions(self._choices, draw)
+        starts['random'] = random_decisions(self._space, draw)
         found = run_chains(problem, starts, limits, seed, progress)
         if model is self.model:
             # A model's caches take gigabytes for many ranks, in cycles: free them before the other model is used.
             self._rough = self._new_model(False)
             gc.collect()
-        problem = PlanEvaluator(self._rough, self._choices)  # without the caches of the search
+        problem = PlanEvaluator(self._rough, self._space)  # without the caches of the search
         splits = problem.splits(found.assignment)
-        # A walk may end where it began.
+        # A chain may end where it began.
         last = next((name for name, plan in plans.items() if starts[name] == found.assignment and plan[0] == splits),
                     'search')
         plans.setdefault(last, (splits, problem.tables(found.assignment), problem.dense(found.assignment)))
         # The search simulates a single step; a prediction simulates steps that follow each other.
-        quick = sorted(found.chains, key=lambda walk: walk.seconds)[:_FINALISTS]
+        quick = sorted(found.chains, key=lambda chain: chain.seconds)[:_FINALISTS]
         predictions: Dict[str, Prediction] = {}
-        for name in dict.fromkeys([last, 'data parallel'] + [walk.start for walk in quick if walk.start in plans]):
+        for name in dict.fromkeys([last, 'data parallel'] + [chain.start for chain in quick if chain.start in plans]):
             if name == 'data parallel' or all(plans[name] != plans[other] for other in predictions):
                 predictions[name] = Prediction(model, *plans[name])
         fitting = [name for name, prediction in predictions.items()

@@ -4,7 +4,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from mxhybrid.parallel.sharding.box import size_of
-from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, Cluster, Host, TransferCost
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.planner import Planner
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
@@ -106,7 +106,7 @@ def cluster(hosts=4, ranks=1, rate=1e7, cost=None, horovod=None, **keys):
     cost = cost or TransferCost(1e-4, 1e-5, 1e-9)
     link = TokenBucket(rate, **keys)
     there = tuple(Host('host%d' % at, ranks, float(ranks)) for at in range(hosts))
-    costs = {kind: cost for kind in KINDS if kind not in BY_HOROVOD.values()}
+    costs = {kind: cost for kind in COST_KINDS if kind not in BY_HOROVOD.values()}
     costs.update(dict.fromkeys(BY_HOROVOD.values(), horovod) if horovod else {})
     return Cluster(there, link, 1e-4, TokenBucket(4e9), 1e-5, costs)
 
@@ -140,7 +140,7 @@ def check_changes(planned, problem, decisions, steps):
     simulation.run(blocks.blocks.values())
     for one in decisions[1:]:
         splits, tables, dense = (of(one) for of in (problem.splits, problem.tables, problem.dense))
-        found = simulation.change(blocks.change(splits, tables, None, dense))
+        found = simulation.propose(blocks.propose(splits, tables, None, dense))
         anew = StepTasks(planned.model, splits, steps, tables, dense)
         assert set(blocks.blocks) == set(anew.blocks)
         assert found == Simulation(planned.model.machine.resources).run(anew.blocks.values())

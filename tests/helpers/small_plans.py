@@ -40,14 +40,14 @@ class SmallPlan:
 
     def propose(self, changes, limit=None):
         self._proposed = tuple(changes.get(one, choice) for one, choice in enumerate(self._assignment))
-        return self._simulation.change({key: self._block(key) for key in self._keys(changes)},
+        return self._simulation.propose({key: self._block(key) for key in self._keys(changes)},
                                        limit(self.memory()) if limit else np.inf)
 
     def accept(self):
         self._assignment = self._proposed
 
     def reject(self):
-        self._simulation.undo()
+        self._simulation.rollback()
         self._proposed = self._assignment
 
     def memory(self):
@@ -77,9 +77,9 @@ class SmallPlan:
         waits += [(degree + part, EDGE + number, self._ranks + part) for number, edge in enumerate(self._edges)
                   if edge[0] == one for part in parts]
         return TaskBlock(one, np.tile(parts, 2), np.repeat([seconds, 2 * seconds], degree),
-                     inner=[(part, degree + part) for part in parts],
-                     ports=[(way * self._ranks + part, way * degree + part) for way in range(2) for part in parts],
-                     waits=waits)
+                     edges=[(part, degree + part) for part in parts],
+                     outputs=[(way * self._ranks + part, way * degree + part) for way in range(2) for part in parts],
+                     dependencies=waits)
 
     def _edge(self, number):
         """Joins, forward and backward, that wait for transfers where layouts differ."""
@@ -116,4 +116,4 @@ class SmallPlan:
         parts = np.arange(degree)
         return TaskBlock(WEIGHT + one, self._ranks + parts, 2 * self._weights[one] * (degree - 1) / degree,
                      2 * self._ranks + (parts + 1) % degree, 2e-4,
-                     waits=[(part, one, self._ranks + part) for part in parts])
+                     dependencies=[(part, one, self._ranks + part) for part in parts])

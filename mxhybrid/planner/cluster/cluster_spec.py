@@ -1,7 +1,7 @@
-"""What a plan runs on: hosts, ranks, links, and what each kind of transfer takes there; a file in JSON.
+"""The specification of a cluster, a file in JSON: hosts, ranks, links, and the cost of each kind of transfer.
 
-``mxhybrid calibrate`` measures it on the cluster that will train.  For hardware that is not there it is written by
-hand, with ``"measured": null``; docs/planner.md has all keys.
+``mxhybrid calibrate`` measures it on the cluster that will train.  For hardware that is not at hand, write it yourself,
+with ``"measured": null``; docs/planner.md describes all keys.
 """
 import dataclasses
 import hashlib
@@ -14,10 +14,10 @@ from ..simulator.token_bucket import TokenBucket
 
 FORMAT = 'mxhybrid.cluster 1'
 
-#: Ranks in all: more are a slip of the pen, and would take all memory.
-MOST_RANKS = 1 << 14
-#: Of any number: sums and products of larger ones are none.
-_MOST = 1e30
+#: The largest number of ranks: more would be a mistake in the file, and would take all memory.
+MAX_RANKS = 1 << 14
+#: The largest number of any key: sums and products of larger ones may overflow.
+_MAX_NUMBER = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Host:
     name : str
     ranks : int
     cores : float
-        That its ranks share; less than one is a share of a core.
+        The cores that its ranks share; less than one is a share of a core.
     burst_s : float
-        Seconds of a core that may be saved while idle, where it is a share by quota.
+        Seconds of a core that it may save while idle, where `cores` is a quota.
     speed : float
-        How fast a core computes, all others busy, beside the one of the cluster's reference, or else the one that
-        operators were profiled on.
+        The speed of a core while all other cores compute, relative to the reference core of the cluster, or else to
+        the core that operators were profiled on.
     memory_bytes : int or None
-        Of the host; None where it is not known.
+        The memory of the host; None where it is not known.
     speeds : tuple of float
-        The same by the number of cores that are busy: one, two and so on, the last for all of them.  Empty where that
-        makes no difference.
+        The speed of a core by the number of cores that compute: one, two and so on, the last for all of them.  Empty
+        where their number makes no difference.
     """
 
     name: str
@@ -52,14 +52,14 @@ class Host:
 
     def speeds_of(self, count: int) -> List[float]:
         """Return the speeds of a core while one, two, and so on up to `count` of them are busy."""
-        found = list(self.speeds[:count]) or [self.speed]
-        return found + [found[-1]] * (count - len(found))
+        speeds = list(self.speeds[:count]) or [self.speed]
+        return speeds + [speeds[-1]] * (count - len(speeds))
 
 
 @dataclasses.dataclass(frozen=True)
 class TransferCost:
-    """What a transfer takes beside links: ``fixed_s + per_item_s * items + per_byte_s * bytes`` seconds of a rank's
-    core, and `latency_s` in which nobody computes.
+    """The cost of a transfer beside links: ``fixed_s + per_item_s * items + per_byte_s * bytes`` seconds of a rank's
+    core, and a latency, `latency_s`, in which no core computes.
     """
 
     fixed_s: float
@@ -67,15 +67,15 @@ class TransferCost:
     per_byte_s: float
     latency_s: float = 0.0
 
-    def seconds(self, items: int, size: float) -> float:
-        """Of a rank's core."""
-        return self.fixed_s + self.per_item_s * items + self.per_byte_s * size
+    def seconds(self, items: int, size_bytes: float) -> float:
+        """Return the seconds of a rank's core."""
+        return self.fixed_s + self.per_item_s * items + self.per_byte_s * size_bytes
 
 
-#: Pieces of work whose seconds are a machine's reference.
+#: The pieces of work whose seconds are the reference of a machine.
 PIECES = ('dense', 'convolution', 'memory')
-#: Kinds of transfers, and what their items and bytes are.
-KINDS = {
+#: The kinds of transfers that have a cost, with the meaning of their items and bytes.
+COST_KINDS = {
     'exchange': 'one direction of a redistribution: messages sent and received, and their bytes',
     'sum': 'a sum of dense gradients over all ranks, up to 2 MB of them together: ranks, bytes of the gradients',
     'group_sum': 'each of the two exchanges of a sum over some ranks: messages sent and received, and their bytes',
@@ -88,33 +88,33 @@ KINDS = {
     'horovod_row_sum': 'rows of a table summed by Horovod: ranks, bytes of the whole table',
     'horovod_step': 'the remaining time of a step with such sums: parameters, no bytes',
 }
-#: Kinds that take the place of others where Horovod makes the sums; a file has all of them, or none.
+#: The kinds that replace others where Horovod makes the sums; a file has all of them, or none.
 BY_HOROVOD = {'sum': 'horovod_sum', 'row_sum': 'horovod_row_sum', 'step': 'horovod_step'}
-#: What files of clusters that were measured before may lack; it is as a sum then.
-_OPTIONAL = {'row_sum', *BY_HOROVOD.values()}
+#: The kinds that older files may lack; the cost of a sum replaces them.
+_OPTIONAL_KINDS = {'row_sum', *BY_HOROVOD.values()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Hosts and what joins them.  Ranks are numbered host by host.
+    """A cluster: hosts and the links between them.  Ranks are numbered host by host.
 
     Attributes
     ----------
     hosts : tuple of Host
     link : TokenBucket
-        Of each host in each direction, bytes of payload.
+        The link of each host in each direction, in bytes of payload.
     link_latency_s : float
-        Until the first byte of a message is on another host.
+        The time until the first byte of a message is on another host.
     memory : TokenBucket
-        Between ranks of a host, bytes.
+        The memory between ranks of a host, in bytes.
     memory_latency_s : float
     costs : dict of str to TransferCost
-        By kind, see :data:`KINDS`.
+        By kind, see :data:`COST_KINDS`.
     measured : str or None
-        When and how it was measured; None if a person wrote it.
+        When and how it was measured; None for a file that a person wrote.
     reference : tuple of float or None
-        Seconds of the kernels of :class:`.KernelTimes` on the core that speeds are beside; None where it is
-        the one that operators were profiled on.
+        Seconds of the kernels of :class:`.KernelTimes` on the reference core, which speeds are relative to;
+        None where that is the core that operators were profiled on.
     """
 
     hosts: Tuple[Host, ...]
@@ -128,32 +128,32 @@ class Cluster:
 
     @property
     def sums(self) -> Tuple[str, ...]:
-        """What may sum dense weights, as plans say it, where the costs of both are known; else nothing."""
+        """The means that may sum dense weights, as plans name them; empty where the costs of one only are known."""
         return ('lane', 'horovod') if BY_HOROVOD['sum'] in self.costs else ()
 
     def cost(self, kind: str, dense: Optional[str] = None) -> TransferCost:
-        """Of a kind, where `dense` says what sums dense weights, if the costs of both are known."""
+        """Return the cost of a kind; `dense` names what sums dense weights, which counts if both costs are known."""
         if dense == 'horovod' and self.sums:
             kind = BY_HOROVOD.get(kind, kind)
         return self.costs.get(kind, self.costs['sum'])
 
     def sum_items(self, parameters: int, dense: Optional[str] = None) -> int:
-        """Items of a sum of the gradients of so many parameters."""
+        """Return the number of items of a sum of gradients, given the number of parameters."""
         return parameters if dense == 'horovod' and self.sums else self.ranks
 
     @property
     def ranks(self) -> int:
-        """How many there are in all."""
+        """The number of ranks on all hosts."""
         return sum(host.ranks for host in self.hosts)
 
     @property
     def rank_memory(self) -> Optional[float]:
-        """Bytes that every rank may fill: the least that one has of its host; None where that is not known of any."""
+        """The bytes that every rank may use: the least that a rank has of its host; None where no host says it."""
         return min((host.memory_bytes / host.ranks for host in self.hosts if host.memory_bytes is not None),
                    default=None)
 
     def host_of(self, rank: int) -> int:
-        """The number of a rank's host."""
+        """Return the number of a rank's host."""
         for number, host in enumerate(self.hosts):
             if rank < host.ranks:
                 return number
@@ -161,11 +161,11 @@ class Cluster:
         raise IndexError(rank)
 
     def digest(self) -> str:
-        """Tells clusters apart."""
+        """Return a short hash that tells clusters apart."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> Dict[str, Any]:
-        """What :func:`cluster_from_json` reads."""
+        """Return the object that :func:`cluster_from_json` reads."""
         reference = {} if self.reference is None else {'reference': dict(zip(PIECES, self.reference))}
         return {'format': FORMAT, 'measured': self.measured, **reference,
                 'hosts': [_host_as_json(host) for host in self.hosts],
@@ -175,9 +175,9 @@ class Cluster:
 
 
 def _host_as_json(host: Host) -> Dict[str, Any]:
-    found = dataclasses.asdict(host)
-    speeds = list(found.pop('speeds'))
-    return dict(found, speeds=speeds) if speeds else found
+    value = dataclasses.asdict(host)
+    speeds = list(value.pop('speeds'))
+    return dict(value, speeds=speeds) if speeds else value
 
 
 def save(path: str, cluster: Cluster) -> None:
@@ -186,7 +186,7 @@ def save(path: str, cluster: Cluster) -> None:
 
 
 def load(path: str) -> Cluster:
-    """Read a cluster file; InputError where it cannot be read or says something impossible."""
+    """Read a cluster file; InputError where it cannot be read or a value is impossible."""
     try:
         with open(path, encoding='utf-8') as file:
             value = json.load(file)
@@ -199,62 +199,65 @@ def load(path: str) -> Cluster:
 
 
 def cluster_from_json(value: Any) -> Cluster:
-    """The cluster that :meth:`Cluster.as_json` wrote; InputError for anything else."""
+    """Return the cluster that :meth:`Cluster.as_json` wrote; InputError for anything else."""
     if not isinstance(value, dict) or value.get('format') != FORMAT:
-        raise InputError('cluster: no format %r: it is no cluster file of this version' % FORMAT)
-    _known('', value, {'format', 'measured', 'reference', 'hosts', 'link', 'memory', 'costs'})
-    given = value.get('hosts')
-    if not isinstance(given, list) or not given:
-        raise InputError('cluster: hosts=%r: give a list of at least one' % (given,))
-    hosts = tuple(_host(at, one) for at, one in enumerate(given))
+        raise InputError('cluster: there is no format %r: this is no cluster file of this version: measure the cluster '
+                         'with mxhybrid calibrate' % FORMAT)
+    _check_keys('', value, {'format', 'measured', 'reference', 'hosts', 'link', 'memory', 'costs'})
+    host_values = value.get('hosts')
+    if not isinstance(host_values, list) or not host_values:
+        raise InputError('cluster: hosts=%r: give a list of at least one host' % (host_values,))
+    hosts = tuple(_parse_host(index, host_value) for index, host_value in enumerate(host_values))
     ranks = sum(host.ranks for host in hosts)
-    if ranks > MOST_RANKS:
-        raise InputError('cluster: hosts[].ranks: %d in all: give at most %d' % (ranks, MOST_RANKS))
+    if ranks > MAX_RANKS:
+        raise InputError('cluster: hosts[].ranks: %d in all: give at most %d' % (ranks, MAX_RANKS))
     costs = value.get('costs')
     if not isinstance(costs, dict):
         raise InputError('cluster: costs=%r: give an object' % (costs,))
-    missing = sorted(set(KINDS) - _OPTIONAL - set(costs))
+    required_kinds = set(COST_KINDS) - _OPTIONAL_KINDS
+    missing = sorted(required_kinds - set(costs))
     if missing:
         raise InputError('cluster: costs: there is no %s: give all of %s' % (
-            missing[0], ', '.join(sorted(set(KINDS) - _OPTIONAL))))
-    _known('costs', costs, KINDS)
-    both = [kind for kind in BY_HOROVOD.values() if kind in costs]
-    if both and len(both) < len(BY_HOROVOD):
+            missing[0], ', '.join(sorted(required_kinds))))
+    _check_keys('costs', costs, COST_KINDS)
+    horovod_kinds = [kind for kind in BY_HOROVOD.values() if kind in costs]
+    if horovod_kinds and len(horovod_kinds) < len(BY_HOROVOD):
         raise InputError('cluster: costs: there is %s: give all of %s, or none'
-                         % (both[0], ', '.join(sorted(BY_HOROVOD.values()))))
-    link, link_latency = _way('link', value.get('link'))
-    memory, memory_latency = _way('memory', value.get('memory'))
+                         % (horovod_kinds[0], ', '.join(sorted(BY_HOROVOD.values()))))
+    link, link_latency = _parse_link('link', value.get('link'))
+    memory, memory_latency = _parse_link('memory', value.get('memory'))
     return Cluster(hosts, link, link_latency, memory, memory_latency,
-                   {kind: _cost('costs.' + kind, one) for kind, one in costs.items()},
+                   {kind: _parse_cost('costs.' + kind, cost) for kind, cost in costs.items()},
                    None if value.get('measured') is None else str(value['measured']),
-                   _reference(value.get('reference')))
+                   _parse_reference(value.get('reference')))
 
 
-def _reference(value: Any) -> Optional[Tuple[float, float, float]]:
+def _parse_reference(value: Any) -> Optional[Tuple[float, float, float]]:
     if value is None:
         return None
-    numbers = _numbers('reference', value, PIECES, {})
-    for key, one in numbers.items():
-        if one <= 0:
-            raise InputError('cluster: reference.%s=%r: give seconds, more than 0' % (key, one))
-    return numbers['dense'], numbers['convolution'], numbers['memory']
+    seconds_of = _parse_numbers('reference', value, PIECES, {})
+    for piece, seconds in seconds_of.items():
+        if seconds <= 0:
+            raise InputError('cluster: reference.%s=%r: give seconds, more than 0' % (piece, seconds))
+    return seconds_of['dense'], seconds_of['convolution'], seconds_of['memory']
 
 
-def _host(at: int, value: Any) -> Host:
-    where = 'hosts[%d]' % at
+def _parse_host(index: int, value: Any) -> Host:
+    where = 'hosts[%d]' % index
     if not isinstance(value, dict):
         raise InputError('cluster: %s=%r: give an object' % (where, value))
-    others = ('name', 'ranks', 'memory_bytes', 'speeds')
-    _known(where, value, {*others, 'cores', 'burst_s', 'speed'})
-    rest = {key: one for key, one in value.items() if key not in others}
-    speeds = _speeds(where, value.get('speeds', []))
-    numbers = _numbers(where, rest, ('cores',), {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0})
-    name, ranks, memory = value.get('name', 'host%d' % at), value.get('ranks'), value.get('memory_bytes')
+    other_keys = ('name', 'ranks', 'memory_bytes', 'speeds')
+    _check_keys(where, value, {*other_keys, 'cores', 'burst_s', 'speed'})
+    number_values = {key: number for key, number in value.items() if key not in other_keys}
+    speeds = _parse_speeds(where, value.get('speeds', []))
+    numbers = _parse_numbers(where, number_values, ('cores',), {'burst_s': 0.0, 'speed': speeds[-1] if speeds else 1.0})
+    name, ranks, memory = value.get('name', 'host%d' % index), value.get('ranks'), value.get('memory_bytes')
     if not isinstance(name, str):
         raise InputError('cluster: %s.name=%r: give a text, or leave it out' % (where, name))
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise InputError('cluster: %s.ranks=%r: give a whole number of at least 1' % (where, ranks))
-    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or not 1 <= memory <= _MOST):
+    if memory is not None and (
+            not isinstance(memory, int) or isinstance(memory, bool) or not 1 <= memory <= _MAX_NUMBER):
         raise InputError('cluster: %s.memory_bytes=%r: give a whole number, or null' % (where, memory))
     for key in ('cores', 'speed'):
         if numbers[key] <= 0:
@@ -265,23 +268,25 @@ def _host(at: int, value: Any) -> Host:
     return Host(name, ranks, memory_bytes=memory, speeds=speeds, **numbers)
 
 
-def _speeds(where: str, value: Any) -> Tuple[float, ...]:
-    """Return a core's speeds by the number of busy cores."""
+def _parse_speeds(where: str, value: Any) -> Tuple[float, ...]:
+    """Return the speeds of a core by the number of busy cores."""
     if not isinstance(value, list) or not all(
-            isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= _MOST for one in value):
+            isinstance(speed, (int, float)) and not isinstance(speed, bool) and 0 < speed <= _MAX_NUMBER
+            for speed in value):
         raise InputError('cluster: %s.speeds=%r: give a list of numbers above 0' % (where, value))
-    if any(more > less for less, more in zip(value, value[1:])):
+    if any(later > earlier for earlier, later in zip(value, value[1:])):
         raise InputError('cluster: %s.speeds=%r: give numbers that do not grow: the more cores are busy, the slower '
                          'each of them is' % (where, value))
     return tuple(map(float, value))
 
 
-def _cost(where: str, value: Any) -> TransferCost:
-    return TransferCost(**_numbers(where, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
+def _parse_cost(where: str, value: Any) -> TransferCost:
+    return TransferCost(**_parse_numbers(where, value, ('fixed_s', 'per_item_s', 'per_byte_s'), {'latency_s': 0.0}))
 
 
-def _way(where: str, value: Any) -> Tuple[TokenBucket, float]:
-    numbers = _numbers(where, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
+def _parse_link(where: str, value: Any) -> Tuple[TokenBucket, float]:
+    """Return the token bucket of a link or of memory, and its latency."""
+    numbers = _parse_numbers(where, value, ('rate',), {'peak': 0.0, 'burst': 0.0, 'latency_s': 0.0})
     latency = numbers.pop('latency_s')
     if numbers['rate'] <= 0:
         raise InputError('cluster: %s.rate=%r: give bytes a second, more than 0' % (where, numbers['rate']))
@@ -291,23 +296,23 @@ def _way(where: str, value: Any) -> Tuple[TokenBucket, float]:
     return TokenBucket(**numbers), latency
 
 
-def _numbers(where: str, value: Any, needed: Tuple[str, ...], others: Dict[str, float]) -> Dict[str, float]:
+def _parse_numbers(where: str, value: Any, required: Tuple[str, ...], defaults: Dict[str, float]) -> Dict[str, float]:
     if not isinstance(value, dict):
         raise InputError('cluster: %s=%r: give an object' % (where, value))
-    _known(where, value, set(needed) | set(others))
-    found = {}
-    for key in list(needed) + list(others):
-        one = value.get(key, others.get(key))
-        # Whole numbers may be too large to be a float.
-        if not isinstance(one, (int, float)) or isinstance(one, bool) or not 0 <= one <= _MOST:
+    _check_keys(where, value, set(required) | set(defaults))
+    numbers = {}
+    for key in list(required) + list(defaults):
+        number = value.get(key, defaults.get(key))
+        # A whole number may be too large for a float.
+        if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number <= _MAX_NUMBER:
             raise InputError('cluster: %s.%s=%r: give a number of at least 0, and at most %g'
-                             % (where, key, one, _MOST))
-        found[key] = float(one)
-    return found
+                             % (where, key, number, _MAX_NUMBER))
+        numbers[key] = float(number)
+    return numbers
 
 
-def _known(where: str, value: Mapping[str, Any], known: Any) -> None:
+def _check_keys(where: str, value: Mapping[str, Any], known: Any) -> None:
     unknown: List[str] = sorted(set(value) - set(known))
     if unknown:
-        raise InputError('cluster: %s%s is no key: take it out; there are %s'
+        raise InputError('cluster: %s%s is no key: remove it; the keys are %s'
                          % (where + '.' if where else '', unknown[0], ', '.join(sorted(known))))

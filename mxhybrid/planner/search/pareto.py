@@ -1,4 +1,4 @@
-"""The choice between time and memory: plans of which no other one is better in both."""
+"""The trade-off between time and memory: plans that no other plan beats in both."""
 import bisect
 import math
 from typing import Callable, List, NamedTuple, Tuple
@@ -7,7 +7,7 @@ from .search_problem import Assignment
 
 
 class Point(NamedTuple):
-    """A plan, what a step takes with it, and what the fullest rank needs."""
+    """A plan, with the bytes of its fullest rank and the seconds of a step."""
 
     bytes: float
     seconds: float
@@ -25,21 +25,21 @@ class ParetoFront:
         return len(self._points)
 
     def points(self) -> List[Point]:
-        """By memory, the least first; seconds go down."""
+        """Return the plans in ascending order of memory, and so in descending order of seconds."""
         return list(self._points)
 
-    def least_seconds(self, size: float) -> float:
-        """Of a plan that needs no more memory than that; infinite where there is none."""
-        at = bisect.bisect_right(self._keys, (size, math.inf))
-        return self._points[at - 1].seconds if at else math.inf
+    def least_seconds(self, size_bytes: float) -> float:
+        """Return the seconds of the fastest plan that needs at most this memory; infinite where there is none."""
+        index = bisect.bisect_right(self._keys, (size_bytes, math.inf))
+        return self._points[index - 1].seconds if index else math.inf
 
-    def add(self, seconds: float, size: float, assignment: Callable[[], Assignment]) -> None:
-        """Keep a plan if none is as good in both; it is asked for only then."""
-        at = bisect.bisect_right(self._keys, (size, seconds))
-        if at and self._points[at - 1].seconds <= seconds:
+    def add(self, seconds: float, size_bytes: float, assignment: Callable[[], Assignment]) -> None:
+        """Add a plan, unless another one is as good in both; `assignment` is called only for a plan that is added."""
+        begin = bisect.bisect_right(self._keys, (size_bytes, seconds))
+        if begin and self._points[begin - 1].seconds <= seconds:
             return
-        end = at
+        end = begin
         while end < len(self._points) and self._points[end].seconds >= seconds:
             end += 1
-        self._keys[at:end] = [(size, seconds)]
-        self._points[at:end] = [Point(size, seconds, assignment())]
+        self._keys[begin:end] = [(size_bytes, seconds)]
+        self._points[begin:end] = [Point(size_bytes, seconds, assignment())]

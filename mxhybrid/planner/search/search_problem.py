@@ -1,44 +1,45 @@
-"""What a search asks of a plan that is put together from choices."""
+"""The interface between a search and the plans that it evaluates."""
 from typing import Callable, Hashable, Mapping, Optional, Protocol, Sequence, Tuple
 
-#: Of each operator, by its number, what was chosen.
+#: The choice of each operator, by its number.
 Assignment = Tuple[Hashable, ...]
 
-#: The seconds that are of interest with so many bytes of the fullest rank.
+#: Returns the largest seconds of interest, given the bytes of the fullest rank.
 Limit = Callable[[float], float]
 
 
 class SearchProblem(Protocol):
-    """Operators, numbered from 0, with choices for each, and what a step takes with a choice for all of them.
+    """Operators, numbered from 0, with choices for each; and the time of a step with a choice for all of them.
 
-    A proposal is what came with the last :meth:`begin` or :meth:`accept`, and some changes; it is accepted or rejected
-    before the next one.
+    A proposal consists of some changes to the assignment of the last :meth:`begin` or :meth:`accept`; it is accepted or
+    rejected before the next one.
     """
 
     @property
     def operators(self) -> int:
-        """How many there are."""
+        """The number of operators."""
 
     def candidates(self, operator: int) -> Sequence[Hashable]:
-        """Choices of an operator, at least one.  Those of several operators that mean the same are equal."""
+        """Return the choices of an operator, at least one; choices of several operators with one meaning are equal."""
 
     def neighbours(self, operator: int) -> Sequence[int]:
-        """Operators that it reads, or that read it."""
+        """Return the operators that an operator reads, or that read it."""
 
     def begin(self, assignment: Assignment) -> float:
-        """Seconds of a step with these choices, from which proposals depart."""
+        """Begin at an assignment; return the seconds of a step."""
 
     def propose(self, changes: Mapping[int, Hashable], limit: Optional[Limit] = None) -> float:
-        """Seconds of a step with other choices for some operators.
+        """Propose other choices for some operators; return the seconds of a step.
 
-        Of what is beyond the limit it suffices that it is: any number above it, and no more than those seconds.
+        For a step beyond the limit, any number above the limit may be returned that is not above the seconds of the
+        step.
         """
 
     def accept(self) -> None:
-        """Proposals depart from the last one."""
+        """Accept the last proposal: the next one departs from it."""
 
     def reject(self) -> None:
-        """Forget the last one."""
+        """Reject the last proposal."""
 
     def memory(self) -> float:
-        """Bytes that the fullest rank needs, with what was begun or proposed last."""
+        """Return the bytes of the fullest rank, for the last beginning or proposal."""

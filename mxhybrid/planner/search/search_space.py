@@ -1,7 +1,7 @@
-"""How each operator of a network may be split, and rows of each table travel, for a search.
+"""The search space: the splits that each operator may have, and the routes that rows of each table may take.
 
-Operators with weights, and others that take long, decide; those between them, as activations and additions, follow what
-they read, so that nothing moves.
+Operators with weights, and others that take long, decide.  The operators between them, as activations and additions,
+follow the operators that they read, so that no data moves.
 """
 import collections
 import itertools
@@ -14,103 +14,119 @@ from ...parallel.plans.plan import Plan, spread
 from ...parallel.sharding.split import Split, whole_on
 from ..task_graph.dataflow import Dataflow
 
-#: They decide.
+#: The operators that decide.
 DECIDING = ('Convolution', 'FullyConnected', 'Embedding', 'RNN', 'Deconvolution')
 
-#: Dimensions that are cut at once, addends included.
-_MOST_CUT = 3
+#: The largest number of dimensions that are split at once; partial sums count as a dimension.
+_MAX_SPLIT_DIMENSIONS = 3
 
-#: Ranks beyond which a choice takes all of them, those of each host, or one.
-_MANY = 32
+#: For more ranks than this, an operator is on all ranks, on as many as a host has, on one of each host, or on one.
+_MANY_RANKS = 32
 
 
 class SearchSpace:
-    """Of a network on so many ranks, `per_host` of them on each host, which has a server; `sums` are what may sum dense
-    weights, none for what does it anyway.
+    """The choices for a network on a cluster.
+
+    Parameters
+    ----------
+    dataflow : Dataflow
+    ranks, per_host : int
+        The number of ranks, in all and on each host; each host has a server.
+    sums : sequence of str, optional
+        The means that may sum dense weights; none where there is no choice.
+
+    Attributes
+    ----------
+    deciding : list of int
+        The numbers of the operators that decide.
+    followers : dict of int to list of int
+        By operator: the operators that follow it, in the order in which they compute.
+    tables : list of str
+        Trained weights with row_sparse gradients.
     """
 
     def __init__(self, dataflow: Dataflow, ranks: int, per_host: int, sums: Sequence[str] = ()):
         self.sums = sums
-        self.dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
+        self._dataflow, self._graph, self._ranks = dataflow, dataflow.graph, ranks
         self._per_host, self._hosts = per_host, -(-ranks // per_host)
-        #: Trained weights with row_sparse gradients.
         self.tables = [name for name in dataflow.trained if name in dataflow.tables]
-        self.deciding = [number for number in dataflow.computing
-                         if self._graph.operators[number].op in DECIDING]
+        self.deciding = [number for number in dataflow.computing if self._graph.operators[number].op in DECIDING]
         if not self.deciding:
             self.deciding = list(dataflow.computing)
-        decides = set(self.deciding)
-        #: Who follows an operator, in the order in which they compute.
+        deciding = set(self.deciding)
         self.followers: Dict[int, List[int]] = {}
         for number in dataflow.computing:
-            if number in decides:
+            if number in deciding:
                 continue
             for source, _ in self._graph.operators[number].inputs:
                 if source not in self._graph.fixed:
                     self.followers.setdefault(source, []).append(number)
-        self._known: Dict[int, List[Split]] = {}
-        self._followed: Dict[Tuple[int, Split], Optional[Split]] = {}
+        self._candidates: Dict[int, List[Split]] = {}
+        self._propagated: Dict[Tuple[int, Split], Optional[Split]] = {}
 
-    def of(self, number: int) -> Sequence[Split]:
-        """What an operator may choose."""
-        if number not in self._known:
-            self._known[number] = list(dict.fromkeys(self._splits(self._graph.operators[number])))
-        return self._known[number]
+    def candidates(self, number: int) -> Sequence[Split]:
+        """Return the splits that an operator may have."""
+        if number not in self._candidates:
+            self._candidates[number] = list(dict.fromkeys(self._splits(self._graph.operators[number])))
+        return self._candidates[number]
 
-    def _splits(self, one: Operator) -> Iterator[Split]:
-        rule, count = rule_of(one), len(self._graph.shape(one))
-        limits = list(rule.limits(self._graph, one)) + [rule.addends(self._graph, one)]
-        for parts in self._counts():
-            for degrees in _products(parts, limits):
-                for ranks in self._places(parts):
-                    if len(ranks) < self._ranks and self._graph.has_table(one):
-                        continue  # all have to sum its rows
+    def _splits(self, operator: Operator) -> Iterator[Split]:
+        rule, dimensions = rule_of(operator), len(self._graph.shape(operator))
+        limits = list(rule.limits(self._graph, operator)) + [rule.addends(self._graph, operator)]
+        for shards in self._shard_counts():
+            for degrees in _degrees(shards, limits):
+                for ranks in self._rank_sets(shards):
+                    if len(ranks) < self._ranks and self._graph.has_table(operator):
+                        continue  # all ranks have to sum its rows
                     yield Split(degrees[:-1], ranks, degrees[-1])
         if not rule.alone:
-            yield whole_on(count, range(self._ranks))
+            yield whole_on(dimensions, range(self._ranks))
 
-    def of_table(self, name: str) -> Sequence[TablePlan]:
-        """How rows of a table may travel."""
-        rows, servers = self.dataflow.parameters[name][0], self._hosts
-        counts = sorted({min(count, rows) for count in (1, max(1, servers // 2), servers, 2 * servers, 4 * servers)})
-        return [TablePlan('servers', count) for count in counts] + [TablePlan('allreduce')]
+    def table_candidates(self, name: str) -> Sequence[TablePlan]:
+        """Return the routes that rows of a table may take."""
+        rows, servers = self._dataflow.parameters[name][0], self._hosts
+        partitions = sorted({min(count, rows)
+                             for count in (1, max(1, servers // 2), servers, 2 * servers, 4 * servers)})
+        return [TablePlan('servers', count) for count in partitions] + [TablePlan('allreduce')]
 
-    def _counts(self) -> List[int]:
+    def _shard_counts(self) -> List[int]:
         counts = [count for count in range(1, self._ranks + 1) if self._ranks % count == 0]
-        if self._ranks > _MANY:
+        if self._ranks > _MANY_RANKS:
             counts = sorted({1, self._per_host, self._ranks // self._per_host, self._ranks} & set(counts))
         return counts
 
-    def _places(self, parts: int) -> Iterator[List[int]]:
-        """Neighbouring ranks, or some of each host."""
-        if self._ranks > _MANY and parts < self._ranks:
-            yield spread(parts, self._ranks)
+    def _rank_sets(self, shards: int) -> Iterator[List[int]]:
+        """Yield the ranks that may hold shards: neighbours, or the same number on each host."""
+        if self._ranks > _MANY_RANKS and shards < self._ranks:
+            yield spread(shards, self._ranks)
             return
-        for first in range(0, self._ranks, parts):
-            yield list(range(first, first + parts))
-        if 1 < parts < self._ranks:
-            yield spread(parts, self._ranks)
+        for first in range(0, self._ranks, shards):
+            yield list(range(first, first + shards))
+        if 1 < shards < self._ranks:
+            yield spread(shards, self._ranks)
 
-    def follow(self, splits: MutableMapping[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
-        """What changes where some operators are split otherwise: these, and those that follow them."""
-        found = dict(decided)
+    def propagate(self, splits: MutableMapping[int, Split], decided: Mapping[int, Split]) -> Dict[int, Split]:
+        """Return the splits that change where some operators decide otherwise: theirs, and those of their followers."""
+        changed = dict(decided)
         for number in self._reached(decided):
-            split = self._following(self._graph.operators[number], collections.ChainMap(found, splits))
+            split = self._propagated_split(self._graph.operators[number], collections.ChainMap(changed, splits))
             if split != splits.get(number):
-                found[number] = split
-        return found
+                changed[number] = split
+        return changed
 
     def complete(self, decided: Mapping[int, Split]) -> Dict[int, Split]:
-        """The whole plan of what the deciding ones decide, with those that follow none of them, as what is computed of
-        data before the first layer.
+        """Return the whole plan of the deciding operators' splits.
+
+        It includes operators that follow none of them, as those that compute from data before the first layer.
         """
-        found = dict(decided)
-        for number in self.dataflow.computing:
-            if number not in found:
-                found[number] = self._following(self._graph.operators[number], found)
-        return found
+        splits = dict(decided)
+        for number in self._dataflow.computing:
+            if number not in splits:
+                splits[number] = self._propagated_split(self._graph.operators[number], splits)
+        return splits
 
     def _reached(self, decided: Mapping[int, Split]) -> List[int]:
+        """Return the operators that follow some operators, directly or not, in order."""
         reached: Set[int] = set()
         stack = list(decided)
         while stack:
@@ -120,50 +136,50 @@ class SearchSpace:
                     stack.append(number)
         return sorted(reached)
 
-    def _following(self, one: Operator, splits: Mapping[int, Split]) -> Split:
-        for source, _ in one.inputs:
+    def _propagated_split(self, operator: Operator, splits: Mapping[int, Split]) -> Split:
+        for source, _ in operator.inputs:
             if source in self._graph.fixed or self._graph.operators[source].op == 'null':
                 continue
-            key = one.number, splits[source]
-            if key not in self._followed:
-                self._followed[key] = self._after(one, splits[source])
-            found = self._followed[key]
-            if found is not None:
-                return found
-        return Plan().default_split(self._graph, self.dataflow.dimensions, one, self._ranks, {})[0]
+            key = operator.number, splits[source]
+            if key not in self._propagated:
+                self._propagated[key] = self._split_after(operator, splits[source])
+            split = self._propagated[key]
+            if split is not None:
+                return split
+        return Plan().default_split(self._graph, self._dataflow.dimensions, operator, self._ranks, {})[0]
 
-    def _after(self, one: Operator, producer: Split) -> Optional[Split]:
-        """As an operator follows what it reads; None where it cannot."""
-        graph, rule, shape = self._graph, rule_of(one), self._graph.shape(one)
+    def _split_after(self, operator: Operator, producer: Split) -> Optional[Split]:
+        """Return the split with which an operator reads another one without a transfer; None where there is none."""
+        graph, rule, shape = self._graph, rule_of(operator), self._graph.shape(operator)
         if producer.copies > 1 or producer.addends > 1:
             return None
-        followed = rule.following(graph, one, producer.degrees) if len(producer.degrees) == len(shape) else None
+        followed = rule.following(graph, operator, producer.degrees) if len(producer.degrees) == len(shape) else None
         if followed is not None:
             return Split(followed[0], producer.ranks, followed[1])
-        if one.op == 'pick' and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, one):
-            # Each looks for those that are in its part, and nobody has all of them.
+        if operator.op == 'pick' and producer.degrees[-1] == len(producer.ranks) <= rule.addends(graph, operator):
+            # Each rank picks the elements that are in its part, and no rank has all of them.
             return Split((1,) * len(shape), producer.ranks, producer.degrees[-1])
         return None
 
 
-def _products(parts: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:
-    """Degrees that multiply to a number, within limits, few of them more than one."""
-    if parts == 1:
+def _degrees(shards: int, limits: Sequence[int]) -> Iterator[Tuple[int, ...]]:
+    """Yield the degrees within limits that multiply to a number of shards, few of them above one."""
+    if shards == 1:
         yield (1,) * len(limits)
         return
-    places = [at for at, limit in enumerate(limits) if limit > 1]
-    for count in range(1, _MOST_CUT + 1):
-        for chosen in itertools.combinations(places, count):
-            for factors in _factors(parts, count):
+    splittable = [dimension for dimension, limit in enumerate(limits) if limit > 1]
+    for count in range(1, _MAX_SPLIT_DIMENSIONS + 1):
+        for dimensions in itertools.combinations(splittable, count):
+            for factors in _factors(shards, count):
                 degrees = [1] * len(limits)
-                for at, factor in zip(chosen, factors):
-                    degrees[at] = factor
+                for dimension, factor in zip(dimensions, factors):
+                    degrees[dimension] = factor
                 if all(degree <= limit for degree, limit in zip(degrees, limits)):
                     yield tuple(degrees)
 
 
 def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
-    """Ordered factors above one."""
+    """Yield the tuples of factors above one, in every order, that multiply to a number."""
     if count == 1:
         if number > 1:
             yield (number,)

@@ -1,26 +1,37 @@
-"""The compiled part of the planner, ``src/*.cc``."""
+"""The compiled library of the planner: it simulates training steps, and builds the tasks of transfers."""
 import ctypes
 import functools
 import os
 from typing import Any
 
 from ...base.compiled import compiled_files
+from ...base.errors import SettingError
 
-#: What ``planner_version()`` has to return.
-_VERSION = 7
+#: The version that ``planner_version()`` of ``src/event_loop.cc`` has to return.
+_VERSION = 8
+_REMEDY = 'install g++, then reinstall mxhybrid with pip install --force-reinstall --no-deps'
 
 
 @functools.lru_cache(maxsize=None)
 def planner_library(path: str = '') -> Any:
-    """What ``setup.py`` has compiled, or another library by its path; OSError, which says what to do, where there is
-    none.
+    """Load the library that ``setup.py`` compiled, or another one by its path.
+
+    Raises
+    ------
+    SettingError
+        The library is missing, cannot be loaded, or is of another version.
     """
-    found = [path] if path else compiled_files(os.path.dirname(__file__), '_simulate')
-    if not found:
-        raise OSError('the compiled part of the planner is missing: install g++ and then mxhybrid again, with '
-                      'pip install --force-reinstall --no-deps')
-    library = ctypes.CDLL(found[0])
+    paths = [path] if path else compiled_files(os.path.dirname(__file__), '_simulate')
+    if not paths:
+        raise SettingError('planner: its compiled library _simulate*.so is missing from %s, because there was no g++ '
+                           'when mxhybrid was installed: %s' % (os.path.dirname(__file__), _REMEDY))
+    try:
+        library = ctypes.CDLL(paths[0])
+    except OSError as error:
+        raise SettingError('planner: its compiled library %s cannot be loaded: %s: %s'
+                           % (paths[0], error, _REMEDY)) from error
     version = library.planner_version()
     if version != _VERSION:
-        raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (found[0], version, _VERSION))
+        raise SettingError('planner: its compiled library %s is of version %d, but version %d is needed: reinstall '
+                           'mxhybrid with pip install --force-reinstall --no-deps' % (paths[0], version, _VERSION))
     return library

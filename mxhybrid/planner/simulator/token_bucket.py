@@ -1,13 +1,13 @@
-"""The token bucket: a rate with bursts, of a link under ``tc tbf`` or a core under a quota."""
+"""The token bucket: a rate with bursts, as a link under ``tc tbf`` or a core under a CPU quota has it."""
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenBucket:
-    """What a resource gives: `rate` units a second, and after idleness up to `burst` units more, at `peak` a second.
+    """The speed of a resource: `rate` units a second, and after idle time up to `burst` units more, at `peak` a second.
 
-    Units are bytes of a link and seconds of a core.  A link under ``tc tbf`` and a core under a quota of cgroups are
-    such buckets; without a burst it is the rate alone.
+    A unit is a byte of a link or a second of a core.  A link under ``tc tbf`` and a core under a quota of cgroups
+    behave like this.  Without a burst only the rate counts.
     """
 
     rate: float

@@ -1,4 +1,4 @@
-"""What follows from a network alone: who reads what, through what gradients flow, which weights an operator needs."""
+"""The data flow of a network, before any split: readers of outputs, the way of gradients, and readers of weights."""
 from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ...parallel.ops.dimension_names import Dimensions
@@ -6,35 +6,45 @@ from ...parallel.ops.graph import Entry, Graph, Operator
 from ...parallel.ops.registry import indices, is_elementwise
 from ...parallel.runtime.input_shards import Shares
 
-#: Stands for the script, which gives data and takes outputs.
+#: The number of the script as a reader: it gives the data and takes the outputs of the network.
 SCRIPT = -1
 
 
 class WeightReader(NamedTuple):
-    """An operator that reads a weight."""
+    """An operator that reads a weight.
+
+    Attributes
+    ----------
+    number : int
+        The number of the operator.
+    input_index : int
+    needs_whole : bool
+        Whether each shard of the operator needs the whole weight.
+    """
 
     number: int
-    #: Which input.
-    place: int
-    #: Whether it needs the whole weight, whatever part it is.
-    whole: bool
+    input_index: int
+    needs_whole: bool
 
 
 class Dataflow:
-    """Of a network that is trained.
+    """The data flow of a network that is trained.
 
     Attributes
     ----------
     parameters : dict of str to tuple
         Whole shapes, by name.
+    computing : list of int
+        The operators that compute, in order.
     consumers : dict of Entry to list of (int, int)
-        Who reads an output or data, and as which input; :data:`SCRIPT` for outputs of the network, with their place.
+        By output of an operator, or data: the numbers of its readers, each with the index of its input;
+        :data:`SCRIPT` for outputs of the network, with their index.
     learning : set of int
-        Operators that backward comes to.
+        Operators through which backward passes.
     deepest : list of int
-        Those of them with which backward ends.
+        The operators of `learning` at which backward ends.
     flowing : set of int
-        Operators through which gradients may go back.
+        Operators through which gradients may flow.
     trained : list of str
         Parameters that have gradients, in order.
     readers : dict of str to list of WeightReader
@@ -42,61 +52,64 @@ class Dataflow:
     weights_of : dict of int to list of str
         Trained parameters that an operator reads.
     kept_of : dict of int to list of str
-        Those, and others that it reads and that are not changed: frozen ones and constants.
+        Trained parameters that an operator reads, and others that do not change: frozen ones and constants.
     tables : set of str
-        Those of which gradients are row_sparse.
+        Parameters with row_sparse gradients.
+    keys : dict of (str, object) to int
+        By kind and object of a block of tasks: its number within a step.
     """
 
     def __init__(self, graph: Graph, dimensions: Dimensions, shares: Shares, frozen: Iterable[str] = ()):
         self.graph, self.dimensions, self.shares = graph, dimensions, shares
         self.parameters = graph.parameters
-        self.computing = [one.number for one in graph.computing]
+        self.computing = [operator.number for operator in graph.computing]
         self.consumers: Dict[Entry, List[Tuple[int, int]]] = {}
-        for one in graph.computing:
-            for place, entry in enumerate(one.inputs):
+        for operator in graph.computing:
+            for input_index, entry in enumerate(operator.inputs):
                 if entry[0] not in graph.fixed:
-                    self.consumers.setdefault(entry, []).append((one.number, place))
-        for place, entry in enumerate(graph.heads):
+                    self.consumers.setdefault(entry, []).append((operator.number, input_index))
+        for output_index, entry in enumerate(graph.heads):
             if entry[0] not in graph.fixed:
-                self.consumers.setdefault(entry, []).append((SCRIPT, place))
+                self.consumers.setdefault(entry, []).append((SCRIPT, output_index))
         self.entries = sorted(self.consumers)
         self.readers: Dict[str, List[WeightReader]] = {name: [] for name in self.parameters}
-        for one in graph.computing:
-            for place, (source, _) in enumerate(one.inputs):
+        for operator in graph.computing:
+            for input_index, (source, _) in enumerate(operator.inputs):
                 if source in graph.fixed:
-                    for name, whole in self._below(graph.operators[source], False):
-                        self.readers[name].append(WeightReader(one.number, place, whole))
-        self._trace(set(frozen))
+                    for name, needs_whole in self._parameters_below(graph.operators[source], False):
+                        self.readers[name].append(WeightReader(operator.number, input_index, needs_whole))
+        self._trace_gradients(set(frozen))
         self.tables = {graph.operators[number].name for number in graph.tables}
-        self.keys = self._number()
+        self.keys = self._number_blocks()
 
-    def _below(self, one: Operator, whole: bool) -> List[Tuple[str, bool]]:
-        """Parameters that a value comes of which depends on nothing else."""
-        if one.op == 'null':
-            return [(one.name, whole)]
-        return [found for source, _ in one.inputs
-                for found in self._below(self.graph.operators[source], whole or not is_elementwise(one))]
+    def _parameters_below(self, operator: Operator, needs_whole: bool) -> List[Tuple[str, bool]]:
+        """Return the parameters that a value is computed from, if it depends on parameters only."""
+        if operator.op == 'null':
+            return [(operator.name, needs_whole)]
+        return [parameter for source, _ in operator.inputs for parameter in self._parameters_below(
+            self.graph.operators[source], needs_whole or not is_elementwise(operator))]
 
-    def _trace(self, frozen: Set[str]) -> None:
+    def _trace_gradients(self, frozen: Set[str]) -> None:
         graph = self.graph
         self.flowing: Set[int] = set()
         self.learning: Set[int] = set()
         trained: Set[str] = set()
-        for one in graph.operators:
-            if one.op == 'null':
-                if graph.is_parameter(one.number):
-                    self.flowing.add(one.number)
-                    if one.name not in frozen and one.name not in graph.auxiliary:
-                        self.learning.add(one.number)
-                        trained.add(one.name)
-                elif one.name in self.shares.flows:
-                    self.flowing.add(one.number)
-                    self.learning.add(one.number)
+        for operator in graph.operators:
+            if operator.op == 'null':
+                if graph.is_parameter(operator.number):
+                    self.flowing.add(operator.number)
+                    if operator.name not in frozen and operator.name not in graph.auxiliary:
+                        self.learning.add(operator.number)
+                        trained.add(operator.name)
+                elif operator.name in self.shares.flows:
+                    self.flowing.add(operator.number)
+                    self.learning.add(operator.number)
                 continue
-            used = indices(one)
-            for known in (self.flowing, self.learning):
-                if any(source in known for at, (source, _) in enumerate(one.inputs) if at != used):
-                    known.add(one.number)
+            index_input = indices(operator)
+            for reached in (self.flowing, self.learning):
+                if any(source in reached for input_index, (source, _) in enumerate(operator.inputs)
+                       if input_index != index_input):
+                    reached.add(operator.number)
         self.deepest = [number for number in self.computing if number in self.learning and not any(
             source in self.learning and graph.operators[source].op != 'null' and source not in graph.fixed
             for source, _ in graph.operators[number].inputs)]
@@ -105,22 +118,23 @@ class Dataflow:
         self.kept_of: Dict[int, List[str]] = {}
         for name, readers in self.readers.items():
             for reader in readers:
-                for found, holds in ((self.weights_of, name in trained), (self.kept_of, name not in graph.auxiliary)):
-                    if holds:
-                        found.setdefault(reader.number, []).append(name)
+                if name in trained:
+                    self.weights_of.setdefault(reader.number, []).append(name)
+                if name not in graph.auxiliary:
+                    self.kept_of.setdefault(reader.number, []).append(name)
 
-    def _number(self) -> Dict[Tuple[str, Any], int]:
-        """A number for each block of a step, in the order in which the script asks for them."""
-        order: List[Tuple[str, Any]] = [('step', None)]
+    def _number_blocks(self) -> Dict[Tuple[str, Any], int]:
+        """Number the blocks of a step in the order in which the script asks for them."""
         data = [entry for entry in self.entries if self.graph.operators[entry[0]].op == 'null']
-        order += [('there', entry) for entry in data]
-        of: Dict[int, List[Entry]] = {}
+        outputs_of: Dict[int, List[Entry]] = {}
         for entry in self.entries:
-            of.setdefault(entry[0], []).append(entry)
+            outputs_of.setdefault(entry[0], []).append(entry)
+        blocks: List[Tuple[str, Any]] = [('step', None)]
+        blocks += [('exchange', entry) for entry in data]
         for number in self.computing:
-            order += [('forward', number)] + [('there', entry) for entry in of.get(number, [])]
+            blocks += [('forward', number)] + [('exchange', entry) for entry in outputs_of.get(number, [])]
         for number in reversed(self.computing):
-            order += [('back', entry) for entry in of.get(number, [])] + [('backward', number)]
-        order += [('back', entry) for entry in data]
-        order += [('weight', name) for name in self.trained]
-        return {what: number for number, what in enumerate(order)}
+            blocks += [('exchange_back', entry) for entry in outputs_of.get(number, [])] + [('backward', number)]
+        blocks += [('exchange_back', entry) for entry in data]
+        blocks += [('weight', name) for name in self.trained]
+        return {block: number for number, block in enumerate(blocks)}

@@ -1,6 +1,8 @@
-"""The parts of operators, as arrays: operators of the same shapes have them in common, and splits that differ in their
-ranks only the boxes.
+"""The shards of operators, as arrays.
+
+Operators of the same shapes share them, and splits that differ in their ranks only share the boxes.
 """
+import itertools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -11,132 +13,176 @@ from ...parallel.ops.registry import rule_of
 from ...parallel.ops.rule import OperatorPart
 from ...parallel.sharding.box import Box, full, shape_of
 from ...parallel.sharding.split import PartPlace, Split
-from .redistribution import RankBoxes, as_array
+from .redistribution import RankBoxes, box_array
+from .task_builder import TaskSubgraph
+
+_IDS = itertools.count()
 
 
 class InnerRedistribution(NamedTuple):
-    """What parts tell each other: boxes that they have, and want, and bytes of an element."""
+    """The data that the shards of an operator exchange while it computes.
 
-    have: np.ndarray
-    wanted: np.ndarray
+    Attributes
+    ----------
+    held, needed : numpy.ndarray
+        A box for each shard.
+    itemsize : int
+        Bytes of an element.
+    """
+
+    held: np.ndarray
+    needed: np.ndarray
     itemsize: int
 
 
-class _Boxes(NamedTuple):
-    """Of what parts read or make."""
+class _ShardBoxes(NamedTuple):
+    """The boxes of an input or an output.
 
-    #: Which of them do, in the order of a split's ranks.
+    Attributes
+    ----------
+    positions : numpy.ndarray
+        The shards that have one, in the order of the split's ranks.
+    boxes : numpy.ndarray
+        Their boxes.
+    """
+
     positions: np.ndarray
-    #: Of these.
     boxes: np.ndarray
 
 
 class OperatorShards:
-    """An operator that is cut in some degrees.  Of its parts arrays are kept, not what they were made of: many objects
-    take memory, and whoever looks through them time.
+    """The shards of an operator, split by some degrees, whatever the ranks.
+
+    Only arrays are kept, not the objects that they were made of: many objects take memory, and the garbage collector
+    time.
 
     Attributes
     ----------
-    inputs, outputs : list of _Boxes
+    inputs, outputs : list of _ShardBoxes
     fills : list of float
-        What stands in inputs beyond the tensor.
+        The value of each input beyond the borders of the tensor.
     output_bytes : numpy.ndarray
-        Of each part, in the order of a split's ranks.
+        By shard, in the order of the split's ranks.
     different : list of (PartPlace, OperatorPart)
-        Parts that may take other times, one of each kind.
+        One shard of each kind; shards of different kinds may take different times.
     kinds : numpy.ndarray
-        Which of these each part is like.
-    told : InnerRedistribution or None
-        Of operators that are several where they are split.
+        By shard: the index of its kind in `different`.
+    inner : InnerRedistribution or None
+        Only of operators whose shards exchange data.
     """
 
-    def __init__(self, graph: Graph, one: Operator, split: Split):
-        rule = rule_of(one)
-        places = list(split.places(graph.shape(one), rule.grains(graph, one)).values())
-        known: Dict[PartPlace, OperatorPart] = {}
+    def __init__(self, graph: Graph, operator: Operator, split: Split):
+        rule = rule_of(operator)
+        places = list(split.places(graph.shape(operator), rule.grains(graph, operator)).values())
+        part_of: Dict[PartPlace, OperatorPart] = {}
         for place in places:
-            if place not in known:
-                known[place] = rule.part(graph, one, place)
-        parts = [known[place] for place in places]
-        self.inputs = [_boxes([part.inputs[at] for part in parts]) for at in range(len(one.inputs))]
-        self.outputs = [_boxes([part.outputs[at] for part in parts]) for at in range(one.outputs)]
+            if place not in part_of:
+                part_of[place] = rule.part(graph, operator, place)
+        parts = [part_of[place] for place in places]
+        self.inputs = [_shard_boxes([part.inputs[index] for part in parts]) for index in range(len(operator.inputs))]
+        self.outputs = [_shard_boxes([part.outputs[index] for part in parts]) for index in range(operator.outputs)]
         self.fills = parts[0].fills
         self.output_bytes = np.zeros(len(places))
-        for at, made in enumerate(self.outputs):
-            self.output_bytes += ((made.boxes[:, :, 1] - made.boxes[:, :, 0]).prod(axis=1)
-                                  * graph.dtypes[one.number, at].itemsize)
+        for index, output in enumerate(self.outputs):
+            self.output_bytes += ((output.boxes[:, :, 1] - output.boxes[:, :, 0]).prod(axis=1)
+                                  * graph.dtypes[operator.number, index].itemsize)
         self.different: List[Tuple[PartPlace, OperatorPart]] = []
-        numbers: Dict[Any, int] = {}
-        kinds: Dict[PartPlace, int] = {}
-        for place, part in known.items():
+        kind_numbers: Dict[Any, int] = {}
+        kind_of: Dict[PartPlace, int] = {}
+        for place, part in part_of.items():
             shapes = tuple(None if box is None else shape_of(box) for box in part.inputs)
             key = shape_of(place.box), place.addends, shapes, tuple(sorted(part.attrs.items()))
-            if key not in numbers:
-                numbers[key] = len(numbers)
+            if key not in kind_numbers:
+                kind_numbers[key] = len(kind_numbers)
                 self.different.append((place, part))
-            kinds[place] = numbers[key]
-        self.kinds = np.array([kinds[place] for place in places])
-        composed = COMPOSED[True].get(one.op)
-        self.told: Optional[InnerRedistribution] = None
-        if composed is not None and composed.applies(graph, one, split):
-            have, wanted, dtype = composed.told(graph, one, dict(enumerate(place.box for place in places)))
+            kind_of[place] = kind_numbers[key]
+        self.kinds = np.array([kind_of[place] for place in places])
+        self.inner: Optional[InnerRedistribution] = None
+        collective = COMPOSED[True].get(operator.op)
+        if collective is not None and collective.applies(graph, operator, split):
+            held, needed, dtype = collective.told(graph, operator, dict(enumerate(place.box for place in places)))
             positions = range(len(places))
-            self.told = InnerRedistribution(as_array([have.boxes[at] for at in positions]),
-                                  as_array([wanted[at] for at in positions]), np.dtype(dtype).itemsize)
+            self.inner = InnerRedistribution(box_array([held.boxes[position] for position in positions]),
+                                             box_array([needed[position] for position in positions]),
+                                             np.dtype(dtype).itemsize)
 
 
-def _boxes(boxes: Sequence[Optional[Box]]) -> _Boxes:
-    there = [box for box in boxes if box is not None]
-    if len(there) == len(boxes):
-        return _Boxes(np.arange(len(boxes)), as_array(there))
-    return _Boxes(np.array([at for at, box in enumerate(boxes) if box is not None], int), as_array(there))
+def _shard_boxes(boxes: Sequence[Optional[Box]]) -> _ShardBoxes:
+    present = [box for box in boxes if box is not None]
+    if len(present) == len(boxes):
+        return _ShardBoxes(np.arange(len(boxes)), box_array(present))
+    positions = np.array([position for position, box in enumerate(boxes) if box is not None], int)
+    return _ShardBoxes(positions, box_array(present))
 
 
 class ShardedOperator:
-    """A cut on ranks.
+    """The shards of an operator on ranks.
 
     Attributes
     ----------
-    cut : OperatorShards
+    shards : OperatorShards
     ranks : numpy.ndarray of int32
         In the order of the split.
     """
 
-    def __init__(self, cut: OperatorShards, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
-        self.cut, self.ranks, self._intern = cut, np.array(split.ranks, np.int32), intern
+    def __init__(self, shards: OperatorShards, split: Split, intern: Callable[[np.ndarray, np.ndarray], RankBoxes]):
+        self.shards, self.ranks, self._intern = shards, np.array(split.ranks, np.int32), intern
         self._order = self.ranks.argsort()
         self._is_ordered = bool((self._order[1:] > self._order[:-1]).all())
-        self._placed: Dict[Tuple[bool, int], RankBoxes] = {}
+        self._boxes: Dict[Tuple[bool, int], RankBoxes] = {}
 
-    def inputs(self, at: int) -> RankBoxes:
-        """What of an input each rank reads."""
-        return self._get(True, at)
+    def input_boxes(self, index: int) -> RankBoxes:
+        """Return the box of an input that each rank reads."""
+        return self._get(True, index)
 
-    def outputs(self, at: int) -> RankBoxes:
-        """What of an output each rank makes."""
-        return self._get(False, at)
+    def output_boxes(self, index: int) -> RankBoxes:
+        """Return the box of an output that each rank makes."""
+        return self._get(False, index)
 
-    def _get(self, is_input: bool, at: int) -> RankBoxes:
-        found = self._placed.get((is_input, at))
-        if found is None:
-            positions, boxes = (self.cut.inputs if is_input else self.cut.outputs)[at]
-            found = self._placed[is_input, at] = (
-                self.place(boxes) if len(positions) == len(self.ranks) else self._some(positions, boxes))
-        return found
+    def _get(self, is_input: bool, index: int) -> RankBoxes:
+        rank_boxes = self._boxes.get((is_input, index))
+        if rank_boxes is None:
+            positions, boxes = (self.shards.inputs if is_input else self.shards.outputs)[index]
+            rank_boxes = self._boxes[is_input, index] = (
+                self.on_ranks(boxes) if len(positions) == len(self.ranks) else self._on_some_ranks(positions, boxes))
+        return rank_boxes
 
-    def place(self, boxes: np.ndarray) -> RankBoxes:
-        """Boxes of all positions."""
+    def on_ranks(self, boxes: np.ndarray) -> RankBoxes:
+        """Return a box of each shard, on the ranks."""
         if self._is_ordered:
             return self._intern(self.ranks, boxes)
         return self._intern(self.ranks[self._order], np.ascontiguousarray(boxes[self._order]))
 
-    def _some(self, positions: np.ndarray, boxes: np.ndarray) -> RankBoxes:
+    def _on_some_ranks(self, positions: np.ndarray, boxes: np.ndarray) -> RankBoxes:
         ranks = self.ranks[positions]
         order = ranks.argsort()
         return self._intern(ranks[order], np.ascontiguousarray(boxes[order]))
 
 
-def all_of(shape: Tuple[int, ...], placed: RankBoxes) -> RankBoxes:
-    """All of a tensor on the same ranks."""
-    return RankBoxes(placed.ranks, np.ascontiguousarray(
-        np.broadcast_to(as_array([full(shape)]), (len(placed.ranks), len(shape), 2))))
+class SplitOperator:
+    """An operator with a split: its load and its memory; operators that are alike share it.
+
+    Attributes
+    ----------
+    split : Split
+    id : int
+        A number that no other object ever has.
+    load : numpy.ndarray
+        By resource: the work of cores for forward and backward.
+    output_bytes : numpy.ndarray
+        By rank: the bytes of its outputs, which backward needs.
+    subgraphs : dict of bool to TaskSubgraph
+        The tasks that were built so far: those of forward under False, those of backward under True.
+    """
+
+    __slots__ = ('split', 'id', 'load', 'output_bytes', 'subgraphs')
+
+    def __init__(self, split: Split, load: np.ndarray, output_bytes: np.ndarray):
+        self.split, self.id, self.load, self.output_bytes = split, next(_IDS), load, output_bytes
+        self.subgraphs: Dict[bool, TaskSubgraph] = {}
+
+
+def whole_boxes(shape: Tuple[int, ...], boxes: RankBoxes) -> RankBoxes:
+    """Return the box of a whole tensor on each of the same ranks."""
+    return RankBoxes(boxes.ranks, np.ascontiguousarray(
+        np.broadcast_to(box_array([full(shape)]), (len(boxes.ranks), len(shape), 2))))

@@ -1,455 +1,257 @@
-"""The tasks of a training step: what operators, exchanges and sums take, each as its splits have it.
+"""The tasks of operators and of the redistributions between them, as the splits of the operators say.
 
 Whatever depends on the same splits is made once; :mod:`mxhybrid.planner.task_graph.step_tasks` puts it together.
 """
-import itertools
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ...base.settings import TablePlan
 from ...parallel.ops.graph import Entry, Operator, geometry_of
 from ...parallel.ops.registry import indices
 from ...parallel.ops.rule import OperatorPart, with_range
 from ...parallel.sharding.box import Box
 from ...parallel.sharding.layout import owners
 from ...parallel.sharding.split import PartPlace, Split
-from ...parallel.sharding.weight_layout import Weights
+from ..cluster.machine_model import Machine
 from .dataflow import SCRIPT, Dataflow
-from .native_transfer_tasks import fastest_transfers
-from .operator_shards import OperatorShards, ShardedOperator, all_of
-from .redistribution import Transfers, RankBoxes, Redistribution
-from .task_builder import ComputedParts, TaskSubgraph, Endpoints, Machine, TaskBuilder
-from .transfer_tasks import TransferTasks
+from .memo import Memo
+from .operator_shards import OperatorShards, ShardedOperator, SplitOperator
+from .redistribution import RankBoxes, Redistribution, Transfers, interned_boxes
+from .task_builder import ComputeTasks, Endpoints, TaskBuilder, TaskSubgraph
+from .transfer_tasks import TransferTasks, load_transfer_tasks
+from .weight_tasks import WeightTasks
 
-#: Seconds of an operator's part, forward and backward, on the machine of the profiles; the same for parts that read
-#: and make boxes of the same shapes.  The last one is what its rule says of it.
+#: Returns the seconds of an operator's shard, forward and backward, on the core that operators were timed on.  They are
+#: the same for shards that read and make boxes of the same shapes.  The last argument is what its rule says of it.
 PartTime = Callable[[Operator, PartPlace, OperatorPart], Tuple[float, float]]
 
-_IDS = itertools.count()
-
-#: Share of a composed operator's time before ranks tell each other what they have: one pass over its input of about
-#: two and a half.
-_BEFORE = 0.4
-
-#: What is kept for plans that come back, times the number of ranks: a long search would else fill the memory.
-MOST_KNOWN = 4_000_000
-
-#: Bytes of dense gradients that are summed together, as :mod:`mxhybrid.routes.dense_buckets` has it.
-BUCKET_BYTES = 2 << 20
+#: The share of a collective operator's time before its shards exchange data: one pass over its input of about two and a
+#: half.
+_SHARE_BEFORE_EXCHANGE = 0.4
 
 
 class Flow:
-    """How an output comes to those who read it.
+    """The redistributions of an output to its readers.
 
     Attributes
     ----------
-    units : list of Redistribution
-    unit_of : dict of (int, int) to int or None
-        By reader, and which of its inputs: the exchange that it reads; None where it reads what its rank has.
-    exchanges : dict of bool to TaskSubgraph
-        What was made of it: tasks of the exchanges there, under False, and back.
+    redistributions : list of Redistribution
+    redistribution_of : dict of (int, int) to int or None
+        By number of a reader and index of its input: the index of its redistribution; None where each rank holds what
+        it reads.
+    subgraphs : dict of bool to TaskSubgraph
+        The tasks that were built so far: those of the output under False, those of its gradient under True.
     """
 
     def __init__(self) -> None:
-        self.units: List[Redistribution] = []
-        self.unit_of: Dict[Tuple[int, int], Optional[int]] = {}
-        self.exchanges: Dict[bool, TaskSubgraph] = {}
-
-
-class SplitOperator:
-    """What is made once of an operator that is split, and of those alike.
-
-    Attributes
-    ----------
-    split : Split
-    id : int
-        Of this object, and of no other one that ever was.
-    computing : numpy.ndarray
-        What cores have to do for it, forward and backward, by resource.
-    activations : numpy.ndarray
-        Bytes of its outputs, which backward needs, by rank.
-    cores : dict of bool to TaskSubgraph
-        Of what was made: forward, under False, and backward.
-    """
-
-    __slots__ = ('split', 'id', 'computing', 'activations', 'cores')
-
-    def __init__(self, split: Split, computing: np.ndarray, activations: np.ndarray):
-        self.split, self.id, self.computing, self.activations = split, next(_IDS), computing, activations
-        self.cores: Dict[bool, TaskSubgraph] = {}
-
-
-class WeightShards:
-    """A weight that ranks hold, and those of its size.
-
-    Attributes
-    ----------
-    placed : RankBoxes
-        What each rank holds.
-    size : numpy.ndarray
-        Bytes of it, and where it is trained of its gradient and what an optimizer keeps beside it, by rank.
-    is_everywhere : bool
-        Whether every rank holds all of it.
-    """
-
-    __slots__ = ('placed', 'size', 'is_everywhere')
-
-    def __init__(self, placed: RankBoxes, size: np.ndarray, is_everywhere: bool):
-        self.placed, self.size, self.is_everywhere = placed, size, is_everywhere
+        self.redistributions: List[Redistribution] = []
+        self.redistribution_of: Dict[Tuple[int, int], Optional[int]] = {}
+        self.subgraphs: Dict[bool, TaskSubgraph] = {}
 
 
 class OperatorTasks:
-    """Of a network on a machine; `part_time` says what parts of operators take, and `alike` what operators have in
-    common of which all parts take as long; without it, none are alike.
+    """The tasks of a network's operators on a machine.
+
+    Parameters
+    ----------
+    dataflow : Dataflow
+    machine : Machine
+    part_time : callable
+        See :data:`PartTime`.
+    states : int, optional
+        The number of arrays that the optimizer keeps beside each weight.
+    transfer_tasks : TransferTasks, optional
+        The default is compiled.
+    alike : callable, optional
+        Returns a key of an operator: shards of operators with the same key take the same time.  By default each
+        operator has a key of its own.
+
+    Attributes
+    ----------
+    weights : WeightTasks
     """
 
     def __init__(self, dataflow: Dataflow, machine: Machine, part_time: PartTime, states: int = 0,
-                 transfers: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
+                 transfer_tasks: Optional[TransferTasks] = None, alike: Optional[Callable[[Operator], Any]] = None):
         self.dataflow, self.machine, self._part_time = dataflow, machine, part_time
         self.graph = dataflow.graph
-        #: Arrays of an optimizer beside each weight.
         self.states = states
-        self._transfers = transfers or fastest_transfers(machine)
-        #: What was made, and what was made before that and not asked for since.
-        self._known: Dict[Any, Any] = {}
-        self._aged: Dict[Any, Any] = {}
-        self._itemsizes = {one.name: self.graph.dtypes[one.number, 0].itemsize for one in self.graph.operators
-                           if one.op == 'null'}
-        #: Of whole weights.
-        self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
-                         for name, shape in dataflow.parameters.items()}
-        self._trained = set(dataflow.trained)
-        self._everyone = range(machine.ranks)
+        self._transfer_tasks = transfer_tasks or TransferTasks(machine, load_transfer_tasks())
+        self.memo = Memo(machine.ranks)
+        self.weights = WeightTasks(dataflow, machine, self._transfer_tasks, self.memo, self._sharded, states)
+        self._all_ranks = range(machine.ranks)
         numbers: Dict[Any, int] = {}
-        #: A number for each of those of which parts are the same.
-        self._geometry = {one.number: numbers.setdefault(geometry_of(self.graph, one), len(numbers))
-                          for one in self.graph.computing}
+        #: A number for each class of operators with the same shards.
+        self._geometry = {operator.number: numbers.setdefault(geometry_of(self.graph, operator), len(numbers))
+                          for operator in self.graph.computing}
         numbers = {}
-        #: And for those that also take as long.
-        self._alike = {one.number: numbers.setdefault(
-            (one.number in dataflow.learning, alike(one)) if alike else one.number, len(numbers))
-                       for one in self.graph.computing}
+        #: A number for each class of operators with the same shards that also take the same time.
+        self._alike = {operator.number: numbers.setdefault(
+            (operator.number in dataflow.learning, alike(operator)) if alike else operator.number, len(numbers))
+                       for operator in self.graph.computing}
         shares = dataflow.shares
-        self._given = {entry: RankBoxes.of(boxes) for entry, boxes in shares.inputs.items()}
-        self._taken = {entry: RankBoxes.of(_in_one_piece(boxes)) for entry, boxes in shares.outputs.items()}
-
-    def _once(self, key: Any, make: Callable[..., Any], *args: Any) -> Any:
-        found = self._known.get(key)
-        if found is None:
-            found = self._aged.get(key)
-            if found is None:
-                found = make(*args)
-            if 2 * len(self._known) * self.machine.ranks >= MOST_KNOWN:
-                self._aged, self._known = self._known, {}
-            self._known[key] = found
-        return found
+        self._data_boxes = {entry: RankBoxes.from_boxes(boxes) for entry, boxes in shares.inputs.items()}
+        self._head_boxes = {entry: RankBoxes.from_boxes(_joined_rounds(boxes))
+                            for entry, boxes in shares.outputs.items()}
 
     # -- operators -------------------------------------------------------------------------------------------------
 
-    def _cut(self, number: int, split: Split) -> OperatorShards:
-        return self._once(('cut', self._geometry[number], split.degrees, split.addends, split.copies),
-                          OperatorShards, self.graph, self.graph.operators[number], split)
+    def _shards(self, number: int, split: Split) -> OperatorShards:
+        return self.memo.once(('shards', self._geometry[number], split.degrees, split.addends, split.copies),
+                              OperatorShards, self.graph, self.graph.operators[number], split)
 
-    def _parts(self, number: int, split: Split) -> ShardedOperator:
-        return self._once(('parts', self._geometry[number], split), lambda: ShardedOperator(
-            self._cut(number, split), split, self._intern))
+    def _sharded(self, number: int, split: Split) -> ShardedOperator:
+        return self.memo.once(('sharded', self._geometry[number], split), lambda: ShardedOperator(
+            self._shards(number, split), split, self._interned))
 
-    def _intern(self, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
-        """Equal ones are one object, as long as they are known."""
-        return self._once(('placed', ranks.tobytes(), boxes.shape, boxes.tobytes()), RankBoxes, ranks, boxes)
+    def _interned(self, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
+        return interned_boxes(self.memo, ranks, boxes)
 
     def _seconds(self, number: int, split: Split, backward: bool) -> np.ndarray:
-        """Of each part, in the order of the split's ranks."""
-        return self._once(('seconds', self._alike[number], split.degrees, split.addends, split.copies),
-                          self._part_seconds, number, split)[int(backward)]
+        """Return the seconds of each shard, in the order of the split's ranks."""
+        return self.memo.once(('seconds', self._alike[number], split.degrees, split.addends, split.copies),
+                              self._shard_seconds, number, split)[int(backward)]
 
-    def _part_seconds(self, number: int, split: Split) -> np.ndarray:
-        cut, one = self._cut(number, split), self.graph.operators[number]
-        return np.array([self._part_time(one, place, part) for place, part in cut.different]).T[:, cut.kinds]
+    def _shard_seconds(self, number: int, split: Split) -> np.ndarray:
+        shards, operator = self._shards(number, split), self.graph.operators[number]
+        times = [self._part_time(operator, place, part) for place, part in shards.different]
+        return np.array(times).T[:, shards.kinds]
 
     def operator(self, number: int, split: Split) -> SplitOperator:
-        """An operator, split."""
-        return self._once(('operator', self._alike[number], split), self._operator, number, split)
+        """Return an operator with a split."""
+        return self.memo.once(('operator', self._alike[number], split), self._operator, number, split)
 
     def _operator(self, number: int, split: Split) -> SplitOperator:
-        activations = np.zeros(self.machine.ranks)
-        activations[list(split.ranks)] = self._cut(number, split).output_bytes
-        return SplitOperator(split, self._computing(number, split), activations)
+        output_bytes = np.zeros(self.machine.ranks)
+        output_bytes[list(split.ranks)] = self._shards(number, split).output_bytes
+        return SplitOperator(split, self._compute_load(number, split), output_bytes)
 
-    def _computing(self, number: int, split: Split) -> np.ndarray:
+    def _compute_load(self, number: int, split: Split) -> np.ndarray:
         ranks = np.array(split.ranks)
         seconds = self._seconds(number, split, False)
         if number in self.dataflow.learning:
             seconds = seconds + self._seconds(number, split, True)
         return np.bincount(self.machine.core[ranks], seconds / self.machine.speed[ranks], len(self.machine.resources))
 
-    def core(self, number: int, one: SplitOperator, backward: bool) -> TaskSubgraph:
-        """Tasks of an operator, forward or backward."""
-        if backward not in one.cores:
-            one.cores[backward] = self._core(number, one.split, backward)
-        return one.cores[backward]
+    def compute(self, number: int, operator: SplitOperator, backward: bool) -> TaskSubgraph:
+        """Return the tasks of an operator, forward or backward."""
+        if backward not in operator.subgraphs:
+            operator.subgraphs[backward] = self._compute(number, operator.split, backward)
+        return operator.subgraphs[backward]
 
-    def _core(self, number: int, split: Split, backward: bool) -> TaskSubgraph:
-        parts, seconds = self._parts(number, split), self._seconds(number, split, backward)
-        kind, told = 'backward' if backward else 'forward', parts.cut.told
-        if told is None:
-            return self._once(('computed', kind, split.ranks), ComputedParts, self.machine, kind, parts.ranks
-                              ).taking(seconds)
-        before = 1 - _BEFORE if backward else _BEFORE
-        have, wanted = parts.place(told.have), parts.place(told.wanted)
-        return self._transfers.composed(kind, parts.ranks, seconds * before, seconds * (1 - before),
-                                        self._moved(have, False, wanted), told.itemsize)
+    def _compute(self, number: int, split: Split, backward: bool) -> TaskSubgraph:
+        sharded, seconds = self._sharded(number, split), self._seconds(number, split, backward)
+        kind, inner = 'backward' if backward else 'forward', sharded.shards.inner
+        if inner is None:
+            tasks = self.memo.once(('compute', kind, split.ranks), ComputeTasks, self.machine, kind, sharded.ranks)
+            return tasks.with_seconds(seconds)
+        share_before = 1 - _SHARE_BEFORE_EXCHANGE if backward else _SHARE_BEFORE_EXCHANGE
+        held, needed = sharded.on_ranks(inner.held), sharded.on_ranks(inner.needed)
+        return self._transfer_tasks.collective_operator(
+            kind, sharded.ranks, seconds * share_before, seconds * (1 - share_before),
+            self._transfers(held, False, needed), inner.itemsize)
 
-    # -- exchanges -------------------------------------------------------------------------------------------------
+    # -- redistributions -------------------------------------------------------------------------------------------
 
-    def layout(self, entry: Entry, split: Optional[Split]) -> RankBoxes:
-        """Of an output of an operator, or of data."""
-        return self._given[entry] if split is None else self._parts(entry[0], split).outputs(entry[1])
+    def _held_boxes(self, entry: Entry, split: Optional[Split]) -> RankBoxes:
+        """Return the boxes of an output that ranks make, or of data that ranks are given."""
+        return self._data_boxes[entry] if split is None else self._sharded(entry[0], split).output_boxes(entry[1])
 
     def flow(self, entry: Entry, operators: Sequence[Optional[SplitOperator]]) -> Flow:
-        """How an output moves, of who makes it and of who reads it; None for the script."""
-        key = ('flow', entry, *[None if one is None else one.id for one in operators])
-        return self._once(key, self._flow, entry, [None if one is None else one.split for one in operators])
+        """Return the redistributions of an output, given its producer and then its readers; None for the script."""
+        key = ('flow', entry, *[None if operator is None else operator.id for operator in operators])
+        splits = [None if operator is None else operator.split for operator in operators]
+        return self.memo.once(key, self._flow, entry, splits)
 
     def _flow(self, entry: Entry, splits: Sequence[Optional[Split]]) -> Flow:
-        found, maker = Flow(), splits[0]
-        have, partial = self.layout(entry, maker), maker is not None and maker.addends > 1
+        flow, producer = Flow(), splits[0]
+        held, partial = self._held_boxes(entry, producer), producer is not None and producer.addends > 1
         known: Dict[Any, Optional[int]] = {}
-        for (number, place), split in zip(self.dataflow.consumers[entry], splits[1:]):
+        for (number, input_index), split in zip(self.dataflow.consumers[entry], splits[1:]):
             if split is None:
-                wanted, fill, as_index = self._taken[entry], 0.0, False
+                needed, fill, is_index = self._head_boxes[entry], 0.0, False
             else:
-                parts = self._parts(number, split)
-                wanted, fill = parts.inputs(place), parts.cut.fills[place]
-                as_index = place == indices(self.graph.operators[number])
-            key = wanted.number, fill, as_index, number == SCRIPT
+                sharded = self._sharded(number, split)
+                needed, fill = sharded.input_boxes(input_index), sharded.shards.fills[input_index]
+                is_index = input_index == indices(self.graph.operators[number])
+            is_head = number == SCRIPT
+            key = needed.id, fill, is_index, is_head
             if key not in known:
                 known[key] = None
-                if not self._is_there(have, partial, wanted, number == SCRIPT):
-                    flows = entry[0] in self.dataflow.flowing and not as_index
-                    known[key] = len(found.units)
-                    found.units.append(self._unit(have, partial, wanted, flows, number == SCRIPT))
-            found.unit_of[number, place] = known[key]
-        return found
+                if not self._is_local(held, partial, needed, is_head):
+                    has_gradient = entry[0] in self.dataflow.flowing and not is_index
+                    known[key] = len(flow.redistributions)
+                    flow.redistributions.append(self._redistribution(held, partial, needed, has_gradient, is_head))
+            flow.redistribution_of[number, input_index] = known[key]
+        return flow
 
-    def _is_there(self, have: RankBoxes, partial: bool, wanted: RankBoxes, is_output: bool) -> bool:
-        """Whether nothing has to be exchanged, as :class:`mxhybrid.parallel.runtime.rank_program.Program` has it."""
+    def _is_local(self, held: RankBoxes, partial: bool, needed: RankBoxes, is_head: bool) -> bool:
+        """Return whether each rank holds what it needs, as in
+        :class:`mxhybrid.parallel.runtime.rank_program.Program`.
+        """
         if partial:
             return False
-        found = self._once(('has', have.number, wanted.number), self._transfers.has, have, wanted)
-        return found == 2 and len(set(wanted.by_rank.values())) == len(wanted.ranks) if is_output else found > 0
+        coverage = self.memo.once(('coverage', held.id, needed.id), self._transfer_tasks.coverage, held, needed)
+        return coverage == 2 and len(set(needed.by_rank.values())) == len(needed.ranks) if is_head else coverage > 0
 
-    def _unit(self, have: RankBoxes, partial: bool, wanted: RankBoxes, flows: bool, is_output: bool) -> Redistribution:
-        key = have.number, partial, wanted.number, flows, is_output
-        return self._once(('unit',) + key, self._make_unit, key, have, wanted)
+    def _redistribution(self, held: RankBoxes, partial: bool, needed: RankBoxes, has_gradient: bool, is_head: bool
+                        ) -> Redistribution:
+        key = held.id, partial, needed.id, has_gradient, is_head
+        return self.memo.once(('redistribution',) + key, self._make_redistribution, key, held, needed)
 
-    def _make_unit(self, key: Tuple[Any, ...], have: RankBoxes, wanted: RankBoxes) -> Redistribution:
-        _, partial, _, flows, is_output = key
-        answers: Iterable[int] = () if not flows else (
-            owners(wanted.by_rank).values() if is_output else wanted.ranks.tolist())
-        return Redistribution(have, wanted, self._moved(have, partial, wanted), np.array(sorted(answers), np.int32), key)
+    def _make_redistribution(self, key: Tuple[Any, ...], held: RankBoxes, needed: RankBoxes) -> Redistribution:
+        _, partial, _, has_gradient, is_head = key
+        gradient_ranks: Iterable[int] = () if not has_gradient else (
+            owners(needed.by_rank).values() if is_head else needed.ranks.tolist())
+        return Redistribution(held, needed, self._transfers(held, partial, needed),
+                              np.array(sorted(gradient_ranks), np.int32), key)
 
-    def _moved(self, have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
-        return self._once(('moved', have.number, partial, wanted.number), self._transfers.moved, have, partial, wanted)
+    def _transfers(self, held: RankBoxes, partial: bool, needed: RankBoxes) -> Transfers:
+        return self.memo.once(('transfers', held.id, partial, needed.id), self._transfer_tasks.transfers, held, partial,
+                              needed)
 
-    def transfers(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
-        """The exchanges of a flow of an output, there or back."""
-        if back not in flow.exchanges:
-            units = [(number, unit) for number, unit in enumerate(flow.units) if len(unit.answers) or not back]
+    def exchange(self, entry: Entry, flow: Flow, back: bool) -> TaskSubgraph:
+        """Return the tasks of the redistributions of an output, or with `back` of its gradient."""
+        if back not in flow.subgraphs:
+            units = [(number, redistribution) for number, redistribution in enumerate(flow.redistributions)
+                     if len(redistribution.gradient_ranks) or not back]
             itemsize = self.graph.dtypes[entry].itemsize
-            flow.exchanges[back] = self._once(
-                ('transfers', itemsize, back) + tuple((number, unit.key) for number, unit in units),
-                self._transfers.exchanges, units, itemsize, back)
-        return flow.exchanges[back]
+            key = ('exchange', itemsize, back) + tuple((number, redistribution.key) for number, redistribution in units)
+            flow.subgraphs[back] = self.memo.once(key, self._transfer_tasks.redistributions, units, itemsize, back)
+        return flow.subgraphs[back]
 
-    # -- weights ---------------------------------------------------------------------------------------------------
-
-    def held(self, name: str, readers: Sequence[SplitOperator]) -> WeightShards:
-        """A weight, of the operators that read it."""
-        key = ('holding', name, *[one.id for one in readers])
-        return self._once(key, self._holding, name, [one.split for one in readers])
-
-    def _holding(self, name: str, splits: Sequence[Split]) -> WeightShards:
-        shape = self.dataflow.parameters[name]
-        needed = [(self._parts(reader.number, split).inputs(reader.place), reader.whole)
-                  for reader, split in zip(self.dataflow.readers[name], splits)]
-        placed = self._once(('held', shape) + tuple((placed.number, all_of_it) for placed, all_of_it in needed),
-                            self._held, shape, needed)
-        each = self._itemsizes[name] * (2 + self.states if name in self._trained else 1)
-        return self._once(('weight', placed.number, shape, each), self._held_weight, placed, shape, each)
-
-    def _held_weight(self, placed: RankBoxes, shape: Tuple[int, ...], each: int) -> WeightShards:
-        size = np.zeros(self.machine.ranks)
-        size[placed.ranks] = placed.sizes() * each
-        is_everywhere = len(placed.ranks) == self.machine.ranks and bool(
-            (placed.boxes == all_of(shape, placed).boxes).all())
-        return WeightShards(placed, size, is_everywhere)
-
-    def _held(self, shape: Tuple[int, ...], needed: List[Tuple[RankBoxes, bool]]) -> RankBoxes:
-        first, all_of_it = needed[0]
-        if len(needed) == 1 and not all_of_it and (first.boxes == first.boxes[:1]).all():
-            return first  # all read the same
-        weights = Weights({'': shape})
-        for placed, all_of_it in needed:
-            for rank, box in (all_of(shape, placed) if all_of_it else placed).by_rank.items():
-                weights.need('', rank, box)
-        found = RankBoxes.of(weights.boxes(''))
-        return self._intern(found.ranks, found.boxes)
-
-    def bundle(self, names: Tuple[str, ...], dense: Optional[str] = None) -> TaskSubgraph:
-        """Weights that every rank holds: gradients are summed over all, by what is said, then each updates its own."""
-        size = sum(self.bytes_of[name] for name in names)
-        return self._once(('bundle', len(names), size, dense), self._bundle, len(names), size, dense)
-
-    def _bundle(self, count: int, size: int, dense: Optional[str]) -> TaskSubgraph:
-        machine, cluster, tasks = self.machine, self.machine.cluster, TaskBuilder(self.machine)
-        update = cluster.cost('update', dense).seconds(count, size)
-        if machine.ranks == 1:
-            alone = {0: tasks.spend('update', 0, update)}
-            return TaskSubgraph(tasks, _by_rank(alone), _by_rank(alone))
-        own = cluster.cost('sum', dense)
-        half = own.seconds(cluster.sum_items(count, dense), size) / 2
-        give = {rank: tasks.spend('sum', rank, half, own.latency_s) for rank in self._everyone}
-        before = self._summed(tasks, 'sum', list(give.values()), size)
-        take = {rank: tasks.spend('sum', rank, half, after=before) for rank in self._everyone}
-        last = {rank: tasks.spend('update', rank, update, after=[take[rank]]) for rank in self._everyone}
-        return TaskSubgraph(tasks, _by_rank(give), _by_rank(last))
-
-    def _summed(self, tasks: TaskBuilder, kind: str, before: List[int], size: float) -> List[int]:
-        """Gradients of all ranks are summed, what they have given: what comes behind it."""
-        if self.machine.hosts > 1:
-            return self._all_to_all(tasks, kind, before, size)
-        return [tasks.add(kind, -1, -1, 0.0, after=before, latency=self.machine.cluster.memory_latency_s)]
-
-    def _all_to_all(self, tasks: TaskBuilder, kind: str, before: List[int], size: float) -> List[int]:
-        """Hosts sum a range each, and tell each other: reduce-scatter and allgather."""
-        machine = self.machine
-        share = size * (machine.hosts - 1) / machine.hosts
-        for _ in range(2):
-            joined = tasks.add(kind, -1, -1, 0.0, after=before)
-            before = [tasks.add(kind, -1, int(machine.up[host]), share, int(machine.down[host]),
-                                machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
-        return [tasks.add(kind, -1, -1, 0.0, after=before)]
-
-    def part(self, name: str, held: WeightShards) -> TaskSubgraph:
-        """A weight that is split: gradients are summed over those who hold the same box."""
-        placed, itemsize = held.placed, self._itemsizes[name]
-        return self._once(('part', placed.number, itemsize), self._transfers.group_sums, placed, itemsize)
-
-    def table_plan(self, name: str, tables: Mapping[str, TablePlan]) -> TablePlan:
-        """How rows of a table travel: as is said, or as the store does it where nothing is, in a partition for each
-        server.
-        """
-        found = tables.get(name, TablePlan('servers'))
-        if found.route != 'servers':
-            return found
-        return found._replace(partitions=min(found.partitions or self.machine.hosts,
-                                             self.dataflow.parameters[name][0]))
-
-    def table(self, name: str, readers: Sequence[SplitOperator], way: TablePlan, dense: Optional[str] = None) -> TaskSubgraph:
-        """A weight with row_sparse gradients, of which every rank holds all: ranks push the rows of their ids to the
-        servers, one on each host, and pull the rows that anyone has touched; or all rows are summed as a dense gradient
-        is, with a mark for each.  Then all update those that were touched.
-        """
-        dense = dense if way.route == 'allreduce' else None
-        splits = tuple(one.split for one in readers)
-        return self._once(('table', name, splits, way, dense), self._table, name, splits, way, dense)
-
-    def _table(self, name: str, splits: Sequence[Split], way: TablePlan, dense: Optional[str]) -> TaskSubgraph:
-        machine, costs, tasks = self.machine, self.machine.cluster.costs, TaskBuilder(self.machine)
-        rows, *row = self.dataflow.parameters[name]
-        size = int(np.prod(row)) * self._itemsizes[name]
-        given = np.zeros(machine.ranks)
-        for reader, split in zip(self.dataflow.readers[name], splits):
-            ids = self._parts(reader.number, split).inputs(0)
-            given[ids.ranks] += ids.sizes()
-        # Rows that several ids name count as often: which ids there will be is not known.
-        touched = min(float(given.sum()), rows) * size
-        given = np.minimum(given, rows) * float(size)
-        if way.route == 'allreduce':
-            moved = self._buffer_bytes(name)
-            own = machine.cluster.cost('row_sum', dense)
-            half = own.seconds(machine.ranks, moved) / 2
-            first = {rank: tasks.spend('row_sum', rank, half, own.latency_s) for rank in self._everyone}
-            before = self._summed(tasks, 'row_sum', list(first.values()), moved)
-            there = {rank: tasks.spend('row_sum', rank, half, after=before) for rank in self._everyone}
-        else:
-            count = way.partitions or 1
-            shares = self._server_shares(name, count)
-            first = {rank: tasks.spend('push', rank, costs['push'].seconds(count, float(given[rank])),
-                                       costs['push'].latency_s) for rank in self._everyone}
-            pushed = np.bincount(machine.host, given, machine.hosts)
-            before = self._by_hosts(tasks, 'push', list(first.values()), pushed * (1 - shares),
-                                    (pushed.sum() - pushed) * shares)
-            # Each server answers with its share of the rows, once to each host.
-            before = self._by_hosts(tasks, 'pull', before, touched * shares * (machine.hosts - 1),
-                                    touched * (1 - shares))
-            there = {rank: tasks.spend('pull', rank, costs['pull'].seconds(count, touched), costs['pull'].latency_s,
-                                       before) for rank in self._everyone}
-        last = {rank: tasks.spend('update', rank, costs['update'].seconds(1, touched), after=[there[rank]])
-                for rank in self._everyone}
-        return TaskSubgraph(tasks, _by_rank(first), _by_rank(last))
-
-    def _server_shares(self, name: str, partitions: int) -> np.ndarray:
-        """Share of a table's rows on each host: partitions are dealt out, those of another table from the next host on.
-        """
-        hosts = self.machine.hosts
-        place = [one for one in self.dataflow.trained if one in self.dataflow.tables].index(name)
-        return np.bincount((place + np.arange(partitions)) % hosts, None, hosts) / partitions
-
-    def _buffer_bytes(self, name: str) -> int:
-        """Of the rows of a table and their marks, as :mod:`mxhybrid.routes.row_sums` has them."""
-        return self.bytes_of[name] + self.dataflow.parameters[name][0] * self._itemsizes[name]
-
-    def table_bytes(self, name: str, way: TablePlan) -> np.ndarray:
-        """Bytes that the way of its rows takes beside weight and gradient, by rank."""
-        return np.full(self.machine.ranks, float(self._buffer_bytes(name) if way.route == 'allreduce' else 0))
-
-    def _by_hosts(self, tasks: TaskBuilder, kind: str, before: List[int], sent: np.ndarray, got: np.ndarray) -> List[int]:
-        """Each host sends and receives so many bytes: what comes behind it."""
-        machine = self.machine
-        if machine.hosts > 1:
-            joined = tasks.add(kind, -1, -1, 0.0, after=before)
-            before = [joined] + [
-                tasks.add(kind, -1, int(link[host]), float(moved[host]), -1, machine.cluster.link_latency_s,
-                          after=[joined])
-                for link, moved in ((machine.up, sent), (machine.down, got)) for host in range(machine.hosts)
-                if moved[host]]
-        return [tasks.add(kind, -1, -1, 0.0, after=before)]
+    # -- the step --------------------------------------------------------------------------------------------------
 
     def script(self, dense: Optional[str] = None) -> TaskSubgraph:
-        """What the training loop itself takes at the beginning of a step, the first unit; and behind it the begin of
-        what a rank computes, the second one.
+        """Return the tasks of the training loop at the beginning of a step.
+
+        The entries of unit 0 are its own work, those of unit 1 the begin of what ranks compute.
         """
-        return self._once(('script', dense), self._script, dense)
+        return self.memo.once(('script', dense), self._script, dense)
 
     def _script(self, dense: Optional[str]) -> TaskSubgraph:
-        tasks, own = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
-        seconds = own.seconds(len(self.dataflow.trained), 0)
-        called = [tasks.spend('step', rank, seconds, own.latency_s) for rank in self._everyone]
-        begun = [tasks.add('step', rank, -1, 0.0, after=[called[rank]]) for rank in self._everyone]
-        ranks = np.arange(2 * self.machine.ranks, dtype=np.int32)
-        first = Endpoints(ranks // self.machine.ranks, ranks % self.machine.ranks, np.array(called + begun, np.int32))
-        return TaskSubgraph(tasks, first, _by_rank(dict(enumerate(begun))))
+        tasks, cost = TaskBuilder(self.machine), self.machine.cluster.cost('step', dense)
+        seconds = cost.seconds(len(self.dataflow.trained), 0)
+        loop = [tasks.spend('step', rank, seconds, cost.latency_s) for rank in self._all_ranks]
+        begin = [tasks.add('step', rank, -1, 0.0, after=[loop[rank]]) for rank in self._all_ranks]
+        numbers = np.arange(2 * self.machine.ranks, dtype=np.int32)
+        entries = Endpoints(numbers // self.machine.ranks, numbers % self.machine.ranks,
+                            np.array(loop + begin, np.int32))
+        return TaskSubgraph(tasks, entries, Endpoints.by_rank(dict(enumerate(begin))))
 
-    def work_of(self, cores: Sequence[TaskSubgraph]) -> np.ndarray:
-        """What resources have to do, in their units, but for express tasks, which are done beside others."""
-        return self._transfers.work_of([core.content for core in cores])
-
-
-def _by_rank(found: Dict[int, int]) -> Endpoints:
-    return Endpoints.by_rank(found)
+    def load(self, subgraphs: Sequence[TaskSubgraph]) -> np.ndarray:
+        """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""
+        return self._transfer_tasks.load([subgraph.content for subgraph in subgraphs])
 
 
-def _in_one_piece(boxes: Sequence[Dict[int, Box]]) -> Dict[int, Box]:
-    """As large a box, by rank, for several that are put behind each other: rounds of samples."""
-    first = boxes[0]
-    if len(boxes) == 1:
+def _joined_rounds(rounds: Sequence[Dict[int, Box]]) -> Dict[int, Box]:
+    """Return one box for each rank that is as large as its boxes of several rounds of samples."""
+    first = rounds[0]
+    if len(rounds) == 1:
         return first
-    found = {}
+    joined = {}
     for rank, box in first.items():
-        axis = next(at for at, one_range in enumerate(box) if one_range != boxes[1][rank][at])
+        axis = next(axis for axis, axis_range in enumerate(box) if axis_range != rounds[1][rank][axis])
         low, high = box[axis]
-        found[rank] = with_range(box, axis, (len(boxes) * low, len(boxes) * high))
-    return found
+        joined[rank] = with_range(box, axis, (len(rounds) * low, len(rounds) * high))
+    return joined

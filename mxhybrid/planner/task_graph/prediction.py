@@ -1,144 +1,149 @@
-"""What a training step takes by a plan, simulated."""
+"""The prediction of a training step with a plan, by simulation."""
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ...base.settings import TablePlan
 from ...parallel.sharding.split import Split
-from ..simulator.simulation import Simulation, Times
+from ..simulator.simulation import BlockTimes, Simulation
 from .operator_tasks import OperatorTasks
 from .simulated_tasks import SimulatedTask, Where
 from .step_tasks import StepTasks
 
-#: Steps that are simulated behind each other, and which of them counts: it finds the one before it still under way, and
-#: the one behind it comes while it is.
-_STEPS, _SHOWN = 4, 2
-#: Operators whose weights are matrices and filters, which a split of the layer cuts.
-_CUTS_WEIGHTS = ('FullyConnected', 'Convolution', 'Deconvolution', 'Embedding')
+#: The number of steps that are simulated one behind the other, and the index of the step that is reported: it begins
+#: while the step before it is under way, and the next one begins while it is.
+_STEPS, _REPORTED_STEP = 4, 2
+#: Operators whose weights are matrices and filters, which a split of the layer splits, too.
+_SPLITS_WEIGHTS = ('FullyConnected', 'Convolution', 'Deconvolution', 'Embedding')
 
 
-class _Simulated:
-    """Steps that were simulated: all of their tasks."""
+class _SimulatedSteps:
+    """The simulation of some steps, with all of their tasks."""
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split], tables: Optional[Mapping[str, TablePlan]],
                  dense: Optional[str]):
-        self.blocks = StepTasks(model, splits, _STEPS, tables, dense)
+        self.step_tasks = StepTasks(model, splits, _STEPS, tables, dense)
         self.simulation = Simulation(model.machine.resources, groups=model.machine.groups)
-        self.simulation.run(self.blocks.blocks.values())
-        self.times: Dict[int, Times] = self.simulation.timeline()
-        self.names = {number: what for what, number in self.blocks.keys.items()}
+        self.simulation.run(self.step_tasks.blocks.values())
+        self.times: Dict[int, BlockTimes] = self.simulation.timeline()
+        self.names = {number: name for name, number in self.step_tasks.keys.items()}
 
     def end(self, step: int) -> float:
-        """Of a step, in seconds."""
+        """Return the end of a step, in seconds."""
         return max((float(times.ends.max()) for key, times in self.times.items()
                     if key // len(self.names) == step and len(times.ends)), default=0.0)
 
 
 class Prediction:
-    """Of a plan.  Tasks are simulated anew when they are asked for, and kept then: of many ranks they are gigabytes.
+    """The prediction of a plan.
+
+    The tasks, which take gigabytes for many ranks, are simulated again when they are asked for, and kept then.
 
     Attributes
     ----------
     seconds : float
-        Of a step, when many follow each other.
+        The time of a step, when many follow each other.
     memory : numpy.ndarray
-        Bytes of weights, gradients, states of optimizers and outputs of operators, by rank.
+        By rank: bytes of weights, gradients, states of optimizers and outputs of operators.
     """
 
     def __init__(self, model: OperatorTasks, splits: Mapping[int, Split],
                  tables: Optional[Mapping[str, TablePlan]] = None, dense: Optional[str] = None):
         self._model, self._plan = model, (splits, tables, dense)
-        self._known: Optional[_Simulated] = None
-        simulated = _Simulated(model, *self._plan)
-        self.memory = simulated.blocks.memory
-        self._begin = simulated.end(_SHOWN - 1)
-        self.seconds = simulated.end(_SHOWN) - self._begin
+        self._cached_steps: Optional[_SimulatedSteps] = None
+        steps = _SimulatedSteps(model, *self._plan)
+        self.memory = steps.step_tasks.memory
+        self._begin = steps.end(_REPORTED_STEP - 1)
+        self.seconds = steps.end(_REPORTED_STEP) - self._begin
 
-    def _simulated(self) -> _Simulated:
-        if self._known is None:
-            self._known = _Simulated(self._model, *self._plan)
-        return self._known
+    def _steps(self) -> _SimulatedSteps:
+        if self._cached_steps is None:
+            self._cached_steps = _SimulatedSteps(self._model, *self._plan)
+        return self._cached_steps
 
     def tasks(self) -> List[SimulatedTask]:
-        """Those of a step, by their starts, but for what takes no time."""
-        simulated, found = self._simulated(), []
-        for key, times in simulated.times.items():
-            if key // len(simulated.names) == _SHOWN:
-                found += [self._task(key, at, start, end) for at, (start, end) in
+        """Return the tasks of a step in order of their starts, without those that take no time."""
+        steps, tasks = self._steps(), []
+        for key, times in steps.times.items():
+            if key // len(steps.names) == _REPORTED_STEP:
+                tasks += [self._task(key, index, start, end) for index, (start, end) in
                           enumerate(zip(times.starts.tolist(), times.ends.tolist())) if end > start]
-        return sorted(found, key=lambda one: (one.start_s, one.end_s))
+        return sorted(tasks, key=lambda task: (task.start_s, task.end_s))
 
     def critical_path(self) -> Sequence[SimulatedTask]:
-        """What the end of a step waits for, since the end of the one before."""
-        last, path = self._begin + self.seconds, self._simulated().simulation.critical_path()
-        return [self._task(link.key, link.task, link.start, link.end)
-                for link in path if link.end > self._begin and link.start < last]
+        """Return the tasks that the end of a step waits for, from the end of the step before."""
+        end, path = self._begin + self.seconds, self._steps().simulation.critical_path()
+        return [self._task(task.key, task.task, task.start, task.end)
+                for task in path if task.end > self._begin and task.start < end]
 
     def _task(self, key: int, index: int, start: float, end: float) -> SimulatedTask:
-        blocks, names = self._simulated().blocks, self._simulated().names
-        tasks = blocks.tasks(key)
-        kind, which = names[key % len(names)]
-        shown = tasks.kind(index)
-        if kind == 'back':
-            shown = 'exchange_back'
-        elif shown == 'exchange' and kind in ('forward', 'backward'):
-            shown = 'exchange_within' if kind == 'forward' else 'exchange_within_back'
-        elif shown == 'sum' and not blocks.is_bundled(which):
-            shown = 'group_sum'
-        resource = tasks.resource[index]
-        machine, where = self._model.machine, tasks.rank(index)
-        link: Where = where if resource >= 0 and resource == machine.core_of(where) else (
-            machine.names[resource] if resource >= 0 else 'memory')
-        size = int(tasks.work[index]) if isinstance(link, str) and resource >= 0 else 0
-        return SimulatedTask(self._label(kind, which), link, start - self._begin, end - self._begin, shown, size)
+        steps, machine = self._steps(), self._model.machine
+        tasks = steps.step_tasks.tasks(key)
+        block_kind, which = steps.names[key % len(steps.names)]
+        kind = tasks.kind(index)
+        if block_kind == 'exchange_back':
+            kind = 'exchange_back'
+        elif kind == 'exchange' and block_kind in ('forward', 'backward'):
+            kind = 'exchange_within' if block_kind == 'forward' else 'exchange_within_back'
+        elif kind == 'sum' and not steps.step_tasks.is_in_bucket(which):
+            kind = 'group_sum'
+        resource, rank = tasks.resource[index], tasks.rank(index)
+        if resource >= 0 and resource == machine.core_of(rank):
+            where: Where = rank
+        else:
+            where = machine.names[resource] if resource >= 0 else 'memory'
+        size_bytes = int(tasks.work[index]) if isinstance(where, str) and resource >= 0 else 0
+        return SimulatedTask(self._label(block_kind, which), where, start - self._begin, end - self._begin, kind,
+                             size_bytes)
 
-    def _label(self, kind: str, which: Any) -> str:
+    def _label(self, block_kind: str, which: Any) -> str:
         graph = self._model.graph
-        if kind == 'step':
+        if block_kind == 'step':
             return 'step'
-        if kind == 'weight':
-            return self._simulated().blocks.label_of(which)
+        if block_kind == 'weight':
+            return self._steps().step_tasks.label_of(which)
         number = which[0] if isinstance(which, tuple) else which
         return graph.label(graph.operators[number])
 
     def layers_to_split(self) -> Dict[str, str]:
-        """By label of weights that are summed together: the layer with most of them, where splitting that cuts them."""
-        blocks, graph, found = self._simulated().blocks, self._model.graph, {}
-        for name in self._model.dataflow.trained:
-            largest = max(blocks.summed_with(name), key=lambda one: np.prod(graph.parameters[one]))
-            one = graph.operators[self._model.dataflow.readers[largest][0].number]
-            if one.op in _CUTS_WEIGHTS and len(graph.parameters[largest]) > 1:  # not a bias
-                found[blocks.label_of(name)] = graph.label(one)
-        return found
+        """Return the layer with most of the weights that are summed together, by their label.
+
+        Only of layers that split their weights when they are split.
+        """
+        step_tasks, dataflow, graph, layers = self._steps().step_tasks, self._model.dataflow, self._model.graph, {}
+        for name in dataflow.trained:
+            largest = max(step_tasks.summed_with(name), key=lambda weight: np.prod(graph.parameters[weight]))
+            operator = graph.operators[dataflow.readers[largest][0].number]
+            if operator.op in _SPLITS_WEIGHTS and len(graph.parameters[largest]) > 1:  # not a bias
+                layers[step_tasks.label_of(name)] = graph.label(operator)
+        return layers
 
     def busy(self) -> List[Tuple[Where, float]]:
-        """Seconds of a step in which each rank and link does something."""
-        found: Dict[Where, float] = {}
+        """Return each rank and link with the seconds of a step in which it is busy, the busiest first."""
+        busy_s: Dict[Where, float] = {}
         for task in self.tasks():
-            found[task.where] = found.get(task.where, 0.0) + task.end_s - task.start_s
-        return sorted(found.items(), key=lambda item: -item[1])
+            busy_s[task.where] = busy_s.get(task.where, 0.0) + task.end_s - task.start_s
+        return sorted(busy_s.items(), key=lambda item: -item[1])
 
     def seconds_of(self) -> Dict[str, Tuple[float, float]]:
-        """Of the fullest rank, by label: seconds in which it computes, and in which something of it moves."""
-        every: Dict[str, Dict[Where, List[float]]] = {}
+        """Return the seconds by label in which its busiest rank computes, and its busiest rank or link transfers."""
+        seconds: Dict[str, Dict[Where, List[float]]] = {}
         for task in self.tasks():
-            found = every.setdefault(task.label, {}).setdefault(task.where, [0.0, 0.0])
-            found[task.kind not in ('forward', 'backward')] += task.end_s - task.start_s
-        return {label: (max(one[0] for one in by.values()), max(one[1] for one in by.values()))
-                for label, by in every.items()}
+            compute_and_transfer = seconds.setdefault(task.label, {}).setdefault(task.where, [0.0, 0.0])
+            compute_and_transfer[task.kind not in ('forward', 'backward')] += task.end_s - task.start_s
+        return {label: (max(both[0] for both in by_place.values()), max(both[1] for both in by_place.values()))
+                for label, by_place in seconds.items()}
 
     def memory_of(self) -> Dict[str, float]:
-        """Of the fullest rank of each operator, by label: bytes of its weights, gradients and states of those that are
-        trained, and of its outputs.
-        """
-        dataflow, graph = self._model.dataflow, self._model.graph
+        """Return the bytes by label of an operator on its fullest rank: weights with gradients and states, outputs."""
+        dataflow, graph, weights = self._model.dataflow, self._model.graph, self._model.weights
         operators = {number: self._model.operator(number, split) for number, split in self._plan[0].items()}
-        held = {name: self._model.held(name, [operators[reader.number] for reader in readers])
-                for name, readers in dataflow.readers.items()}
-        return {graph.label(graph.operators[number]): float(one.activations.max() + sum(
-            held[name].size.max() for name in dataflow.kept_of.get(number, ())))
-                for number, one in operators.items()}
+        shards = {name: weights.shards(name, [operators[reader.number] for reader in readers])
+                  for name, readers in dataflow.readers.items()}
+        return {graph.label(graph.operators[number]): float(operator.output_bytes.max() + sum(
+            shards[name].bytes.max() for name in dataflow.kept_of.get(number, ())))
+                for number, operator in operators.items()}
 
     def largest_memory(self) -> float:
-        """Bytes of the fullest rank."""
+        """Return the bytes of the fullest rank."""
         return float(np.max(self.memory))

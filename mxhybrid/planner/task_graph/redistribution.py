@@ -1,45 +1,46 @@
-"""The bytes that a redistribution moves between ranks, for many ranks at once.
+"""The redistribution of a tensor: the boxes that ranks hold, the boxes that they need, and the transfers between them.
 
-They are those of :func:`mxhybrid.parallel.sharding.layout.messages`.
+The transfers are those of :func:`mxhybrid.parallel.sharding.layout.messages`, for many ranks at once.
 """
 import itertools
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ...parallel.sharding.box import Box
 from ..simulator.task_block import array_address
+from .memo import Memo
 
-_NUMBERS = itertools.count()
+_IDS = itertools.count()
 
 
 class RankBoxes:
-    """Which box each rank has, or wants.
+    """A box of a tensor for each of some ranks.
 
     Attributes
     ----------
     ranks : numpy.ndarray of int32
-        In order.
+        In ascending order.
     boxes : numpy.ndarray of int64, shape (ranks, dimensions, 2)
-    number : int
-        Of this object, and of no other one that ever was.
+    id : int
+        A number that no other object ever has.
     """
 
-    __slots__ = ('ranks', 'boxes', 'number', 'address', 'native', '_by_rank')
+    __slots__ = ('ranks', 'boxes', 'id', 'address', 'native', '_by_rank')
 
     def __init__(self, ranks: np.ndarray, boxes: np.ndarray):
-        self.ranks, self.boxes, self.number = ranks, boxes, next(_NUMBERS)
-        #: Of the ranks, as compiled code takes it.
+        self.ranks, self.boxes, self.id = ranks, boxes, next(_IDS)
+        #: The address of the ranks, for compiled code.
         self.address = array_address(ranks)
-        #: What :mod:`~.native_transfer_tasks` has made of it.
+        #: The structure for compiled code, which :mod:`~.transfer_tasks` makes.
         self.native: Any = None
         self._by_rank: Dict[int, Box] = {}
 
     @classmethod
-    def of(cls, boxes: Dict[int, Box]) -> 'RankBoxes':
-        """Of boxes by rank."""
+    def from_boxes(cls, boxes: Dict[int, Box]) -> 'RankBoxes':
+        """Return the arrays of boxes by rank."""
         ranks = sorted(boxes)
-        return cls(np.array(ranks, np.int32), as_array([boxes[rank] for rank in ranks]))
+        return cls(np.array(ranks, np.int32), box_array([boxes[rank] for rank in ranks]))
 
     @property
     def by_rank(self) -> Dict[int, Box]:
@@ -50,24 +51,30 @@ class RankBoxes:
         return self._by_rank
 
     def sizes(self) -> np.ndarray:
-        """Elements of each box."""
+        """Return the number of elements of each box."""
         return (self.boxes[:, :, 1] - self.boxes[:, :, 0]).prod(axis=1)
 
 
-def as_array(boxes: Sequence[Box]) -> np.ndarray:
-    """Of shape (boxes, dimensions, 2)."""
-    dimensions, flat = len(boxes[0]) if boxes else 0, itertools.chain.from_iterable
-    # Sooner than NumPy finds out how they are nested.
-    return np.fromiter(flat(flat(boxes)), np.int64, 2 * dimensions * len(boxes)).reshape(len(boxes), dimensions, 2)
+def interned_boxes(memo: Memo, ranks: np.ndarray, boxes: np.ndarray) -> RankBoxes:
+    """Return boxes of ranks; equal ones are one object, as long as a cache knows them."""
+    return memo.once(('boxes', ranks.tobytes(), boxes.shape, boxes.tobytes()), RankBoxes, ranks, boxes)
+
+
+def box_array(boxes: Sequence[Box]) -> np.ndarray:
+    """Return boxes as an array of shape (boxes, dimensions, 2)."""
+    dimensions, flatten = len(boxes[0]) if boxes else 0, itertools.chain.from_iterable
+    # Faster than np.array, which has to find out how they are nested.
+    numbers = np.fromiter(flatten(flatten(boxes)), np.int64, 2 * dimensions * len(boxes))
+    return numbers.reshape(len(boxes), dimensions, 2)
 
 
 class Transfers:
-    """Elements that go from rank to rank, in arrays of equal length.
+    """Elements that move from one rank to another, in arrays of equal length.
 
     Attributes
     ----------
     sources, targets : numpy.ndarray of int32
-        Ranks; never the same.
+        Ranks; a source is never its target.
     elements : numpy.ndarray of int64
     """
 
@@ -78,89 +85,31 @@ class Transfers:
 
     @property
     def addresses(self) -> Tuple[int, ...]:
-        """As compiled code takes them, and how many."""
+        """The arrays and their length, as compiled code takes them."""
         if not self._addresses:
             self._addresses = (array_address(self.sources), array_address(self.targets), array_address(self.elements),
                                len(self.sources))
         return self._addresses
-
-    def reversed(self, targets: Union[Sequence[int], np.ndarray]) -> 'Transfers':
-        """What goes back as gradients, from those of the targets that answer."""
-        answers = np.isin(self.targets, np.asarray(targets, int))
-        return Transfers(self.targets[answers], self.sources[answers], self.elements[answers])
 
     def __len__(self) -> int:
         return len(self.sources)
 
 
 class Redistribution(NamedTuple):
-    """An exchange between an operator and some of those who read it."""
+    """The transfers from the ranks that hold a tensor to those that need it.
 
-    have: RankBoxes
-    wanted: RankBoxes
-    moved: Transfers
-    #: Who gives gradients back, of int32; none where none flow.
-    answers: np.ndarray
-    #: Tells apart what moves.
-    key: Tuple[Any, ...] = ()
-
-
-def moved(have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
-    """What has to move so that every rank has what is `wanted` there.
-
-    Addends, where what ranks have is `partial`, come from all who have one; of several ranks that hold the same box
-    each target asks one, in turn.
+    Attributes
+    ----------
+    held, needed : RankBoxes
+    transfers : Transfers
+    gradient_ranks : numpy.ndarray of int32
+        The ranks that send gradients back; none where no gradient flows.
+    key : tuple
+        Equal for redistributions that move the same data.
     """
-    sources, targets = have.ranks, wanted.ranks
-    if not len(sources) or not len(targets):
-        return Transfers(*(np.zeros(0, int),) * 3)
-    if partial:
-        return _without_own(np.repeat(sources, len(targets)), np.tile(targets, len(sources)),
-                            _volumes(have.boxes, wanted.boxes).reshape(-1))
-    holders: Dict[Box, List[int]] = {}
-    for rank, box in have.by_rank.items():
-        holders.setdefault(box, []).append(rank)
-    groups = list(holders.values())
-    volumes = _volumes(as_array(list(holders)), wanted.boxes)
-    at_group, at_target = np.nonzero(volumes)
-    if len(groups) == len(sources):
-        firsts = np.array([group[0] for group in groups])
-        return _without_own(firsts[at_group], targets[at_target], volumes[at_group, at_target])
-    found: List[Tuple[int, int, int]] = []
-    asked: Dict[int, int] = dict.fromkeys(have.by_rank, 0)
-    # As `messages` does it: target by target, from the one that few others ask.
-    for target_at, group_at in sorted(zip(at_target.tolist(), at_group.tolist())):
-        target = int(targets[target_at])
-        group = groups[group_at]
-        if target in group:
-            continue
-        source = min(group, key=lambda rank: (asked[rank], rank))
-        asked[source] += 1
-        found.append((source, target, int(volumes[group_at, target_at])))
-    both = np.array(found, int).reshape(-1, 3)
-    return Transfers(both[:, 0], both[:, 1], both[:, 2])
 
-
-def has(have: RankBoxes, wanted: RankBoxes) -> int:
-    """2 if every rank has just what it wants, 1 if it has that and more, else 0."""
-    held = have.by_rank
-    if any(rank not in held for rank in wanted.by_rank):
-        return 0
-    if all(held[rank] == box for rank, box in wanted.by_rank.items()):
-        return 2
-    return int(all(low >= start and high <= end for rank, box in wanted.by_rank.items()
-                   for (low, high), (start, end) in zip(box, held[rank])))
-
-
-def _volumes(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Elements that boxes have in common, one row a box of the first."""
-    found = np.ones((len(boxes), len(others)), int)
-    for at in range(boxes.shape[1]):  # dimension by dimension, so that memory stays that of the result
-        found *= np.maximum(np.minimum(boxes[:, None, at, 1], others[None, :, at, 1])
-                            - np.maximum(boxes[:, None, at, 0], others[None, :, at, 0]), 0)
-    return found
-
-
-def _without_own(sources: np.ndarray, targets: np.ndarray, elements: np.ndarray) -> Transfers:
-    keep = (sources != targets) & (elements > 0)
-    return Transfers(sources[keep], targets[keep], elements[keep])
+    held: RankBoxes
+    needed: RankBoxes
+    transfers: Transfers
+    gradient_ranks: np.ndarray
+    key: Tuple[Any, ...] = ()

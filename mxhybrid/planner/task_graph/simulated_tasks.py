@@ -1,4 +1,4 @@
-"""A simulated step as a list of tasks: what took which rank or link, from when until when."""
+"""The tasks of a simulated step for reports: what keeps which rank or link busy, from when until when."""
 import dataclasses
 import heapq
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
@@ -9,20 +9,20 @@ Where = Union[int, str]
 
 @dataclasses.dataclass(frozen=True)
 class SimulatedTask:
-    """Of a simulated step.
+    """A task of a simulated step.
 
     Attributes
     ----------
     label : str
-        Of what: an operator, a weight or a table.
+        An operator, a weight or a table.
     where : int or str
         The rank that does it, or the name of the link that carries it.
     start_s, end_s : float
-        Since the step's begin.
+        Seconds from the begin of the step.
     kind : str
         One of :data:`TASK_KINDS`.
     size : int
-        Bytes that it moves.
+        The bytes that it moves.
     """
 
     label: str
@@ -34,17 +34,24 @@ class SimulatedTask:
 
 
 class TaskKind(NamedTuple):
-    """How a kind of task is shown."""
+    """The names of a kind of tasks in reports.
 
-    #: Its name in traces, with the label; those of a job say the same.
+    Attributes
+    ----------
+    name : str
+        In traces, with the label; traces of a job have the same names.
+    category : str
+        In traces.
+    group : str
+        Kinds of one group are reported together.
+    """
+
     name: str
-    #: Its category in traces.
     category: str
-    #: Which kinds are told together.
     group: str
 
 
-#: By name.  Those of transfers are also the kinds of costs of a cluster.
+#: By kind.  Kinds of transfers are also kinds of costs in a cluster file.
 TASK_KINDS = {
     'forward': TaskKind('forward %s', 'compute', 'compute'),
     'backward': TaskKind('backward %s', 'compute', 'compute'),
@@ -62,31 +69,32 @@ TASK_KINDS = {
     'step': TaskKind('%s', 'step', 'step'),
 }
 
-#: Groups of kinds, and what they are called.
+#: The names of groups of kinds.
 TASK_GROUPS = {'compute': 'computing', 'exchange': 'exchanges', 'within': 'exchanges within operators',
                'sum': 'sums of gradients', 'row_sum': 'sums of rows', 'push': 'pushed rows', 'pull': 'pulled rows',
                'merge': 'updates in servers', 'update': 'updates', 'step': 'overhead of the store'}
 
 
 def places_of(tasks: Iterable[SimulatedTask]) -> List[Where]:
-    """Ranks in their order, then links by name."""
-    found = {task.where for task in tasks}
-    return sorted(found, key=lambda where: (isinstance(where, str), where))
+    """Return the ranks of tasks in their order, then the links by name."""
+    places = {task.where for task in tasks}
+    return sorted(places, key=lambda where: (isinstance(where, str), where))
 
 
 def by_place(tasks: Sequence[SimulatedTask]) -> Dict[Where, List[SimulatedTask]]:
-    """The tasks of each place in order of their starts."""
-    found: Dict[Where, List[SimulatedTask]] = {where: [] for where in places_of(tasks)}
-    for task in sorted(tasks, key=lambda one: (one.start_s, one.end_s)):
-        found[task.where].append(task)
-    return found
+    """Return the tasks of each rank and link in order of their starts."""
+    tasks_of: Dict[Where, List[SimulatedTask]] = {where: [] for where in places_of(tasks)}
+    for task in sorted(tasks, key=lambda task: (task.start_s, task.end_s)):
+        tasks_of[task.where].append(task)
+    return tasks_of
 
 
 def in_lanes(tasks: Sequence[SimulatedTask]) -> List[Tuple[int, SimulatedTask]]:
-    """Tasks, in order of their starts, each with a lane in which none overlaps another: a task that overtakes what
-    waits is in a lane beside it.
+    """Return tasks, given in order of their starts, each with the number of a lane in which no two overlap.
+
+    A task that overtakes others is in another lane than they.
     """
-    found = []
+    tasks_with_lanes = []
     busy: List[Tuple[float, int]] = []
     free: List[int] = []
     lanes = 0
@@ -98,5 +106,5 @@ def in_lanes(tasks: Sequence[SimulatedTask]) -> List[Tuple[int, SimulatedTask]]:
             lanes += 1
         lane = heapq.heappop(free)
         heapq.heappush(busy, (task.end_s, lane))
-        found.append((lane, task))
-    return found
+        tasks_with_lanes.append((lane, task))
+    return tasks_with_lanes

@@ -1,94 +1,21 @@
-"""The resources that a cluster has, and the tasks that use them."""
+"""Subgraphs of tasks that use the resources of a machine."""
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..cluster.cluster_spec import Cluster
-from ..profiling.core_benchmark import KernelTimes
-from ..simulator.resource_groups import ResourceGroup
-from ..simulator.task_block import TASK, BlockContent, Dependencies, table_of
-from ..simulator.token_bucket import TokenBucket
-from .redistribution import Transfers
+from ..cluster.machine_model import Machine
+from ..simulator.task_block import TASK, BlockContent, Dependencies, output_table
 
-#: What compiled code makes tasks for; their numbers are less than the other one.
-KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
-_MOST_KINDS = 16
-#: What sums of many numbers may be too large by.
-_ROUNDED = 1 - 1e-9
-
-
-class Machine:
-    """Resources of a cluster by number, and who uses which.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    reference : KernelTimes, optional
-        Of the core that operators were timed on; where the cluster has its own, speeds are beside that.
-
-    Attributes
-    ----------
-    resources : list of TokenBucket
-    core : numpy.ndarray of int
-        By rank.
-    host : numpy.ndarray of int
-        By rank.
-    groups : list of ResourceGroup
-        Cores of a host, which slow each other down while several of them compute.
-    speed : numpy.ndarray of float
-        By rank: how fast its core computes while no other one of its host does.
-    shared : numpy.ndarray of float
-        By rank: how fast that is while all cores of its host compute, as they did when costs were measured.
-    up, down : numpy.ndarray of int
-        By host.
-    names : list of str
-        Of the resources.
-    rates, bursts : numpy.ndarray of float
-        Of the resources.
-    """
-
-    def __init__(self, cluster: Cluster, reference: Optional[KernelTimes] = None):
-        self.cluster = cluster
-        self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
-        self.resources: List[TokenBucket] = []
-        self.names: List[str] = []
-        self.groups: List[ResourceGroup] = []
-        core, host_of, speed, shared = [], [], [], []
-        faster = 1.0
-        if reference is not None and cluster.reference is not None:
-            faster = KernelTimes(*cluster.reference).speed_relative_to(reference)
-        for number, host in enumerate(cluster.hosts):
-            count = max(1, min(host.ranks, int(host.cores)))
-            # A share of a core by quota; whole cores are taken in turn by the ranks that share them.
-            share = min(1.0, host.cores / count)
-            bucket = TokenBucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else TokenBucket(share)
-            cores = [self._add(bucket, '%s core %d' % (host.name, at)) for at in range(count)]
-            speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
-            if speeds[-1] < speeds[0]:
-                self.groups.append(ResourceGroup(tuple(cores), tuple(one / speeds[0] for one in speeds)))
-            for rank in range(host.ranks):
-                core.append(cores[rank * count // host.ranks])
-                host_of.append(number)
-                speed.append(faster * speeds[0])
-                shared.append(speeds[-1] / speeds[0])
-        self.core, self.host, self.speed = np.array(core), np.array(host_of), np.array(speed)
-        self.shared = np.array(shared)
-        self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])
-        self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
-        self.rates, self.bursts = np.array([(one.rate, one.burst) for one in self.resources]).T
-
-    def core_of(self, rank: int) -> int:
-        """The number of a rank's core; -1 for none's."""
-        return int(self.core[rank]) if rank >= 0 else -1
-
-    def _add(self, bucket: TokenBucket, name: str) -> int:
-        self.resources.append(bucket)
-        self.names.append(name)
-        return len(self.resources) - 1
+#: The kinds of tasks that compiled code makes; the position of each is its code.
+NATIVE_KINDS = ('forward', 'backward', 'exchange', 'sum', 'update')
+#: A task's `kind_code` is its kind, and this number times its rank, counted from 1.
+_MAX_KINDS = 16
+#: Sums of many numbers are rounded: a lower bound from such a sum is made smaller by this factor.
+_ROUNDING = 1 - 1e-9
 
 
 class TaskBuilder:
-    """Tasks that belong together, as they are put into a block of the simulation."""
+    """Tasks of a subgraph, added one by one."""
 
     def __init__(self, machine: Machine):
         self.machine = machine
@@ -96,256 +23,188 @@ class TaskBuilder:
         self.second: List[int] = []
         self.work: List[float] = []
         self.latency: List[float] = []
-        self.express: List[bool] = []
+        self.high_priority: List[bool] = []
+        self.edges: List[Tuple[int, int]] = []
         self._kinds: List[str] = []
         self._ranks: List[int] = []
-        self.inner: List[Tuple[int, int]] = []
 
-    def records(self) -> Tuple[np.ndarray, np.ndarray]:
-        """As blocks have them: tasks, and their successors, those of the first one first."""
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the tasks as an array of TASK, and their successors, those of the first task first."""
         tasks = np.zeros(len(self), TASK)
-        for name in ('resource', 'second', 'work', 'latency', 'express'):
+        for name in ('resource', 'second', 'work', 'latency', 'high_priority'):
             tasks[name] = getattr(self, name)
         tasks['order'] = np.arange(len(self))
-        inner = np.array(self.inner, np.int32).reshape(-1, 2)
-        ends = np.bincount(inner[:, 0], minlength=len(self)).cumsum()
+        edges = np.array(self.edges, np.int32).reshape(-1, 2)
+        ends = np.bincount(edges[:, 0], minlength=len(self)).cumsum()
         tasks['inner_end'] = ends
         tasks['inner'][1:] = ends[:-1]
-        return tasks, inner[inner[:, 0].argsort(kind='stable'), 1]
+        return tasks, edges[edges[:, 0].argsort(kind='stable'), 1]
 
     def __len__(self) -> int:
         return len(self.work)
 
-    def kind(self, at: int) -> str:
-        """What a task is for."""
-        return self._kinds[at]
+    def kind(self, task: int) -> str:
+        """Return the kind of a task."""
+        return self._kinds[task]
 
-    def rank(self, at: int) -> int:
-        """Whose it is; -1 for nobody's."""
-        return self._ranks[at]
+    def rank(self, task: int) -> int:
+        """Return the rank of a task; -1 for none."""
+        return self._ranks[task]
 
     def add(self, kind: str, rank: int, resource: int, work: float, second: int = -1, latency: float = 0.0,
-            express: bool = False, after: Sequence[int] = ()) -> int:
-        """A task behind others of these; its index."""
+            high_priority: bool = False, after: Sequence[int] = ()) -> int:
+        """Add a task that comes after some others; return its number."""
         self.resource.append(resource)
         self.second.append(second)
         self.work.append(work)
         self.latency.append(latency)
-        self.express.append(express)
+        self.high_priority.append(high_priority)
         self._kinds.append(kind)
         self._ranks.append(rank)
-        self.inner += [(one, len(self.work) - 1) for one in after]
-        return len(self.work) - 1
-
-    def compute(self, kind: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
-        """A rank's core is busy for so long, were it the machine of the profiles."""
-        return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),
-                        after=after)
+        task = len(self.work) - 1
+        self.edges += [(before, task) for before in after]
+        return task
 
     def spend(self, kind: str, rank: int, seconds: float, latency: float = 0.0, after: Sequence[int] = ()) -> int:
-        """A rank's core is busy for so long, by the costs of the cluster, all others of its host busy, too."""
+        """Add a task of a rank's core, given its duration while all cores of the host compute, as costs state it."""
         return self.add(kind, rank, int(self.machine.core[rank]), float(seconds) * float(self.machine.shared[rank]),
                         latency=latency, after=after)
 
-    def exchange(self, moved: Transfers, itemsize: int, givers: Dict[int, Any], takers: Dict[int, Any],
-                 cost: str = 'exchange', kind: str = 'exchange', express: bool = True
-                 ) -> Tuple[Dict[int, int], Dict[int, int]]:
-        """Ranks give, what they give moves, ranks take: the first and the last task of each.
-
-        `givers` and `takers` are who has an array to give or to take, by rank the task before, None for none.
-        """
-        machine = self.machine
-        own = machine.cluster.costs[cost]
-        size = moved.elements * itemsize
-        ranks = machine.ranks
-
-        def seconds(side: np.ndarray) -> np.ndarray:
-            return (own.fixed_s / 2 + own.per_item_s * np.bincount(side, None, ranks)
-                    + own.per_byte_s * np.bincount(side, size, ranks))
-        gives, takes = seconds(moved.sources), seconds(moved.targets)
-        give = {rank: self.spend(kind, rank, gives[rank], own.latency_s, () if before is None else (before,))
-                for rank, before in givers.items()}
-        take = {rank: self.spend(kind, rank, takes[rank], after=[one for one in (before, give.get(rank))
-                                                                 if one is not None])
-                for rank, before in takers.items()}
-        self._move(moved, size, give, take, kind, express)
-        return give, take
-
-    def _move(self, moved: Transfers, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
-              express: bool) -> None:
-        machine, cluster = self.machine, self.machine.cluster
-        if len(moved) > 8 * machine.ranks:
-            self._move_by_hosts(moved, size, give, take, kind, express)
-            return
-        # As senders go about it: each begins with the next rank.  Links share what they carry: no message waits until
-        # both have nothing else, and it has arrived when both are done with it.
-        order = np.lexsort((moved.sources, (moved.targets - moved.sources) % machine.ranks))
-        for source, target, count in zip(moved.sources[order].tolist(), moved.targets[order].tolist(),
-                                         size[order].tolist()):
-            here, there = int(machine.host[source]), int(machine.host[target])
-            if here == there:
-                found = [self.add(kind, source, -1, 0.0, after=[give[source]],
-                                  latency=cluster.memory_latency_s + count / cluster.memory.rate)]
-            else:
-                ways = (source, machine.up[here]), (target, machine.down[there])
-                found = [self.add(kind, rank, int(way), count, -1, cluster.link_latency_s, express, [give[source]])
-                         for rank, way in ways]
-            self.inner += [(at, take[target]) for at in found]
-
-    def _move_by_hosts(self, moved: Transfers, size: np.ndarray, give: Dict[int, int], take: Dict[int, int], kind: str,
-                       express: bool) -> None:
-        """Of very many messages, all that a host sends is one task, and all that it receives another."""
-        machine, cluster = self.machine, self.machine.cluster
-        here, there = machine.host[moved.sources], machine.host[moved.targets]
-        remote = here != there
-        inside = np.bincount(here[~remote], size[~remote], machine.hosts)
-        sent = np.bincount(here[remote], size[remote], machine.hosts)
-        got = np.bincount(there[remote], size[remote], machine.hosts)
-        given, arrived = self.add(kind, -1, -1, 0.0), self.add(kind, -1, -1, 0.0)
-        for host in range(machine.hosts):
-            before = [give[rank] for rank in sorted(set(moved.sources[here == host].tolist()))]
-            after = [take[rank] for rank in sorted(set(moved.targets[there == host].tolist()))]
-            if sent[host]:
-                at = self.add(kind, -1, int(machine.up[host]), float(sent[host]), -1, cluster.link_latency_s, express,
-                              before)
-                self.inner += [(one, given) for one in before] + [(at, arrived)]
-            if inside[host]:
-                at = self.add(kind, -1, -1, 0.0, after=before,
-                              latency=cluster.memory_latency_s + float(inside[host]) / cluster.memory.rate)
-                self.inner += [(at, one) for one in after]
-            if got[host]:
-                at = self.add(kind, -1, int(machine.down[host]), float(got[host]), -1, cluster.link_latency_s, express,
-                              [given])
-                self.inner += [way for one in after for way in ((at, one), (arrived, one))]
-
 
 class Endpoints:
-    """Tasks by unit and rank, as arrays of equal length.
+    """The entries or the exits of a subgraph by unit and rank, in arrays of equal length.
 
     Attributes
     ----------
     units, ranks, tasks : numpy.ndarray of int32
     """
 
-    __slots__ = ('units', 'ranks', 'tasks', '_waits')
+    __slots__ = ('units', 'ranks', 'tasks', '_dependencies')
 
     def __init__(self, units: np.ndarray, ranks: np.ndarray, tasks: np.ndarray):
         self.units, self.ranks, self.tasks = units, ranks, tasks
-        self._waits: Optional[Dependencies] = None
+        self._dependencies: Optional[Dependencies] = None
 
     @property
-    def waits(self) -> Dependencies:
-        """Each for what a rank does in another block."""
-        if self._waits is None:
-            self._waits = Dependencies(self.tasks, self.ranks)
-        return self._waits
+    def dependencies(self) -> Dependencies:
+        """The dependency of each task on the output of its rank in another block."""
+        if self._dependencies is None:
+            self._dependencies = Dependencies(self.tasks, self.ranks)
+        return self._dependencies
 
     @classmethod
-    def by_rank(cls, found: Dict[int, int]) -> 'Endpoints':
-        """Of a single unit, by rank."""
-        return cls(np.zeros(len(found), np.int32), np.array(list(found), np.int32),
-                   np.array(list(found.values()), np.int32))
+    def by_rank(cls, tasks: Dict[int, int]) -> 'Endpoints':
+        """Return the endpoints of a single unit, given the task of each rank."""
+        return cls(np.zeros(len(tasks), np.int32), np.array(list(tasks), np.int32),
+                   np.array(list(tasks.values()), np.int32))
 
-    def of(self, unit: int) -> 'Endpoints':
-        """Those of one unit."""
-        mine = self.units == unit
-        return Endpoints(self.units[mine], self.ranks[mine], self.tasks[mine])
+    def of_unit(self, unit: int) -> 'Endpoints':
+        """Return the endpoints of one unit."""
+        is_of_unit = self.units == unit
+        return Endpoints(self.units[is_of_unit], self.ranks[is_of_unit], self.tasks[is_of_unit])
 
 
 class TaskSubgraph:
-    """Tasks; those that others have to be before, and those that come out.
+    """A subgraph of tasks, with its entries and its exits.
 
     Attributes
     ----------
     tasks : TaskBuilder or TaskView
     content : BlockContent
-        Of blocks that have these tasks; its ports are the units' numbers times that of ranks, and ranks.
-    first, last : Endpoints
+        The content of blocks with these tasks; the output of an exit is its unit times the number of ranks, and its
+        rank.
+    first : Endpoints
+        The entries, which wait for other blocks.
+    last : Endpoints
+        The exits, which other blocks wait for.
     """
 
     __slots__ = ('tasks', 'content', 'first', 'last')
 
     def __init__(self, tasks: Any, first: Endpoints, last: Endpoints):
         self.tasks, self.first, self.last = tasks, first, last
-        records, targets = tasks.records()
-        self.content = BlockContent(records, targets, table_of(last.units * tasks.machine.ranks + last.ranks, last.tasks))
+        records, successors = tasks.arrays()
+        output_tasks = output_table(last.units * tasks.machine.ranks + last.ranks, last.tasks)
+        self.content = BlockContent(records, successors, output_tasks)
 
     @classmethod
-    def of(cls, tasks: 'TaskView', content: BlockContent, first: Endpoints, last: Endpoints) -> 'TaskSubgraph':
-        """Of compiled code's making."""
-        made = cls.__new__(cls)
-        made.tasks, made.content, made.first, made.last = tasks, content, first, last
-        return made
+    def from_content(cls, tasks: 'TaskView', content: BlockContent, first: Endpoints, last: Endpoints
+                     ) -> 'TaskSubgraph':
+        """Return a subgraph whose content compiled code has made."""
+        subgraph = cls.__new__(cls)
+        subgraph.tasks, subgraph.content, subgraph.first, subgraph.last = tasks, content, first, last
+        return subgraph
 
-    def working(self, work: np.ndarray) -> 'TaskSubgraph':
-        """The same tasks with other work, of compiled code's making."""
-        content = self.content.working(work)
-        return TaskSubgraph.of(TaskView(self.tasks.machine, content.tasks, content.targets), content, self.first, self.last)
+    def with_work(self, work: np.ndarray) -> 'TaskSubgraph':
+        """Return the same tasks with other work; only for tasks that are a :class:`TaskView`."""
+        content = self.content.with_work(work)
+        view = TaskView(self.tasks.machine, content.tasks, content.successors)
+        return TaskSubgraph.from_content(view, content, self.first, self.last)
 
 
-class Load:
-    """What each resource has to do, in its units; without express tasks, which are done beside others."""
+class ResourceLoad:
+    """The work of each resource, in its units, without high-priority tasks, which delay no others."""
 
     def __init__(self, machine: Machine, work: Optional[np.ndarray] = None):
         self._machine = machine
         self.work = np.zeros(len(machine.resources)) if work is None else work
 
-    def plus(self, works: Sequence[np.ndarray], times: int = 1) -> 'Load':
-        """With more, or with a number of `times` below zero with less, by resource."""
-        return Load(self._machine, self.work + times * np.sum(works, axis=0)) if works else self
+    def plus(self, works: Sequence[np.ndarray], times: int = 1) -> 'ResourceLoad':
+        """Return the load with more work by resource, some times; with less for a number of `times` below zero."""
+        return ResourceLoad(self._machine, self.work + times * np.sum(works, axis=0)) if works else self
 
     def least_seconds(self) -> float:
-        """What it takes at least: what buckets hold goes at once, the rest as they fill up."""
-        return float(((self.work - self._machine.bursts) / self._machine.rates).max()) * _ROUNDED
+        """Return a lower bound of the time for the work: full buckets are spent at once, the rest at the rate."""
+        return float(((self.work - self._machine.bursts) / self._machine.rates).max()) * _ROUNDING
 
 
 class TaskView:
-    """Tasks that compiled code has made, as :class:`Tasks` shows its own."""
+    """A view of tasks that compiled code has made, with the methods of a :class:`TaskBuilder`."""
 
-    __slots__ = ('machine', '_tasks', '_targets')
+    __slots__ = ('machine', '_tasks', '_successors')
 
-    def __init__(self, machine: Machine, tasks: np.ndarray, targets: np.ndarray):
-        self.machine, self._tasks, self._targets = machine, tasks, targets
+    def __init__(self, machine: Machine, tasks: np.ndarray, successors: np.ndarray):
+        self.machine, self._tasks, self._successors = machine, tasks, successors
 
-    def records(self) -> Tuple[np.ndarray, np.ndarray]:
-        """As :meth:`Tasks.records`."""
-        return self._tasks, self._targets
+    def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the tasks and their successors, as :meth:`TaskBuilder.arrays`."""
+        return self._tasks, self._successors
 
-    def kind(self, at: int) -> str:
-        """What a task is for."""
-        return KINDS[self._tasks['kind_code'].item(at) % _MOST_KINDS]
+    def kind(self, task: int) -> str:
+        """Return the kind of a task."""
+        return NATIVE_KINDS[self._tasks['kind_code'].item(task) % _MAX_KINDS]
 
-    def rank(self, at: int) -> int:
-        """Whose it is; -1 for nobody's."""
-        return self._tasks['kind_code'].item(at) // _MOST_KINDS - 1
+    def rank(self, task: int) -> int:
+        """Return the rank of a task; -1 for none."""
+        return self._tasks['kind_code'].item(task) // _MAX_KINDS - 1
 
     @property
     def resource(self) -> np.ndarray:
-        """As a block has it."""
+        """The resource of each task; -1 for none."""
         return self._tasks['resource']
 
     @property
     def work(self) -> np.ndarray:
-        """As a block has it."""
+        """The work of each task."""
         return self._tasks['work']
 
 
-class ComputedParts:
-    """Cores of ranks that are busy: what is the same however long they are."""
+class ComputeTasks:
+    """Subgraphs of one task on each of some ranks, which differ in the duration only."""
 
     def __init__(self, machine: Machine, kind: str, ranks: np.ndarray):
         self._speed = machine.speed[ranks]
         tasks = np.zeros(len(ranks), TASK)
         tasks['resource'], tasks['second'], tasks['order'] = machine.core[ranks], -1, np.arange(len(ranks))
-        tasks['kind_code'] = kind_code(kind) + _MOST_KINDS * (ranks + 1)
-        ends = Endpoints(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
-        self._core = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), ends, ends)
+        tasks['kind_code'] = kind_code(kind) + _MAX_KINDS * (ranks + 1)
+        endpoints = Endpoints(np.zeros(len(ranks), np.int32), ranks, np.arange(len(ranks), dtype=np.int32))
+        self._subgraph = TaskSubgraph(TaskView(machine, tasks, np.empty(0, np.int32)), endpoints, endpoints)
 
-    def taking(self, seconds: np.ndarray) -> TaskSubgraph:
-        """Busy for so long, were they cores of the machine of the profiles."""
-        return self._core.working(seconds / self._speed)
+    def with_seconds(self, seconds: np.ndarray) -> TaskSubgraph:
+        """Return the tasks, given their durations on the core that operators were timed on."""
+        return self._subgraph.with_work(seconds / self._speed)
 
 
 def kind_code(kind: str) -> int:
-    """What stands in a task for a kind."""
-    return KINDS.index(kind)
+    """Return the code of a kind of tasks for compiled code."""
+    return NATIVE_KINDS.index(kind)

@@ -1,86 +1,194 @@
-"""Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what ``src/transfer_tasks.cc`` makes, to
-the last bit, and slower.
-
-This is the reference, and what runs where that could not be compiled.
-"""
-from typing import Dict, List, Sequence, Tuple
+"""The tasks of redistributions and of sums within groups of ranks, built by ``src/transfer_tasks.cc``."""
+import array
+import ctypes
+import functools
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
-from ...parallel.sharding.box import Box, size_of
-from ..simulator.task_block import BlockContent, joined_tasks
-from . import redistribution
-from .redistribution import Transfers, RankBoxes, Redistribution
-from .task_builder import TaskSubgraph, Endpoints, Machine, TaskBuilder
+from ..cluster.cluster_spec import TransferCost
+from ..cluster.machine_model import Machine
+from ..simulator.native_library import planner_library
+from ..simulator.task_block import TASK, BlockContent, array_address
+from .redistribution import RankBoxes, Redistribution, Transfers
+from .task_builder import Endpoints, TaskSubgraph, TaskView, kind_code
+
+_POINTER, _I64, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class _PlannerMachine(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in ('core', 'host', 'up', 'down', 'shared')] + [
+        ('ranks', _I64), ('hosts', _I64)] + [
+        (name, _DOUBLE) for name in ('link_latency', 'memory_latency', 'memory_rate')]
+
+
+class _PlannerCost(ctypes.Structure):
+    _fields_ = [(name, _DOUBLE) for name in ('fixed', 'per_item', 'per_byte', 'latency')] + [('kind', _I64)]
+
+
+class _PlannerRankBoxes(ctypes.Structure):
+    _fields_ = [('ranks', _POINTER), ('boxes', _POINTER), ('count', _I64), ('dimensions', _I64)]
+
+
+class _PlannerTransfers(ctypes.Structure):
+    _fields_ = [('sources', _POINTER), ('targets', _POINTER), ('elements', _POINTER), ('count', _I64)]
+
+
+class _PlannerSubgraph(ctypes.Structure):
+    _fields_ = [('tasks', _POINTER), ('numbers', _POINTER)] + [
+        (name, _I64) for name in ('successors', 'outputs', 'first', 'last', 'max_resource')]
 
 
 class TransferTasks:
-    """On a machine."""
+    """A builder of the tasks of transfers on a machine, by a library from :func:`load_transfer_tasks`."""
 
-    def __init__(self, machine: Machine):
-        self._machine = machine
+    def __init__(self, machine: Machine, library: Any):
+        self._machine, self._library, costs = machine, library, machine.cluster.costs
+        #: Kept, because compiled code has their addresses.
+        self._arrays = [np.ascontiguousarray(numbers, np.int32)
+                        for numbers in (machine.core, machine.host, machine.up, machine.down)]
+        self._arrays.append(np.ascontiguousarray(machine.shared, np.float64))
+        self._native = _PlannerMachine(*(numbers.ctypes.data for numbers in self._arrays), machine.ranks, machine.hosts,
+                                       machine.cluster.link_latency_s, machine.cluster.memory_latency_s,
+                                       machine.cluster.memory.rate)
+        self._exchange = _native_cost(costs['exchange'], 'exchange')
+        self._sum = _native_cost(costs['group_sum'], 'sum')
+        self._update = _native_cost(costs['update'], 'update')
+        #: Buffers that compiled code fills; the results are copied from there.
+        self._tasks, self._numbers = np.empty(0, TASK), np.empty(0, np.int32)
+        self._subgraph = _PlannerSubgraph()
 
-    def has(self, have: RankBoxes, wanted: RankBoxes) -> int:
-        """See :func:`.redistribution.has`."""
-        return redistribution.has(have, wanted)
+    def coverage(self, held: RankBoxes, needed: RankBoxes) -> int:
+        """Return 2 if each rank holds exactly the box that it needs, 1 if each holds it or a larger one, else 0."""
+        return self._library.planner_coverage(_native_boxes(held), _native_boxes(needed))
 
-    def moved(self, have: RankBoxes, partial: bool, wanted: RankBoxes) -> Transfers:
-        """See :func:`.redistribution.moved`."""
-        return redistribution.moved(have, partial, wanted)
+    def transfers(self, held: RankBoxes, partial: bool, needed: RankBoxes) -> Transfers:
+        """Return the transfers that give each rank the box that it needs.
 
-    def exchanges(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
-        """Exchanges beside each other, with their numbers, which go up; there, or back."""
-        tasks, first, last = TaskBuilder(self._machine), [], []
+        Where ranks hold `partial` sums, a target gets one from each of them.  Of several ranks that hold the same box,
+        it gets the box from the one that sends the fewest.
+        """
+        capacity = len(held.ranks) * len(needed.ranks)
+        arrays = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int64)
+        native = _PlannerTransfers(*map(array_address, arrays), 0)
+        count = _checked(self._library.planner_transfers(_native_boxes(held), partial, _native_boxes(needed),
+                                                         ctypes.byref(native)))
+        return Transfers(*(values[:count].copy() for values in arrays))
+
+    def redistributions(self, units: Sequence[Tuple[int, Redistribution]], itemsize: int, back: bool) -> TaskSubgraph:
+        """Return the tasks of redistributions that run side by side, or with `back` of their gradients.
+
+        Parameters
+        ----------
+        units : sequence of (int, Redistribution)
+            The numbers ascend; they become the units of the endpoints.
+        itemsize : int
+            Bytes of an element.
+        back : bool
+        """
+        packed: List[int] = []
+        endpoints, messages = 0, 0
         for number, unit in units:
-            moved, givers, takers = unit.moved, unit.have.ranks, unit.wanted.ranks
-            if back:
-                moved, givers, takers = moved.reversed(unit.answers), unit.answers, unit.have.ranks
-            give, take = tasks.exchange(moved, itemsize, dict.fromkeys(givers.tolist()),
-                                        dict.fromkeys(takers.tolist()))
-            first += [(number, rank, at) for rank, at in give.items()]
-            last += [(number, rank, at) for rank, at in take.items()]
-        return TaskSubgraph(tasks, *(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+            transfers, gradient_ranks = unit.transfers.addresses, unit.gradient_ranks
+            endpoints += 2 * max(len(unit.held.ranks), len(unit.needed.ranks))
+            messages += max(2 * transfers[3], 2 + 3 * self._machine.hosts)
+            packed += transfers
+            packed += (unit.held.address, len(unit.held.ranks), unit.needed.address, len(unit.needed.ranks),
+                       array_address(gradient_ranks), len(gradient_ranks), number)
+        self._reserve(endpoints, messages, units[-1][0] + 1 if units else 0)
+        numbers = array.array('q', packed)
+        return self._copy_subgraph(self._library.planner_redistributions(
+            ctypes.byref(self._native), ctypes.byref(self._exchange), numbers.buffer_info()[0], len(units), itemsize,
+            back, ctypes.byref(self._subgraph)))
 
-    def work_of(self, contents: Sequence[BlockContent]) -> np.ndarray:
-        """What resources have to do for tasks that are not express."""
-        count = len(self._machine.resources)
-        tasks = joined_tasks(contents)
-        tasks = tasks[tasks['express'] == 0]
-        held = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
-        return np.bincount(held.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]
+    def collective_operator(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray,
+                            between: Transfers, itemsize: int) -> TaskSubgraph:
+        """Return the tasks of an operator whose shards exchange data.
 
-    def composed(self, kind: str, ranks: np.ndarray, before: np.ndarray, after: np.ndarray, between: Transfers,
-                 itemsize: int) -> TaskSubgraph:
-        """An operator whose parts, on `ranks`, exchange something after some seconds, and before some others."""
-        tasks = TaskBuilder(self._machine)
-        first = {rank: tasks.compute(kind, rank, seconds) for rank, seconds in zip(ranks.tolist(), before.tolist())}
-        _, told = tasks.exchange(between, itemsize, first, dict(first))
-        last = {rank: tasks.compute(kind, rank, seconds, [told[rank]])
-                for rank, seconds in zip(ranks.tolist(), after.tolist())}
-        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
+        Each shard, on one of the `ranks`, computes for `before` seconds, takes part in the transfers `between`, and
+        computes for `after` seconds.
+        """
+        speed = self._machine.speed[ranks]
+        seconds = [np.ascontiguousarray(values / speed) for values in (before, after)]
+        self._reserve(4 * len(ranks), max(2 * len(between), 2 + 3 * self._machine.hosts), 1)
+        return self._copy_subgraph(self._library.planner_collective_operator(
+            ctypes.byref(self._native), ctypes.byref(self._exchange),
+            ctypes.byref(_PlannerTransfers(*between.addresses)), ranks.ctypes.data, len(ranks), itemsize,
+            kind_code(kind), seconds[0].ctypes.data, seconds[1].ctypes.data, ctypes.byref(self._subgraph)))
 
     def group_sums(self, held: RankBoxes, itemsize: int) -> TaskSubgraph:
-        """Gradients are summed among those who hold the same box, by two exchanges, then each updates its own."""
-        costs, tasks = self._machine.cluster.costs, TaskBuilder(self._machine)
-        groups: Dict[Box, List[int]] = {}
-        for rank, box in held.by_rank.items():
-            groups.setdefault(box, []).append(rank)
-        first: Dict[int, int] = {}
-        last: Dict[int, int] = {}
-        for box, ranks in groups.items():
-            size = size_of(box) * itemsize
-            before: Dict[int, List[int]] = {rank: [] for rank in ranks}
-            if len(ranks) > 1:
-                count = size_of(box) // len(ranks)
-                pairs = [(one, other) for one in ranks for other in ranks if one != other]
-                each = Transfers(np.array([one for one, _ in pairs]), np.array([other for _, other in pairs]),
-                             np.full(len(pairs), count))
-                give, take = tasks.exchange(each, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks), 'group_sum',
-                                            'sum', False)
-                _, gathered = tasks.exchange(each, itemsize, dict(take), dict(take), 'group_sum', 'sum', False)
-                first.update(give)
-                before = {rank: [at] for rank, at in gathered.items()}
-            for rank in ranks:
-                last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size), after=before[rank])
-                first.setdefault(rank, last[rank])
-        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
+        """Return the tasks that sum gradients among ranks with the same box, by two exchanges, and update weights."""
+        count = len(held.ranks)
+        self._reserve(5 * count, 2 * count * max(2 * count, 2 + 3 * self._machine.hosts), 1)
+        return self._copy_subgraph(self._library.planner_group_sums(
+            ctypes.byref(self._native), ctypes.byref(self._sum), ctypes.byref(self._update), _native_boxes(held),
+            itemsize, ctypes.byref(self._subgraph)))
+
+    def load(self, contents: Sequence[BlockContent]) -> np.ndarray:
+        """Return the work of each resource, in its units, without high-priority tasks, which delay no others."""
+        load = np.zeros(len(self._machine.resources))
+        packed = array.array('q', [number for content in contents
+                                   for number in (content.addresses[0], content.size)])
+        self._library.planner_add_load(packed.buffer_info()[0], len(contents), load.ctypes.data)
+        return load
+
+    def _reserve(self, endpoints: int, messages: int, units: int) -> None:
+        """Make the buffers large enough for tasks of endpoints and of messages, and for outputs of units."""
+        tasks = endpoints + messages
+        numbers = 5 * endpoints + 2 * messages + units * self._machine.ranks + 1 + 6 * endpoints
+        if tasks > len(self._tasks) or numbers > len(self._numbers):
+            self._tasks, self._numbers = np.empty(2 * tasks, TASK), np.empty(2 * numbers, np.int32)
+            self._subgraph.tasks, self._subgraph.numbers = self._tasks.ctypes.data, self._numbers.ctypes.data
+
+    def _copy_subgraph(self, count: int) -> TaskSubgraph:
+        native = self._subgraph
+        tasks, start = self._tasks[:_checked(count)].copy(), 0
+        sizes = [native.successors, native.outputs, *[native.first] * 3, *[native.last] * 3]
+        numbers, arrays = self._numbers[:sum(sizes)].copy(), []
+        for size in sizes:
+            arrays.append(numbers[start:start + size])
+            start += size
+        successors, output_tasks, *endpoints = arrays
+        content = BlockContent.from_arrays(tasks, successors, output_tasks, native.max_resource)
+        return TaskSubgraph.from_content(TaskView(self._machine, tasks, successors), content, Endpoints(*endpoints[:3]),
+                                         Endpoints(*endpoints[3:]))
+
+
+def _checked(count: int) -> int:
+    if count < 0:
+        raise MemoryError('no memory for the tasks of transfers')
+    return count
+
+
+def _native_cost(cost: TransferCost, kind: str) -> _PlannerCost:
+    return _PlannerCost(cost.fixed_s, cost.per_item_s, cost.per_byte_s, cost.latency_s, kind_code(kind))
+
+
+def _native_boxes(boxes: RankBoxes) -> Any:
+    if boxes.native is None:
+        boxes.native = ctypes.byref(_PlannerRankBoxes(boxes.address, array_address(boxes.boxes), len(boxes.ranks),
+                                                      boxes.boxes.shape[1]))
+    return boxes.native
+
+
+@functools.lru_cache(maxsize=None)
+def load_transfer_tasks(path: str = '') -> Any:
+    """Return the planner's library, or another one by its path, with the arguments of its functions declared.
+
+    Raises
+    ------
+    SettingError
+        There is no such library.
+    """
+    library = planner_library(path)
+    functions: Tuple[Tuple[str, Sequence[Any]], ...] = (
+        ('coverage', [_POINTER] * 2), ('transfers', [_POINTER, _I64, _POINTER, _POINTER]),
+        ('redistributions', [_POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER]),
+        ('collective_operator', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _POINTER,
+                                 _POINTER]),
+        ('group_sums', [_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER]),
+        ('add_load', [_POINTER, _I64, _POINTER]))
+    for name, arguments in functions:
+        function = getattr(library, 'planner_' + name)
+        function.restype, function.argtypes = _I64, arguments
+    return library

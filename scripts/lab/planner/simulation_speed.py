@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 
-from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
 from mxhybrid.planner.simulator.simulation import Simulation
 
 from .steps import MadeUpStep
@@ -28,21 +27,21 @@ def seconds_of(call, times):
     return statistics.median(found)
 
 
-def measure(step, engine, times, proposals):
+def measure(step, times, proposals):
     """Seconds to make all blocks, to run them, of a change of nothing, of a change and of its undo."""
     blocks = step.blocks()
-    simulation = Simulation(step.resources, engine=engine)
+    simulation = Simulation(step.resources)
     made = seconds_of(step.blocks, 1)
     run = seconds_of(lambda: simulation.run(blocks), times)
-    empty = seconds_of(lambda: simulation.change({}), times)
+    empty = seconds_of(lambda: simulation.propose({}), times)
     random, change, undo = np.random.RandomState(1), [], []
     for _ in range(proposals):
         proposed = step.proposal(random.randint(step.operators))
         start = time.process_time()
-        simulation.change(proposed)
+        simulation.propose(proposed)
         between = time.process_time()
         if random.randint(10):
-            simulation.undo()
+            simulation.rollback()
         change.append(between - start)
         undo.append(time.process_time() - between)
     return simulation.tasks, made, run, empty, statistics.mean(change), statistics.mean(undo)
@@ -51,16 +50,13 @@ def measure(step, engine, times, proposals):
 def main():
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--python', action='store_true', help='simulate in Python, not in C++')
     parser.add_argument('--sizes', type=int, default=len(SIZES), help='number of sizes to simulate, from the smallest')
     given = parser.parse_args()
-    engine = PYTHON if given.python else compiled_engine()
     print('%-36s %8s %9s %9s %9s %9s %9s %6s' % ('step', 'tasks', 'blocks ms', 'run ms', 'none ms', 'change ms',
                                                  'undo ms', 'ratio'))
     for name, sizes in list(SIZES.items())[:given.sizes]:
         large = sizes['ranks'] > 100
-        tasks, *found = measure(MadeUpStep(**sizes), engine, 3 if given.python or large else 15,
-                                5 if given.python else 20 if large else 200)
+        tasks, *found = measure(MadeUpStep(**sizes), 3 if large else 15, 20 if large else 200)
         print('%-36s %8d' % (name, tasks), *('%9.2f' % (1e3 * one) for one in found), '%6.1f' % (found[1] / found[3]))
 
 

@@ -1,4 +1,4 @@
-"""Steps like those of real plans, by size: a chain of operators on ranks, with exchanges between some of them."""
+"""Made-up steps of the size of real plans: a chain of operators on ranks, with exchanges between some of them."""
 from typing import Dict, List, Optional
 
 import numpy as np
@@ -6,13 +6,13 @@ import numpy as np
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-#: Keys of blocks: of the operator with a number, of the edge after it, of its weight.
+#: The key of a block is one of these plus the number of an operator: the operator, the edge after it, or its weight.
 OPERATOR, EDGE, WEIGHT = 0, 100_000, 200_000
 FORWARD, BACKWARD = range(2)
 
 
 class MadeUpStep:
-    """Blocks of a step of `operators` on `ranks`.
+    """The blocks of a step of `operators` on `ranks`.
 
     Attributes
     ----------
@@ -33,35 +33,36 @@ class MadeUpStep:
         self.resources = [TokenBucket(1.0)] * ranks + [link] * (2 * ranks)
 
     def blocks(self) -> List[TaskBlock]:
-        """All of them."""
-        found = [self.operator(number) for number in range(self.operators)]
-        found += [self.edge(number) for number in self._edges]
-        return found + [self.weight(number) for number in sorted(self._weights)]
+        """Return the blocks of operators, edges and weights."""
+        blocks = [self.operator(number) for number in range(self.operators)]
+        blocks += [self.edge(number) for number in self._edges]
+        return blocks + [self.weight(number) for number in sorted(self._weights)]
 
     def proposal(self, number: int) -> Dict[int, Optional[TaskBlock]]:
-        """Another way to split an operator: it, its edges and its weight take otherwise long."""
-        found: Dict[int, Optional[TaskBlock]] = {OPERATOR + number: self.operator(number)}
+        """Return the blocks that another split of an operator changes: it, its edges and its weight, of other times."""
+        blocks: Dict[int, Optional[TaskBlock]] = {OPERATOR + number: self.operator(number)}
         for edge in (number - 1, number):
             if edge in self._edges:
-                found[EDGE + edge] = self.edge(edge)
+                blocks[EDGE + edge] = self.edge(edge)
         if number in self._weights:
-            found[WEIGHT + number] = self.weight(number)
-        return found
+            blocks[WEIGHT + number] = self.weight(number)
+        return blocks
 
     def operator(self, number: int) -> TaskBlock:
-        """Forward and backward on each rank; an edge after it is waited for where there is one, else the operator."""
-        every = np.arange(self.ranks)
+        """Return forward and backward on each rank, which wait for the edges beside them, or else the operators."""
+        ranks = np.arange(self.ranks)
         seconds = np.repeat(self._random.choice([1e-3, 2e-3, 5e-4]), 2 * self.ranks)
         seconds[self.ranks:] *= 2
-        waits = [self._waits(every, OPERATOR + other, FORWARD) for other in (number - 1, number - 4) if other >= 0]
-        waits += [self._waits(every, EDGE + number - 1, FORWARD)] if number else []
-        waits += [self._waits(every + self.ranks, OPERATOR + number + 1, BACKWARD),
-                  self._waits(every + self.ranks, EDGE + number, BACKWARD)]
-        return TaskBlock(OPERATOR + number, np.tile(every, 2), seconds, inner=np.stack([every, every + self.ranks], 1),
-                     ports=np.stack([np.arange(2 * self.ranks)] * 2, 1), waits=np.concatenate(waits))
+        dependencies = [self._dependencies(ranks, OPERATOR + other, FORWARD)
+                        for other in (number - 1, number - 4) if other >= 0]
+        dependencies += [self._dependencies(ranks, EDGE + number - 1, FORWARD)] if number else []
+        dependencies += [self._dependencies(ranks + self.ranks, OPERATOR + number + 1, BACKWARD),
+                         self._dependencies(ranks + self.ranks, EDGE + number, BACKWARD)]
+        return TaskBlock(OPERATOR + number, np.tile(ranks, 2), seconds, edges=np.stack([ranks, ranks + self.ranks], 1),
+                     outputs=np.stack([np.arange(2 * self.ranks)] * 2, 1), dependencies=np.concatenate(dependencies))
 
     def edge(self, number: int) -> TaskBlock:
-        """Pieces are packed, sent and unpacked, forward after its operator and backward after the next one."""
+        """Return the exchange of data, forward after an operator and backward after the next one."""
         ranks = np.arange(self.ranks)
         if self._edges[number] == 'halo':
             pairs = np.concatenate([np.stack([ranks[:-1], ranks[1:]], 1), np.stack([ranks[1:], ranks[:-1]], 1)])
@@ -70,7 +71,7 @@ class MadeUpStep:
             pairs = pairs[pairs[:, 0] != pairs[:, 1]]
         transfers, each = 2 * len(pairs), 2 * (self.ranks + len(pairs))
         size = self._random.choice([2e3, 8e3, 3e4])
-        # What a rank sends and what another receives: each on its link.
+        # Each message is a task on the uplink of one rank, and one on the downlink of the other.
         resource = np.tile(np.concatenate([ranks, ranks, self.ranks + pairs[:, 0], 2 * self.ranks + pairs[:, 1]]), 2)
         work = np.tile(np.concatenate([np.full(2 * self.ranks, 5e-5), np.full(transfers, size)]), 2)
         latency = np.tile(np.concatenate([np.zeros(2 * self.ranks), np.full(transfers, 1e-4)]), 2)
@@ -78,22 +79,24 @@ class MadeUpStep:
         inner = np.concatenate([np.stack([pairs[:, 0], moves], 1), np.stack([moves, self.ranks + pairs[:, 1]], 1)])
         done = self.ranks + ranks
         return TaskBlock(EDGE + number, resource, work, -1, latency, resource >= self.ranks,
-                     inner=np.concatenate([inner, inner + each]),
-                     ports=np.concatenate([np.stack([ranks, done], 1), np.stack([ranks + self.ranks, done + each], 1)]),
-                     waits=np.concatenate([self._waits(ranks, OPERATOR + number, FORWARD),
-                                           self._waits(ranks + each, OPERATOR + number + 1, BACKWARD)]))
+                     edges=np.concatenate([inner, inner + each]),
+                     outputs=np.concatenate([np.stack([ranks, done], 1),
+                                             np.stack([ranks + self.ranks, done + each], 1)]),
+                     dependencies=np.concatenate([
+                         self._dependencies(ranks, OPERATOR + number, FORWARD),
+                         self._dependencies(ranks + each, OPERATOR + number + 1, BACKWARD)]))
 
     def weight(self, number: int) -> TaskBlock:
-        """A sum over all ranks, then updates."""
+        """Return a sum over all ranks, and the updates after it."""
         ranks = np.arange(self.ranks)
         join = np.full(self.ranks, 2 * self.ranks)
         size = self._random.choice([1e4, 1e5, 1e6])
         return TaskBlock(WEIGHT + number, np.concatenate([self.ranks + ranks, ranks, [-1]]),
                      np.repeat([size, 1e-4, 0.0], [self.ranks, self.ranks, 1]),
                      np.concatenate([2 * self.ranks + (ranks + 1) % self.ranks, np.full(self.ranks + 1, -1)]),
-                     inner=np.concatenate([np.stack([ranks, join], 1), np.stack([join, ranks + self.ranks], 1)]),
-                     waits=self._waits(ranks, OPERATOR + number, BACKWARD))
+                     edges=np.concatenate([np.stack([ranks, join], 1), np.stack([join, ranks + self.ranks], 1)]),
+                     dependencies=self._dependencies(ranks, OPERATOR + number, BACKWARD))
 
-    def _waits(self, own: np.ndarray, other: int, way: int) -> np.ndarray:
-        ports = np.arange(self.ranks) + way * self.ranks
-        return np.stack([own, np.full(self.ranks, other), ports], 1)
+    def _dependencies(self, tasks: np.ndarray, key: int, direction: int) -> np.ndarray:
+        outputs = np.arange(self.ranks) + direction * self.ranks
+        return np.stack([tasks, np.full(self.ranks, key), outputs], 1)

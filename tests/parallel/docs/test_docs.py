@@ -545,7 +545,7 @@ def test_cluster_file():
     keys |= {'%s.%s' % (way, key) for way in ('link', 'memory') for key in written[way]} | {'costs.*',
                                                                                           'costs.*.latency_s'}
     assert sorted(described) == sorted(keys)
-    assert {row[0].strip('`'): row[1] for row in table('kind')} == cluster_spec.KINDS
+    assert {row[0].strip('`'): row[1] for row in table('kind')} == cluster_spec.COST_KINDS
 
 
 def test_layout():

@@ -5,7 +5,7 @@ import pytest
 from lab import jobs
 from lab.launchers import job_command
 
-from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, KINDS, load
+from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, COST_KINDS, load
 
 from ...helpers.turns import slow
 
@@ -31,7 +31,7 @@ def test_two_workers_of_a_host(launcher, tmp_path):
     # Within a host; and for want of a link, what memory gives.
     assert cluster.memory.rate > 1e8 and cluster.link == cluster.memory
     # The lane sums in this job, and Horovod was timed beside it: both can be planned.
-    assert set(cluster.costs) == set(KINDS) and cluster.sums == ('lane', 'horovod')
+    assert set(cluster.costs) == set(COST_KINDS) and cluster.sums == ('lane', 'horovod')
     for kind, cost in cluster.costs.items():
         # Of 16 parameters and a megabyte: more than a few function calls, less than a second.
         assert kind.startswith('horovod') or 1e-5 < cost.seconds(16, 0 if kind == 'step' else 1 << 20) < 1, kind
@@ -67,7 +67,7 @@ def test_what_is_late_is_measured_less_or_not_at_all(tmp_path):
     with jobs.start_command(job_command(body, 'horovodrun', 2, 1, [path])) as job:
         output = job.wait(timeout=250).ok().output
     assert 'sums by Horovod: not measured, because the time budget is spent' in output
-    assert set(load(str(path)).costs) == set(KINDS) - set(BY_HOROVOD.values()) and load(str(path)).sums == ()
+    assert set(load(str(path)).costs) == set(COST_KINDS) - set(BY_HOROVOD.values()) and load(str(path)).sums == ()
 
 
 def test_one_worker(tmp_path):

@@ -1,4 +1,4 @@
-// A task of the simulation, as task_block.py's TASK.
+// A task of the simulation, laid out as TASK of task_block.py.
 
 #pragma once
 
@@ -9,11 +9,12 @@ struct Task {
   int64_t order;
   int32_t resource, second;
   int32_t inner, inner_end, outer, outer_end;
-  // What it is for pictures: its kind, and sixteen times its rank, counted from 1.
-  int32_t express, kind_code;
+  int32_t high_priority;
+  // For reports: the kind of the task, and sixteen times its rank, counted from 1.
+  int32_t kind_code;
 };
 
-// Arrays of Python's are given as numbers, by where they are.
+// Arrays of Python are passed by their addresses, as numbers.
 template <typename Type>
 Type* array_at(int64_t address) {
   return reinterpret_cast<Type*>(static_cast<intptr_t>(address));

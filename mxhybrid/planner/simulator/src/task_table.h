@@ -1,4 +1,4 @@
-// Where the tasks of all blocks lie, as task_table.py has it.
+// The arrays of a TaskTable of task_table.py.
 
 #pragma once
 
@@ -6,20 +6,20 @@
 
 #include "task.h"
 
-// As native_task_table.py's structure of the same name: arrays of Python's, and how long they are.
+// Laid out as the structure of the same name of native_backend.py: arrays of Python, and their lengths.
 extern "C" {
 
 struct PlannerTaskTable {
   Task* tasks;
-  int32_t* targets;
-  int32_t* outer_targets;
+  int32_t* successors;
+  int32_t* outer_successors;
   int32_t* bases;
   int32_t* sizes;
   int64_t* keys;
   uint8_t* alive;
-  // How many are used of tasks, of both kinds of successors, and of slots; and how many tasks live.
+  // The number of used tasks, inner successors, outer successors and slots; and the number of live tasks.
   int64_t* counts;
-  int64_t most_tasks, most_targets, most_outer_targets, most_slots;
+  int64_t max_tasks, max_successors, max_outer_successors, max_slots;
 
   int64_t used() const { return counts[0]; }
   int64_t slots() const { return counts[3]; }

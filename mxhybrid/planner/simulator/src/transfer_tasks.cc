@@ -1,16 +1,16 @@
-// Tasks of exchanges and of sums among some ranks, and what tasks are to resources: what transfer_tasks.py makes, to the last
-// bit, and faster.
+// The tasks of redistributions and of sums within groups of ranks, and the load of resources. tests/oracles/
+// transfer_tasks.py makes the same tasks in Python, to the last bit.
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <new>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "task.h"
 
-// As native_transfer_tasks.py's structures of the same names.
+// Laid out as the structures of the same names of transfer_tasks.py.
 extern "C" {
 
 struct PlannerMachine {
@@ -18,20 +18,20 @@ struct PlannerMachine {
   const int32_t* host;
   const int32_t* up;
   const int32_t* down;
-  // By rank: how fast a core is while all of its host compute, beside one alone.
+  // By rank: the speed of its core while all cores of its host compute, relative to its speed alone.
   const double* shared;
   int64_t ranks, hosts;
   double link_latency, memory_latency, memory_rate;
 };
 
-// Seconds of a rank's core for a side of an exchange, and what passes after it; `kind` is what pictures call it.
+// The cost of one side of a transfer in seconds of a rank's core, and the latency after it; `kind` is its kind code.
 struct PlannerCost {
   double fixed, per_item, per_byte, latency;
   int64_t kind;
 };
 
-// Boxes by rank; ranks go up. A box is the low and the high end of each dimension.
-struct PlannerBoxes {
+// A box for each of some ranks, in order of rank. A box is the low and the high end of each dimension.
+struct PlannerRankBoxes {
   const int32_t* ranks;
   const int64_t* boxes;
   int64_t count, dimensions;
@@ -44,23 +44,25 @@ struct PlannerTransfers {
   int64_t count;
 };
 
-// Where tasks go, and numbers: successors, a table of ports, and units, ranks and tasks of the first and of the last
-// ends; there is room for all. How many there are of each, and the largest number of a resource.
+// The arrays to fill, which have enough capacity. `numbers` gets the successors; the task of each output; and the
+// units, ranks and tasks of the first endpoints, then of the last ones. Then the counts of each, and the largest number
+// of a resource.
 struct PlannerSubgraph {
   Task* tasks;
   int32_t* numbers;
-  int64_t targets, ports, first, last, top;
+  int64_t successors, outputs, first, last, max_resource;
 };
 }
 
 namespace {
 
-int64_t volume(const int64_t* one, const int64_t* other, int64_t dimensions) {
-  int64_t found = 1;
-  for (int64_t at = 0; at < 2 * dimensions; at += 2) {
-    found *= std::max<int64_t>(0, std::min(one[at + 1], other[at + 1]) - std::max(one[at], other[at]));
+// Returns the number of elements that two boxes have in common.
+int64_t overlap(const int64_t* box, const int64_t* other, int64_t dimensions) {
+  int64_t elements = 1;
+  for (int64_t end = 0; end < 2 * dimensions; end += 2) {
+    elements *= std::max<int64_t>(0, std::min(box[end + 1], other[end + 1]) - std::max(box[end], other[end]));
   }
-  return found;
+  return elements;
 }
 
 // Tasks by unit and rank.
@@ -74,91 +76,94 @@ struct Endpoints {
   }
 };
 
-// What moves, and who gives and takes.
-struct Exchanged {
-  PlannerTransfers moved;
-  const int32_t* givers;
-  const int32_t* takers;
-  int64_t giving, taking, itemsize;
+// The transfers of a redistribution, and the ranks that send and that receive.
+struct Exchange {
+  PlannerTransfers transfers;
+  const int32_t* senders;
+  const int32_t* receivers;
+  int64_t sender_count, receiver_count, itemsize;
 };
 
-class Builder {
+class SubgraphBuilder {
  public:
-  Builder(const PlannerMachine& machine, PlannerSubgraph& made) : machine_(machine), made_(made) {}
+  SubgraphBuilder(const PlannerMachine& machine, PlannerSubgraph& subgraph) : machine_(machine), subgraph_(subgraph) {}
 
-  // A rank computes for so long, if no other core of its host does.
+  // Adds a task of a rank's core, given its duration while no other core of the host computes.
   int32_t compute(int64_t kind, int32_t rank, double seconds) {
     return add(kind, rank, machine_.core[rank], seconds, 0.0);
   }
 
-  // A rank is busy for so long by a cost of the cluster, all others of its host busy, too.
+  // Adds a task of a rank's core, given its duration while all cores of the host compute.
   int32_t spend(int64_t kind, int32_t rank, double seconds, double latency = 0.0) {
     return add(kind, rank, machine_.core[rank], seconds * machine_.shared[rank], latency);
   }
 
   void edge(int32_t before, int32_t after) { edges_.push_back({before, after}); }
 
-  // Ranks give, what they give moves, ranks take. `before` are tasks before each of them, or there are none. The first
-  // task; those of givers, and behind them those of takers, follow each other.
-  int32_t exchange(const Exchanged& unit, const PlannerCost& cost, bool express, const int32_t* before_givers,
-                   const int32_t* before_takers) {
-    const PlannerTransfers& moved = unit.moved;
+  // Adds the tasks of an exchange: senders send, the data moves, receivers receive. Each task of a sender or receiver
+  // follows a task of `before_senders` or `before_receivers`, unless these are null pointers. Returns the first task:
+  // the tasks of all senders follow it one by one, and then those of all receivers.
+  int32_t exchange(const Exchange& exchange, const PlannerCost& cost, bool high_priority,
+                   const int32_t* before_senders, const int32_t* before_receivers) {
+    const PlannerTransfers& transfers = exchange.transfers;
     const auto ranks = static_cast<size_t>(machine_.ranks);
-    gives_.assign(ranks, {0, 0});
-    takes_.assign(ranks, {0, 0});
-    for (int64_t at = 0; at < moved.count; ++at) {
-      gives_[moved.sources[at]].add(moved.elements[at] * unit.itemsize);
-      takes_[moved.targets[at]].add(moved.elements[at] * unit.itemsize);
+    sent_.assign(ranks, {0, 0});
+    received_.assign(ranks, {0, 0});
+    for (int64_t index = 0; index < transfers.count; ++index) {
+      sent_[transfers.sources[index]].add(transfers.elements[index] * exchange.itemsize);
+      received_[transfers.targets[index]].add(transfers.elements[index] * exchange.itemsize);
     }
-    give_.assign(ranks, -1);
-    take_.assign(ranks, -1);
+    send_tasks_.assign(ranks, -1);
+    receive_tasks_.assign(ranks, -1);
     const int32_t first = size_;
-    for (int64_t at = 0; at < unit.giving; ++at) {
-      const int32_t rank = unit.givers[at];
-      give_[rank] = spend(cost.kind, rank, gives_[rank].seconds(cost), cost.latency);
-      if (before_givers) edge(before_givers[at], give_[rank]);
+    for (int64_t index = 0; index < exchange.sender_count; ++index) {
+      const int32_t rank = exchange.senders[index];
+      send_tasks_[rank] = spend(cost.kind, rank, sent_[rank].seconds(cost), cost.latency);
+      if (before_senders) edge(before_senders[index], send_tasks_[rank]);
     }
-    for (int64_t at = 0; at < unit.taking; ++at) {
-      const int32_t rank = unit.takers[at];
-      take_[rank] = spend(cost.kind, rank, takes_[rank].seconds(cost));
-      if (before_takers) edge(before_takers[at], take_[rank]);
-      if (give_[rank] >= 0) edge(give_[rank], take_[rank]);
+    for (int64_t index = 0; index < exchange.receiver_count; ++index) {
+      const int32_t rank = exchange.receivers[index];
+      receive_tasks_[rank] = spend(cost.kind, rank, received_[rank].seconds(cost));
+      if (before_receivers) edge(before_receivers[index], receive_tasks_[rank]);
+      if (send_tasks_[rank] >= 0) edge(send_tasks_[rank], receive_tasks_[rank]);
     }
-    if (moved.count > 8 * machine_.ranks) {
-      move_by_hosts(unit, cost.kind, express);
+    if (transfers.count > 8 * machine_.ranks) {
+      move_by_hosts(exchange, cost.kind, high_priority);
     } else {
-      move(unit, cost.kind, express);
+      move(exchange, cost.kind, high_priority);
     }
     return first;
   }
 
-  // Puts all but tasks where it goes; how many tasks there are.
+  // Fills the arrays of the subgraph; returns the number of tasks.
   int64_t finish(const Endpoints& first, const Endpoints& last) {
     std::vector<int32_t> ends(size_ + 1, 0);
-    for (const Edge& one : edges_) ++ends[one.before + 1];
+    for (const Edge& edge : edges_) ++ends[edge.before + 1];
     std::partial_sum(ends.begin(), ends.end(), ends.begin());
-    made_.top = -1;
-    for (int32_t at = 0; at < size_; ++at) {
-      Task& task = made_.tasks[at];
-      task.inner = ends[at];
-      task.inner_end = ends[at + 1];
-      made_.top = std::max<int64_t>(made_.top, std::max(task.resource, task.second));
+    subgraph_.max_resource = -1;
+    for (int32_t index = 0; index < size_; ++index) {
+      Task& task = subgraph_.tasks[index];
+      task.inner = ends[index];
+      task.inner_end = ends[index + 1];
+      subgraph_.max_resource = std::max<int64_t>(subgraph_.max_resource, std::max(task.resource, task.second));
     }
-    for (const Edge& one : edges_) made_.numbers[ends[one.before]++] = one.after;
-    made_.targets = static_cast<int64_t>(edges_.size());
-    int32_t* to = made_.numbers + made_.targets;
-    made_.ports = 1;
-    for (size_t at = 0; at < last.tasks.size(); ++at) made_.ports = std::max(made_.ports, port(last, at) + 2);
-    std::fill_n(to, made_.ports, -1);
-    for (size_t at = 0; at < last.tasks.size(); ++at) to[port(last, at)] = last.tasks[at];
-    to += made_.ports;
-    for (const Endpoints* one : {&first, &last}) {
-      for (const std::vector<int32_t>* numbers : {&one->units, &one->ranks, &one->tasks}) {
+    for (const Edge& edge : edges_) subgraph_.numbers[ends[edge.before]++] = edge.after;
+    subgraph_.successors = static_cast<int64_t>(edges_.size());
+    int32_t* to = subgraph_.numbers + subgraph_.successors;
+    subgraph_.outputs = 1;
+    for (size_t index = 0; index < last.tasks.size(); ++index) {
+      subgraph_.outputs = std::max(subgraph_.outputs, output_of(last, index) + 2);
+    }
+    std::fill_n(to, subgraph_.outputs, -1);
+    for (size_t index = 0; index < last.tasks.size(); ++index) to[output_of(last, index)] = last.tasks[index];
+    to += subgraph_.outputs;
+    for (const Endpoints* endpoints : {&first, &last}) {
+      for (const std::vector<int32_t>* numbers : {&endpoints->units, &endpoints->ranks, &endpoints->tasks}) {
         to = std::copy(numbers->begin(), numbers->end(), to);
       }
     }
-    made_.first = static_cast<int64_t>(first.tasks.size());
-    made_.last = static_cast<int64_t>(last.tasks.size());
+    subgraph_.first = static_cast<int64_t>(first.tasks.size());
+    subgraph_.last = static_cast<int64_t>(last.tasks.size());
     return size_;
   }
 
@@ -167,7 +172,8 @@ class Builder {
     int32_t before, after;
   };
 
-  struct Side {
+  // The messages that a rank sends or receives.
+  struct Traffic {
     int64_t messages, bytes;
 
     void add(int64_t size) {
@@ -181,177 +187,187 @@ class Builder {
     }
   };
 
-  int64_t port(const Endpoints& ends, size_t at) const { return ends.units[at] * machine_.ranks + ends.ranks[at]; }
+  int64_t output_of(const Endpoints& endpoints, size_t index) const {
+    return endpoints.units[index] * machine_.ranks + endpoints.ranks[index];
+  }
 
-  int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, double latency, bool express = false) {
+  int32_t add(int64_t kind, int32_t rank, int32_t resource, double work, double latency, bool high_priority = false) {
     const auto kind_code = static_cast<int32_t>((rank + 1) * 16 + kind);
-    made_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, express, kind_code};
+    subgraph_.tasks[size_] = Task{work, latency, size_, resource, -1, 0, 0, 0, 0, high_priority, kind_code};
     return size_++;
   }
 
-  double in_memory(double size) const { return machine_.memory_latency + size / machine_.memory_rate; }
+  double memory_seconds(double size) const { return machine_.memory_latency + size / machine_.memory_rate; }
 
-  void move(const Exchanged& unit, int64_t kind, bool express) {
-    const PlannerTransfers& moved = unit.moved;
+  // Adds a task for each message within a host, and two for each message between hosts: on the uplink of one host and
+  // on the downlink of the other. Both links share the transfer: it may start on one before it starts on the other, and
+  // has arrived when both are done.
+  void move(const Exchange& exchange, int64_t kind, bool high_priority) {
+    const PlannerTransfers& transfers = exchange.transfers;
     const auto ranks = static_cast<int32_t>(machine_.ranks);
-    order_.resize(moved.count);
-    // As senders go about it: each begins with the next rank.  Links share what they carry: no message waits until both
-    // have nothing else, and it has arrived when both are done with it.
-    for (int64_t at = 0; at < moved.count; ++at) {
-      const int64_t turn = (moved.targets[at] - moved.sources[at] + ranks) % ranks;
-      order_[at] = {turn * ranks + moved.sources[at], at};
+    order_.resize(transfers.count);
+    // Senders begin with the next rank each.
+    for (int64_t index = 0; index < transfers.count; ++index) {
+      const int64_t turn = (transfers.targets[index] - transfers.sources[index] + ranks) % ranks;
+      order_[index] = {turn * ranks + transfers.sources[index], index};
     }
     std::sort(order_.begin(), order_.end());
-    for (const auto& [turn, number] : order_) {
-      const int32_t source = moved.sources[number], target = moved.targets[number];
-      const auto size = static_cast<double>(moved.elements[number] * unit.itemsize);
-      const int32_t here = machine_.host[source], there = machine_.host[target];
-      const auto between = [&](int32_t at) {
-        edge(give_[source], at);
-        edge(at, take_[target]);
+    for (const auto& [turn, index] : order_) {
+      const int32_t source = transfers.sources[index], target = transfers.targets[index];
+      const auto size = static_cast<double>(transfers.elements[index] * exchange.itemsize);
+      const int32_t source_host = machine_.host[source], target_host = machine_.host[target];
+      const auto connect = [&](int32_t task) {
+        edge(send_tasks_[source], task);
+        edge(task, receive_tasks_[target]);
       };
-      if (here == there) {
-        between(add(kind, source, -1, 0.0, in_memory(size)));
+      if (source_host == target_host) {
+        connect(add(kind, source, -1, 0.0, memory_seconds(size)));
       } else {
-        between(add(kind, source, machine_.up[here], size, machine_.link_latency, express));
-        between(add(kind, target, machine_.down[there], size, machine_.link_latency, express));
+        connect(add(kind, source, machine_.up[source_host], size, machine_.link_latency, high_priority));
+        connect(add(kind, target, machine_.down[target_host], size, machine_.link_latency, high_priority));
       }
     }
   }
 
-  // Of very many messages, all that a host sends is one task, and all that it receives another.
-  void move_by_hosts(const Exchanged& unit, int64_t kind, bool express) {
-    const PlannerTransfers& moved = unit.moved;
+  // Adds one task for all messages that a host sends, one for those that it receives, and one for those within it:
+  // for exchanges of very many messages.
+  void move_by_hosts(const Exchange& exchange, int64_t kind, bool high_priority) {
+    const PlannerTransfers& transfers = exchange.transfers;
     const auto hosts = static_cast<size_t>(machine_.hosts);
-    std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), got(hosts, 0);
-    for (int64_t at = 0; at < moved.count; ++at) {
-      const int32_t here = machine_.host[moved.sources[at]], there = machine_.host[moved.targets[at]];
-      const int64_t size = moved.elements[at] * unit.itemsize;
-      if (here == there) {
-        inside[here] += size;
+    std::vector<int64_t> inside(hosts, 0), sent(hosts, 0), received(hosts, 0);
+    for (int64_t index = 0; index < transfers.count; ++index) {
+      const int32_t source_host = machine_.host[transfers.sources[index]];
+      const int32_t target_host = machine_.host[transfers.targets[index]];
+      const int64_t size = transfers.elements[index] * exchange.itemsize;
+      if (source_host == target_host) {
+        inside[source_host] += size;
       } else {
-        sent[here] += size;
-        got[there] += size;
+        sent[source_host] += size;
+        received[target_host] += size;
       }
     }
     // Ranks are numbered host by host.
     std::vector<std::vector<int32_t>> before(hosts), after(hosts);
     for (int32_t rank = 0; rank < machine_.ranks; ++rank) {
-      if (gives_[rank].messages) before[machine_.host[rank]].push_back(give_[rank]);
-      if (takes_[rank].messages) after[machine_.host[rank]].push_back(take_[rank]);
+      if (sent_[rank].messages) before[machine_.host[rank]].push_back(send_tasks_[rank]);
+      if (received_[rank].messages) after[machine_.host[rank]].push_back(receive_tasks_[rank]);
     }
-    const int32_t given = add(kind, -1, -1, 0.0, 0.0), arrived = add(kind, -1, -1, 0.0, 0.0);
+    const int32_t all_sent = add(kind, -1, -1, 0.0, 0.0), all_arrived = add(kind, -1, -1, 0.0, 0.0);
     for (size_t host = 0; host < hosts; ++host) {
       if (sent[host]) {
-        const int32_t at = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), machine_.link_latency,
-                               express);
-        for (int32_t one : before[host]) {
-          edge(one, at);
-          edge(one, given);
+        const int32_t task = add(kind, -1, machine_.up[host], static_cast<double>(sent[host]), machine_.link_latency,
+                                 high_priority);
+        for (int32_t sender : before[host]) {
+          edge(sender, task);
+          edge(sender, all_sent);
         }
-        edge(at, arrived);
+        edge(task, all_arrived);
       }
       if (inside[host]) {
-        const int32_t at = add(kind, -1, -1, 0.0, in_memory(static_cast<double>(inside[host])));
-        for (int32_t one : before[host]) edge(one, at);
-        for (int32_t one : after[host]) edge(at, one);
+        const int32_t task = add(kind, -1, -1, 0.0, memory_seconds(static_cast<double>(inside[host])));
+        for (int32_t sender : before[host]) edge(sender, task);
+        for (int32_t receiver : after[host]) edge(task, receiver);
       }
-      if (got[host]) {
-        const int32_t at = add(kind, -1, machine_.down[host], static_cast<double>(got[host]), machine_.link_latency,
-                               express);
-        edge(given, at);
-        for (int32_t one : after[host]) {
-          edge(at, one);
-          edge(arrived, one);
+      if (received[host]) {
+        const int32_t task = add(kind, -1, machine_.down[host], static_cast<double>(received[host]),
+                                 machine_.link_latency, high_priority);
+        edge(all_sent, task);
+        for (int32_t receiver : after[host]) {
+          edge(task, receiver);
+          edge(all_arrived, receiver);
         }
       }
     }
   }
 
   const PlannerMachine& machine_;
-  PlannerSubgraph& made_;
+  PlannerSubgraph& subgraph_;
   int32_t size_ = 0;
   std::vector<Edge> edges_;
   // Of the exchange under way, by rank.
-  std::vector<Side> gives_, takes_;
-  std::vector<int32_t> give_, take_;
+  std::vector<Traffic> sent_, received_;
+  std::vector<int32_t> send_tasks_, receive_tasks_;
   std::vector<std::pair<int64_t, int64_t>> order_;
 };
 
-// What each box of `have` and each of `wanted` have in common moves, but not to where it is already.
-void add_moved(const PlannerBoxes& have, int64_t source, const PlannerBoxes& wanted, int64_t target, int32_t sender,
-               PlannerTransfers& made) {
-  const int64_t width = 2 * have.dimensions;
-  const int64_t elements = volume(have.boxes + source * width, wanted.boxes + target * width, have.dimensions);
-  if (elements == 0 || sender == wanted.ranks[target]) return;
-  made.sources[made.count] = sender;
-  made.targets[made.count] = wanted.ranks[target];
-  made.elements[made.count++] = elements;
+// Adds the transfer of what a held and a needed box have in common, unless the target rank sends it itself.
+void add_transfer(const PlannerRankBoxes& held, int64_t source, const PlannerRankBoxes& needed, int64_t target,
+                  int32_t sender, PlannerTransfers& transfers) {
+  const int64_t width = 2 * held.dimensions;
+  const int64_t elements = overlap(held.boxes + source * width, needed.boxes + target * width, held.dimensions);
+  if (elements == 0 || sender == needed.ranks[target]) return;
+  transfers.sources[transfers.count] = sender;
+  transfers.targets[transfers.count] = needed.ranks[target];
+  transfers.elements[transfers.count++] = elements;
 }
 
-// Those who hold the same box, by the first of them.
-std::vector<std::vector<int64_t>> holders_of(const PlannerBoxes& have) {
-  const int64_t width = 2 * have.dimensions;
-  std::vector<std::vector<int64_t>> found;
-  for (int64_t at = 0; at < have.count; ++at) {
-    const int64_t* box = have.boxes + at * width;
-    auto same = std::find_if(found.begin(), found.end(), [&](const std::vector<int64_t>& group) {
-      return std::equal(box, box + width, have.boxes + group.front() * width);
+// Returns the indices of ranks that hold the same box, group by group, in order of the first one.
+std::vector<std::vector<int64_t>> group_by_box(const PlannerRankBoxes& held) {
+  const int64_t width = 2 * held.dimensions;
+  std::vector<std::vector<int64_t>> groups;
+  for (int64_t index = 0; index < held.count; ++index) {
+    const int64_t* box = held.boxes + index * width;
+    auto same = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int64_t>& group) {
+      return std::equal(box, box + width, held.boxes + group.front() * width);
     });
-    if (same == found.end()) same = found.insert(found.end(), std::vector<int64_t>{});
-    same->push_back(at);
+    if (same == groups.end()) same = groups.insert(groups.end(), std::vector<int64_t>{});
+    same->push_back(index);
   }
-  return found;
+  return groups;
 }
 
-void fill_moved(const PlannerBoxes& have, bool partial, const PlannerBoxes& wanted, PlannerTransfers& made) {
+void fill_transfers(const PlannerRankBoxes& held, bool partial, const PlannerRankBoxes& needed,
+                    PlannerTransfers& transfers) {
   if (partial) {
-    for (int64_t source = 0; source < have.count; ++source) {
-      for (int64_t target = 0; target < wanted.count; ++target) {
-        add_moved(have, source, wanted, target, have.ranks[source], made);
+    for (int64_t source = 0; source < held.count; ++source) {
+      for (int64_t target = 0; target < needed.count; ++target) {
+        add_transfer(held, source, needed, target, held.ranks[source], transfers);
       }
     }
     return;
   }
-  const auto groups = holders_of(have);
-  std::vector<int64_t> asked(have.count, 0);
-  const int64_t width = 2 * have.dimensions;
-  // Target by target, from the one that few others ask.
-  for (int64_t target = 0; target < wanted.count; ++target) {
+  const auto groups = group_by_box(held);
+  std::vector<int64_t> requests(held.count, 0);
+  const int64_t width = 2 * held.dimensions;
+  // Each target in turn asks the holder that has the fewest requests.
+  for (int64_t target = 0; target < needed.count; ++target) {
     for (const auto& group : groups) {
-      const bool own = std::any_of(group.begin(), group.end(), [&](int64_t one) {
-        return have.ranks[one] == wanted.ranks[target];
+      const bool is_local = std::any_of(group.begin(), group.end(), [&](int64_t holder) {
+        return held.ranks[holder] == needed.ranks[target];
       });
-      if (own || !volume(have.boxes + group.front() * width, wanted.boxes + target * width, have.dimensions)) continue;
-      const int64_t source = *std::min_element(
-          group.begin(), group.end(), [&](int64_t one, int64_t other) { return asked[one] < asked[other]; });
-      ++asked[source];
-      add_moved(have, source, wanted, target, have.ranks[source], made);
+      if (is_local || !overlap(held.boxes + group.front() * width, needed.boxes + target * width, held.dimensions)) {
+        continue;
+      }
+      const int64_t source = *std::min_element(group.begin(), group.end(), [&](int64_t holder, int64_t other) {
+        return requests[holder] < requests[other];
+      });
+      ++requests[source];
+      add_transfer(held, source, needed, target, held.ranks[source], transfers);
     }
   }
 }
 
-// What comes back as gradients, from those who answer.
-class Reversed {
+// The transfers of gradients: those of the outputs, in the opposite direction, from some of the targets.
+class ReversedTransfers {
  public:
-  explicit Reversed(int64_t ranks) : answers_(ranks) {}
+  explicit ReversedTransfers(int64_t ranks) : has_gradient_(ranks) {}
 
-  // Good until it is called again.
-  PlannerTransfers of(const PlannerTransfers& there, const int32_t* answers, int64_t count) {
-    std::fill(answers_.begin(), answers_.end(), false);
-    for (int64_t at = 0; at < count; ++at) answers_[answers[at]] = true;
+  // The arrays of the result are valid until the next call.
+  PlannerTransfers reverse(const PlannerTransfers& forward, const int32_t* gradient_ranks, int64_t count) {
+    std::fill(has_gradient_.begin(), has_gradient_.end(), false);
+    for (int64_t index = 0; index < count; ++index) has_gradient_[gradient_ranks[index]] = true;
     sources_.clear(), targets_.clear(), elements_.clear();
-    for (int64_t at = 0; at < there.count; ++at) {
-      if (!answers_[there.targets[at]]) continue;
-      sources_.push_back(there.targets[at]);
-      targets_.push_back(there.sources[at]);
-      elements_.push_back(there.elements[at]);
+    for (int64_t index = 0; index < forward.count; ++index) {
+      if (!has_gradient_[forward.targets[index]]) continue;
+      sources_.push_back(forward.targets[index]);
+      targets_.push_back(forward.sources[index]);
+      elements_.push_back(forward.elements[index]);
     }
     return {sources_.data(), targets_.data(), elements_.data(), static_cast<int64_t>(sources_.size())};
   }
 
  private:
-  std::vector<bool> answers_;
+  std::vector<bool> has_gradient_;
   std::vector<int32_t> sources_, targets_;
   std::vector<int64_t> elements_;
 };
@@ -360,55 +376,65 @@ class Reversed {
 
 extern "C" {
 
-// 2 if every rank has just what it wants, 1 if it has more, else 0.
-int64_t planner_has(const PlannerBoxes* have, const PlannerBoxes* wanted) {
-  const int64_t width = 2 * have->dimensions;
-  int64_t at = 0;
-  bool exactly = true;
-  for (int64_t target = 0; target < wanted->count; ++target) {
-    while (at < have->count && have->ranks[at] < wanted->ranks[target]) ++at;
-    if (at == have->count || have->ranks[at] != wanted->ranks[target]) return 0;
-    const int64_t *box = wanted->boxes + target * width, *held = have->boxes + at * width;
-    if (std::equal(box, box + width, held)) continue;
-    exactly = false;
-    for (int64_t one = 0; one < width; one += 2) {
-      if (box[one] < held[one] || box[one + 1] > held[one + 1]) return 0;
+// Returns 2 if each rank holds exactly the box that it needs, 1 if each holds it or a larger one, else 0.
+int64_t planner_coverage(const PlannerRankBoxes* held, const PlannerRankBoxes* needed) {
+  const int64_t width = 2 * held->dimensions;
+  int64_t source = 0;
+  bool is_exact = true;
+  for (int64_t target = 0; target < needed->count; ++target) {
+    while (source < held->count && held->ranks[source] < needed->ranks[target]) ++source;
+    if (source == held->count || held->ranks[source] != needed->ranks[target]) return 0;
+    const int64_t *needed_box = needed->boxes + target * width, *held_box = held->boxes + source * width;
+    if (std::equal(needed_box, needed_box + width, held_box)) continue;
+    is_exact = false;
+    for (int64_t end = 0; end < width; end += 2) {
+      if (needed_box[end] < held_box[end] || needed_box[end + 1] > held_box[end + 1]) return 0;
     }
   }
-  return exactly ? 2 : 1;
+  return is_exact ? 2 : 1;
 }
 
-// What moves, see redistribution.moved(), or -1 where there is no memory.
-int64_t planner_moved(const PlannerBoxes* have, int64_t partial, const PlannerBoxes* wanted, PlannerTransfers* made) {
+// Fills in the transfers that give each rank the box that it needs; returns their number, or -1 if there is no memory.
+// Partial sums come from all ranks that hold one. Of several ranks that hold the same box, each target asks one.
+int64_t planner_transfers(const PlannerRankBoxes* held, int64_t partial, const PlannerRankBoxes* needed,
+                          PlannerTransfers* transfers) {
   try {
-    fill_moved(*have, partial, *wanted, *made);
-    return made->count;
+    fill_transfers(*held, partial, *needed, *transfers);
+    return transfers->count;
   } catch (const std::bad_alloc&) {
     return -1;
   }
 }
 
-// Exchanges beside each other, there or back: how many tasks they are, or -1 where there is no memory. Each unit is given
-// by what moves, who has it, who wants it, who answers, and its number.
-int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* given, int64_t count,
-                          int64_t itemsize, int64_t back, PlannerSubgraph* made) {
+// Builds the tasks of several redistributions that run side by side, or with `back` of their gradients; returns the
+// number of tasks, or -1 if there is no memory. Eleven numbers describe each: the three arrays of its transfers and
+// their length; the ranks that hold boxes, the ranks that need them and the ranks that give gradients, each an array
+// and its length; and the number of its unit.
+int64_t planner_redistributions(const PlannerMachine* machine, const PlannerCost* cost, const int64_t* numbers,
+                                int64_t count, int64_t itemsize, int64_t back, PlannerSubgraph* subgraph) {
   try {
-    Builder builder(*machine, *made);
+    SubgraphBuilder builder(*machine, *subgraph);
     Endpoints first, last;
-    Reversed reversed(machine->ranks);
-    for (int64_t at = 0; at < count; ++at) {
-      const PlannerTransfers moved{array_at<int32_t>(given[0]), array_at<int32_t>(given[1]), array_at<int64_t>(given[2]),
-                               given[3]};
-      const int32_t *have = array_at<int32_t>(given[4]), *wanted = array_at<int32_t>(given[6]),
-                    *answers = array_at<int32_t>(given[8]);
-      const int64_t having = given[5], wanting = given[7], answering = given[9], number = given[10];
-      const Exchanged unit = back ? Exchanged{reversed.of(moved, answers, answering), answers, have, answering, having,
-                                              itemsize}
-                                  : Exchanged{moved, have, wanted, having, wanting, itemsize};
-      int32_t task = builder.exchange(unit, *cost, true, nullptr, nullptr);
-      for (int64_t one = 0; one < unit.giving; ++one) first.add(number, unit.givers[one], task++);
-      for (int64_t one = 0; one < unit.taking; ++one) last.add(number, unit.takers[one], task++);
-      given += 11;
+    ReversedTransfers reversed(machine->ranks);
+    for (int64_t index = 0; index < count; ++index) {
+      const PlannerTransfers transfers{array_at<int32_t>(numbers[0]), array_at<int32_t>(numbers[1]),
+                                       array_at<int64_t>(numbers[2]), numbers[3]};
+      const int32_t *held = array_at<int32_t>(numbers[4]), *needed = array_at<int32_t>(numbers[6]),
+                    *gradients = array_at<int32_t>(numbers[8]);
+      const int64_t held_count = numbers[5], needed_count = numbers[7], gradient_count = numbers[9];
+      const int64_t unit = numbers[10];
+      const Exchange exchange =
+          back ? Exchange{reversed.reverse(transfers, gradients, gradient_count), gradients, held, gradient_count,
+                          held_count, itemsize}
+               : Exchange{transfers, held, needed, held_count, needed_count, itemsize};
+      int32_t task = builder.exchange(exchange, *cost, true, nullptr, nullptr);
+      for (int64_t sender = 0; sender < exchange.sender_count; ++sender) {
+        first.add(unit, exchange.senders[sender], task++);
+      }
+      for (int64_t receiver = 0; receiver < exchange.receiver_count; ++receiver) {
+        last.add(unit, exchange.receivers[receiver], task++);
+      }
+      numbers += 11;
     }
     return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
@@ -416,34 +442,39 @@ int64_t planner_exchanges(const PlannerMachine* machine, const PlannerCost* cost
   }
 }
 
-// Adds what resources have to do for tasks that are not express, of contents given by where their tasks are, and how
-// many.
-int64_t planner_work_of(const int64_t* given, int64_t count, double* work) {
-  for (int64_t at = 0; at < count; ++at) {
-    const Task* task = array_at<Task>(given[2 * at]);
-    for (const Task* end = task + given[2 * at + 1]; task < end; ++task) {
-      if (task->express || task->resource < 0) continue;
-      work[task->resource] += task->work;
-      if (task->second >= 0) work[task->second] += task->work;
+// Adds the work of tasks of normal priority to the load of each resource. Two numbers describe each array of tasks: its
+// address and its length.
+int64_t planner_add_load(const int64_t* numbers, int64_t count, double* load) {
+  for (int64_t index = 0; index < count; ++index) {
+    const Task* task = array_at<Task>(numbers[2 * index]);
+    for (const Task* end = task + numbers[2 * index + 1]; task < end; ++task) {
+      if (task->high_priority || task->resource < 0) continue;
+      load[task->resource] += task->work;
+      if (task->second >= 0) load[task->second] += task->work;
     }
   }
   return count;
 }
 
-// An operator whose parts, on some ranks, exchange something after some seconds and before some others.
-int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost, const PlannerTransfers* moved,
-                         const int32_t* ranks, int64_t count, int64_t itemsize, int64_t kind, const double* before,
-                         const double* after, PlannerSubgraph* made) {
+// Builds the tasks of an operator whose shards exchange data: each computes `before` seconds, exchanges, and computes
+// `after` seconds. Returns the number of tasks, or -1 if there is no memory.
+int64_t planner_collective_operator(const PlannerMachine* machine, const PlannerCost* cost,
+                                    const PlannerTransfers* transfers, const int32_t* ranks, int64_t count,
+                                    int64_t itemsize, int64_t kind, const double* before, const double* after,
+                                    PlannerSubgraph* subgraph) {
   try {
-    Builder builder(*machine, *made);
+    SubgraphBuilder builder(*machine, *subgraph);
     Endpoints first, last;
-    for (int64_t at = 0; at < count; ++at) first.add(0, ranks[at], builder.compute(kind, ranks[at], before[at]));
-    const int32_t* begun = first.tasks.data();
-    int32_t told = builder.exchange({*moved, ranks, ranks, count, count, itemsize}, *cost, true, begun, begun) +
-                   static_cast<int32_t>(count);
-    for (int64_t at = 0; at < count; ++at) {
-      last.add(0, ranks[at], builder.compute(kind, ranks[at], after[at]));
-      builder.edge(told++, last.tasks.back());
+    for (int64_t index = 0; index < count; ++index) {
+      first.add(0, ranks[index], builder.compute(kind, ranks[index], before[index]));
+    }
+    const int32_t* computed = first.tasks.data();
+    const int32_t first_send = builder.exchange({*transfers, ranks, ranks, count, count, itemsize}, *cost, true,
+                                                computed, computed);
+    int32_t received = first_send + static_cast<int32_t>(count);
+    for (int64_t index = 0; index < count; ++index) {
+      last.add(0, ranks[index], builder.compute(kind, ranks[index], after[index]));
+      builder.edge(received++, last.tasks.back());
     }
     return builder.finish(first, last);
   } catch (const std::bad_alloc&) {
@@ -451,44 +482,49 @@ int64_t planner_composed(const PlannerMachine* machine, const PlannerCost* cost,
   }
 }
 
-// Sums of gradients among those who hold the same box, by two exchanges, and updates.
+// Builds the tasks of gradient sums among the ranks that hold the same box, by two exchanges, and of the updates.
+// Returns the number of tasks, or -1 if there is no memory.
 int64_t planner_group_sums(const PlannerMachine* machine, const PlannerCost* cost, const PlannerCost* update,
-                           const PlannerBoxes* held, int64_t itemsize, PlannerSubgraph* made) {
+                           const PlannerRankBoxes* held, int64_t itemsize, PlannerSubgraph* subgraph) {
   try {
-    Builder builder(*machine, *made);
+    SubgraphBuilder builder(*machine, *subgraph);
     const int64_t width = 2 * held->dimensions;
     Endpoints first, last;
-    std::vector<int32_t> ranks, sources, targets, takes;
+    std::vector<int32_t> ranks, sources, targets, receive_tasks;
     std::vector<int64_t> elements;
-    for (const auto& group : holders_of(*held)) {
+    for (const auto& group : group_by_box(*held)) {
       const int64_t* box = held->boxes + group.front() * width;
-      const int64_t size = volume(box, box, held->dimensions);
+      const int64_t size = overlap(box, box, held->dimensions);
       const auto count = static_cast<int64_t>(group.size());
-      int32_t given = -1, gathered = -1;
+      int32_t send_task = -1, gather_task = -1;
       ranks.clear();
-      for (int64_t one : group) ranks.push_back(held->ranks[one]);
+      for (int64_t holder : group) ranks.push_back(held->ranks[holder]);
       if (count > 1) {
-        sources.clear(), targets.clear(), takes.clear();
-        for (int32_t one : ranks) {
-          for (int32_t other : ranks) {
-            if (one == other) continue;
-            sources.push_back(one);
-            targets.push_back(other);
+        sources.clear(), targets.clear(), receive_tasks.clear();
+        for (int32_t source : ranks) {
+          for (int32_t target : ranks) {
+            if (source == target) continue;
+            sources.push_back(source);
+            targets.push_back(target);
           }
         }
         elements.assign(sources.size(), size / count);
-        const PlannerTransfers moved{sources.data(), targets.data(), elements.data(), static_cast<int64_t>(sources.size())};
-        const Exchanged unit{moved, ranks.data(), ranks.data(), count, count, itemsize};
-        given = builder.exchange(unit, *cost, false, nullptr, nullptr);
-        for (int64_t at = 0; at < count; ++at) takes.push_back(given + static_cast<int32_t>(count + at));
-        gathered = builder.exchange(unit, *cost, false, takes.data(), takes.data()) + static_cast<int32_t>(count);
+        const PlannerTransfers transfers{sources.data(), targets.data(), elements.data(),
+                                         static_cast<int64_t>(sources.size())};
+        const Exchange exchange{transfers, ranks.data(), ranks.data(), count, count, itemsize};
+        send_task = builder.exchange(exchange, *cost, false, nullptr, nullptr);
+        for (int64_t index = 0; index < count; ++index) {
+          receive_tasks.push_back(send_task + static_cast<int32_t>(count + index));
+        }
+        gather_task = builder.exchange(exchange, *cost, false, receive_tasks.data(), receive_tasks.data()) +
+                      static_cast<int32_t>(count);
       }
       const double seconds =
           update->fixed + update->per_item * 1.0 + update->per_byte * static_cast<double>(size * itemsize);
       for (int32_t rank : ranks) {
         const int32_t updated = builder.spend(update->kind, rank, seconds);
-        if (count > 1) builder.edge(gathered++, updated);
-        first.add(0, rank, count > 1 ? given++ : updated);
+        if (count > 1) builder.edge(gather_task++, updated);
+        first.add(0, rank, count > 1 ? send_task++ : updated);
         last.add(0, rank, updated);
       }
     }

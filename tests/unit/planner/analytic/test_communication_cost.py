@@ -20,7 +20,7 @@ from mxhybrid.planner.analytic.communication_cost import (
     ProcessGrid,
 )
 from mxhybrid.planner.analytic.layer_sizes import ALEXNET, LayerSizes, convolution_sizes, dense_sizes, sizes_of
-from mxhybrid.planner.cluster.cluster_spec import KINDS, Cluster, Host, TransferCost
+from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
 #: So that a message takes 1 s and a word 1 ms.
@@ -192,7 +192,7 @@ def test_the_best_choices_are_the_best_of_all(layers, batch, ranks, alpha, rate)
 
 def cluster(hosts):
     """One of so many hosts of two ranks."""
-    costs = dict.fromkeys(KINDS, TransferCost(0.0, 0.0, 0.0))
+    costs = dict.fromkeys(COST_KINDS, TransferCost(0.0, 0.0, 0.0))
     costs['exchange'] = TransferCost(3e-4, 1e-4, 1e-9, 5e-5)
     return Cluster((Host('a', 2, 2.0),) * hosts, TokenBucket(1e7), 1e-4, TokenBucket(1e9), 1e-6, costs)
 

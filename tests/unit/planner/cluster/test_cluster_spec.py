@@ -6,11 +6,12 @@ import json
 import pytest
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.planner.cluster.cluster_spec import KINDS, Cluster, Host, TransferCost, cluster_from_json, load, save
+from mxhybrid.planner.cluster.cluster_spec import COST_KINDS, Cluster, Host, TransferCost, cluster_from_json, load, save
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
 
-CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)), TokenBucket(1e7, 1e8, 1e5), 1e-4,
-                  TokenBucket(1e10), 0.0, {kind: TransferCost(1e-4, 1e-5, 1e-9, 1e-4) for kind in KINDS})
+CLUSTER = Cluster((Host('a', 2, 2.0, 0.0, 1.0, 1 << 30), Host('b', 1, 0.4, 0.001, 0.5)),
+                  TokenBucket(1e7, 1e8, 1e5), 1e-4, TokenBucket(1e10), 0.0,
+                  {kind: TransferCost(1e-4, 1e-5, 1e-9, 1e-4) for kind in COST_KINDS})
 
 
 def without(value, *keys):
@@ -82,7 +83,8 @@ def test_speeds_and_references_that_cannot_be_are_refused(value, words):
 
 def test_what_may_be_left_out():
     short = {'format': WRITTEN['format'], 'hosts': [{'ranks': 1, 'cores': 1}], 'link': {'rate': 1},
-             'memory': {'rate': 2}, 'costs': {kind: {'fixed_s': 0, 'per_item_s': 0, 'per_byte_s': 0} for kind in KINDS}}
+             'memory': {'rate': 2},
+             'costs': {kind: {'fixed_s': 0, 'per_item_s': 0, 'per_byte_s': 0} for kind in COST_KINDS}}
     found = cluster_from_json(short)
     assert found.hosts == (Host('host0', 1, 1.0),) and found.measured is None
     assert (found.link, found.link_latency_s, found.memory) == (TokenBucket(1.0), 0.0, TokenBucket(2.0))
@@ -91,7 +93,7 @@ def test_what_may_be_left_out():
 
 @pytest.mark.parametrize('value, words', [
     ([], 'no format'), (without(WRITTEN, 'format'), 'no format'), (changed(WRITTEN, 'x', 'format'), 'no format'),
-    (changed(WRITTEN, 1, 'size'), 'size is no key: take it out; there are costs, format, hosts'),
+    (changed(WRITTEN, 1, 'size'), 'size is no key: remove it; the keys are costs, format, hosts'),
     (without(WRITTEN, 'hosts'), 'hosts=None: give a list of at least one'),
     (changed(WRITTEN, [], 'hosts'), 'hosts=[]'), (changed(WRITTEN, {}, 'hosts'), 'hosts={}'),
     (changed(WRITTEN, 3, 'hosts', 0), 'hosts[0]=3: give an object'),
@@ -109,7 +111,7 @@ def test_what_may_be_left_out():
     (changed(WRITTEN, True, 'hosts', 0, 'memory_bytes'), 'hosts[0].memory_bytes=True'),
     (changed(WRITTEN, [1], 'hosts', 0, 'name'), 'hosts[0].name=[1]: give a text'),
     (changed(WRITTEN, 10 ** 7, 'hosts', 0, 'ranks'), 'hosts[].ranks: 10000001 in all: give at most 16384'),
-    (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key: take it out; there are burst_s, cores, '
+    (changed(WRITTEN, 1, 'hosts', 0, 'gpus'), 'hosts[0].gpus is no key: remove it; the keys are burst_s, cores, '
                                               'memory_bytes, name, ranks, speed, speeds'),
     (without(WRITTEN, 'link'), 'link=None: give an object'), (without(WRITTEN, 'memory'), 'memory=None'),
     (without(WRITTEN, 'link', 'rate'), 'link.rate=None: give a number'),
@@ -123,7 +125,7 @@ def test_what_may_be_left_out():
     (changed(WRITTEN, 1, 'memory', 'mtu'), 'memory.mtu is no key'),
     (without(WRITTEN, 'costs'), 'costs=None: give an object'),
     (without(WRITTEN, 'costs', 'push'), 'costs: there is no push: give all of exchange, group_sum'),
-    (changed(WRITTEN, {}, 'costs', 'pulls'), 'costs.pulls is no key: take it out; there are exchange'),
+    (changed(WRITTEN, {}, 'costs', 'pulls'), 'costs.pulls is no key: remove it; the keys are exchange'),
     (changed(WRITTEN, 1e31, 'costs', 'sum', 'fixed_s'), 'costs.sum.fixed_s=1e+31: give a number of at least 0, and at'),
     (changed(WRITTEN, 1, 'costs', 'sum'), 'costs.sum=1: give an object'),
     (without(WRITTEN, 'costs', 'sum', 'fixed_s'), 'costs.sum.fixed_s=None: give a number'),
@@ -149,5 +151,5 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match='cannot read'):
         load(str(path))
     path.write_text('{}')
-    with pytest.raises(InputError, match='cluster.json: cluster: no format'):
+    with pytest.raises(InputError, match='cluster.json: cluster: there is no format'):
         load(str(path))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mxhybrid.base.errors import InputError
-from mxhybrid.planner.search.mcmc import Progress, SearchLimits, _one_at_a_time, try_all, run_chains
+from mxhybrid.planner.search.mcmc import Progress, SearchLimits, run_chains
 from mxhybrid.planner.search.pareto import ParetoFront
 from tests.helpers.small_plans import WAYS, SmallPlan
+from tests.oracles.exhaustive_search import gray_code, try_all
 
 SAMPLES = ('samples', 4)
 
@@ -104,7 +105,7 @@ def test_the_front_is_of_all_plans_seen(table):
 def test_numbers_are_led_through_a_digit_at_a_time(counts):
     now = [0] * len(counts)
     seen = {tuple(now)}
-    for place, digit in _one_at_a_time(counts):
+    for place, digit in gray_code(counts):
         assert abs(now[place] - digit) == 1
         now[place] = digit
         seen.add(tuple(now))
@@ -159,7 +160,7 @@ def test_a_seed_gives_the_same_whether_or_not_time_is_looked_at():
         for limits, seed in ((SearchLimits(proposals=200), 7), (SearchLimits(proposals=200), 7),
                              (SearchLimits(proposals=200, seconds=3600), 7), (SearchLimits(proposals=200), 8)))
     assert first == again == timed
-    assert first.walks != other.walks
+    assert first.chains != other.chains
 
 
 def test_it_ends_by_proposals_and_shares_them():
@@ -186,8 +187,8 @@ def test_who_begins_far_behind_has_a_quarter_and_equal_starts_walk_once():
 
 def test_it_ends_when_nothing_is_gained_and_leaves_the_rest_to_others():
     starts = {'samples': (SAMPLES,) * 3, 'whole': (('whole', 1),) * 3}
-    found = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, stale=60))
-    assert {walk.ended for walk in found.chains} == {'stale'}
+    found = run_chains(SmallPlan(1, 3), starts, SearchLimits(proposals=100_000, patience=60))
+    assert {walk.ended for walk in found.chains} == {'patience'}
     assert all(60 <= walk.proposals < 3000 for walk in found.chains)
 
 

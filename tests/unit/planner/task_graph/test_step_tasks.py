@@ -12,20 +12,21 @@ from mxhybrid.parallel.plans.strategies import data_parallel, grid, one_weird_tr
 from mxhybrid.parallel.runtime.input_shards import Shares
 from mxhybrid.parallel.runtime.rank_program import Parts, Program
 from mxhybrid.planner.cluster.cluster_spec import Host, TransferCost
-from mxhybrid.planner.profiling.core_benchmark import KernelTimes
+from mxhybrid.planner.cluster.machine_model import Machine
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
-from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
+from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.resource_groups import ResourceGroup
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.simulator.task_block import TaskBlock
 from mxhybrid.planner.simulator.token_bucket import TokenBucket
-from mxhybrid.planner.task_graph import operator_tasks
+from mxhybrid.planner.task_graph import memo
 from mxhybrid.planner.task_graph.operator_tasks import OperatorTasks
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
-from mxhybrid.planner.task_graph.task_builder import Machine, TaskBuilder
-from mxhybrid.planner.task_graph.transfer_tasks import TransferTasks
 from tests.helpers.planned_networks import BATCH, Times, check_changes, cluster, network, planner
+from tests.oracles.event_loop import PYTHON_BACKEND
+from tests.oracles.redistribution import reversed_transfers
+from tests.oracles.transfer_tasks import ExchangeBuilder, PythonTransferTasks
 
 RANKS = 4
 
@@ -73,13 +74,13 @@ def test_a_change_is_taken_back(planned, choices, data):
     one, other, third = (problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
                          for _ in range(3))
     blocks = StepTasks(planned.model, one, 2)
-    blocks.change(other)
+    blocks.propose(other)
     before, memory = dict(blocks.blocks), blocks.memory.copy()
-    blocks.change(third)
-    blocks.undo()
+    blocks.propose(third)
+    blocks.rollback()
     assert blocks.blocks == before and blocks.splits == other
     np.testing.assert_array_equal(blocks.memory, memory)
-    assert set(blocks.change(third)) >= {key for key, block in StepTasks(planned.model, third, 2).blocks.items()
+    assert set(blocks.propose(third)) >= {key for key, block in StepTasks(planned.model, third, 2).blocks.items()
                                          if key not in before}
 
 
@@ -111,18 +112,18 @@ def test_proposals_beyond_a_limit_are_known_to_be(choices, data, share, rate):
 def test_tasks_are_the_same_bits_in_both_languages(choices, data):
     on = cluster(2, RANKS // 2, rate=3e6, cost=TransferCost(1e-4, 1.1e-5, 1.3e-9, 7e-6))
     compiled, plain = planner(on), planner(on)
-    plain.model._transfers = TransferTasks(plain.model.machine)
+    plain.model._transfer_tasks = PythonTransferTasks(plain.model.machine)
     problem = PlanEvaluator(compiled.model, choices)
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     found, expected = (StepTasks(one.model, splits, 2) for one in (compiled, plain))
     assert set(found.blocks) == set(expected.blocks)
     for key, block in found.blocks.items():
         content, other = block.content, expected.blocks[key].content
-        for name in ('work', 'latency', 'order', 'resource', 'second', 'express', 'inner_end'):
+        for name in ('work', 'latency', 'order', 'resource', 'second', 'high_priority', 'inner_end'):
             np.testing.assert_array_equal(content.tasks[name], other.tasks[name])
-        np.testing.assert_array_equal(content.table, other.table)
+        np.testing.assert_array_equal(content.output_tasks, other.output_tasks)
         assert successors(content) == successors(other)
-        work = [of.model.work_of([made._made[key][1]]) for of, made in ((compiled, found), (plain, expected))]
+        work = [of.model.load([made._built[key].subgraph]) for of, made in ((compiled, found), (plain, expected))]
         np.testing.assert_array_equal(*work)
         one, two = found.tasks(key), expected.tasks(key)
         assert [(one.kind(at), one.rank(at)) for at in range(block.size)] == [
@@ -131,7 +132,7 @@ def test_tasks_are_the_same_bits_in_both_languages(choices, data):
 
 def successors(content):
     """By task, in order."""
-    return [sorted(content.targets[start:end].tolist())
+    return [sorted(content.successors[start:end].tolist())
             for start, end in content.tasks[['inner', 'inner_end']].tolist()]
 
 
@@ -149,9 +150,9 @@ def test_exchanges_are_the_wings(planned, choices, data):
     for entry, consumers in model.dataflow.consumers.items():
         of = [operators.get(entry[0])] + [operators.get(number) for number, _ in consumers]
         itemsize = graph.dtypes[entry].itemsize
-        found += [(int(unit.moved.elements.sum()) * itemsize,
-                   int(unit.moved.reversed(unit.answers).elements.sum()) * itemsize)
-                  for unit in model.flow(entry, of).units]
+        found += [(int(unit.transfers.elements.sum()) * itemsize,
+                   int(reversed_transfers(unit.transfers, unit.gradient_ranks).elements.sum()) * itemsize)
+                  for unit in model.flow(entry, of).redistributions]
     joint = [one for one in graph.computing if one.op == 'BatchNorm' and COMPOSED[True]['BatchNorm'].applies(
         graph, one, splits[one.number])]
     assert len(found) + len(joint) == len(expected)
@@ -167,8 +168,8 @@ def test_weights_are_held_as_the_wing_has_it(planned, choices, data):
     splits = problem.splits(random_decisions(choices, data.draw(numbers(problem.operators))))
     weights = Parts(planned.graph, splits).weights
     for name, readers in planned.model.dataflow.readers.items():
-        held = planned.model.held(name, [planned.model.operator(one.number, splits[one.number]) for one in readers])
-        assert held.placed.by_rank == weights.boxes(name)
+        operators = [planned.model.operator(reader.number, splits[reader.number]) for reader in readers]
+        assert planned.model.weights.shards(name, operators).boxes.by_rank == weights.boxes(name)
 
 
 @pytest.mark.parametrize('plan', [data_parallel(), one_weird_trick(), grid(model=2, batch=2), grid(domain=(4,))],
@@ -222,13 +223,13 @@ def test_cores_of_a_host_slow_each_other_down():
 def test_speeds_are_beside_the_reference_of_the_cluster():
     there = dataclasses.replace(cluster(), hosts=SLOWED, reference=(1.0, 1.0, 1.0))
     # Where operators were timed the pieces took twice as long: the cluster is twice as fast.
-    assert Machine(there, KernelTimes(2.0, 2.0, 2.0)).speed.tolist() == [2.0] * 4
+    assert Machine(there, 2.0).speed.tolist() == [2.0] * 4
     assert Machine(there).speed.tolist() == [1.0] * 4
 
 
 def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone():
     machine = Machine(dataclasses.replace(cluster(), hosts=SLOWED))
-    tasks = TaskBuilder(machine)
+    tasks = ExchangeBuilder(machine)
     tasks.compute('forward', 0, 1.0)
     tasks.spend('step', 1, 1.0)
     seconds = {}
@@ -242,12 +243,13 @@ def test_costs_are_those_of_busy_cores_and_times_of_operators_those_of_one_alone
 def test_both_languages_have_the_same_bits_where_cores_slow_each_other_down(plan):
     planned = planner(dataclasses.replace(cluster(2, 2), hosts=SLOWED))
     splits, machine = planned.splits(plan), planned.model.machine
-    plain = OperatorTasks(planned.model.dataflow, machine, planned._part_times(False), transfers=TransferTasks(machine))
+    plain = OperatorTasks(planned.model.dataflow, machine, planned._part_times(False),
+                          transfer_tasks=PythonTransferTasks(machine))
     found = []
     for model in (planned.model, plain):
         blocks = list(StepTasks(model, splits, 2).blocks.values())
-        found += [Simulation(machine.resources, engine=engine, groups=machine.groups).run(blocks)
-                  for engine in (compiled_engine(), PYTHON)]
+        found += [Simulation(machine.resources, backend=backend, groups=machine.groups).run(blocks)
+                  for backend in (native_backend(), PYTHON_BACKEND)]
     assert len(set(found)) == 1
     assert found[0] > Simulation(machine.resources).run(StepTasks(planned.model, splits, 2).blocks.values())
 
@@ -256,7 +258,7 @@ def test_one_rank_computes_one_after_the_other():
     alone = planner(cluster(1, 1))
     graph = alone.graph
     splits = alone.splits(data_parallel())
-    computed = sum(sum(Times().shard_seconds(graph, one, place)) for one in graph.computing for place in
+    computed = sum(sum(Times().part(graph, one, place)) for one in graph.computing for place in
                    splits[one.number].places(graph.shape(one)).values())
     cost = alone.cluster.costs['step']
     sizes = [int(np.prod(shape)) * 4 for name, shape in graph.parameters.items() if name not in graph.auxiliary]
@@ -344,6 +346,6 @@ def test_little_room_for_what_is_known_changes_nothing(planned, choices, monkeyp
     plans = [problem.splits(random_decisions(choices, draw.uniform(size=problem.operators))) for _ in range(5)]
     expected = [planned.predict(planned.explicit(splits)).seconds for splits in plans]
     other = planner(cluster(RANKS))
-    monkeypatch.setattr(operator_tasks, 'MOST_KNOWN', 30 * RANKS)
+    monkeypatch.setattr(memo, 'MAX_RESULTS', 30 * RANKS)
     assert [other.predict(other.explicit(splits)).seconds for splits in plans] == expected
-    assert len(other.model._known) <= 30
+    assert len(other.model.memo) <= 30

@@ -8,14 +8,16 @@ from mxhybrid.base.errors import InputError
 from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.planner.cluster.cluster_spec import BY_HOROVOD, TransferCost, cluster_from_json
-from mxhybrid.planner.reports.prediction_table import store_notes
-from mxhybrid.planner.search.mcmc import SearchLimits, try_all, run_chains
+from mxhybrid.planner.reports.prediction_table import store_lines
+from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
-from mxhybrid.planner.simulator.backend import PYTHON, compiled_engine
+from mxhybrid.planner.simulator.native_backend import native_backend
 from mxhybrid.planner.simulator.simulation import Simulation
 from mxhybrid.planner.task_graph.step_tasks import StepTasks
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
+from tests.oracles.event_loop import PYTHON_BACKEND
+from tests.oracles.exhaustive_search import try_all
 
 RANKS = 4
 #: Of Horovod's sums: less of bytes than the lane's, more of parameters.
@@ -80,9 +82,10 @@ def test_both_languages_have_the_same_bits(planned):
     found = []
     for dense in (None, 'lane', 'horovod'):
         blocks = list(StepTasks(planned.model, splits, 2, planned.tables(of_data()), dense).blocks.values())
-        one, other = (Simulation(resources, engine=engine).run(blocks) for engine in (compiled_engine(), PYTHON))
-        assert one == other
-        found.append(one)
+        seconds, python_seconds = (Simulation(resources, backend=backend).run(blocks)
+                                   for backend in (native_backend(), PYTHON_BACKEND))
+        assert seconds == python_seconds
+        found.append(seconds)
     assert found[0] == found[1] != found[2]
 
 
@@ -100,9 +103,9 @@ def test_each_has_its_costs(planned):
     assert only.predict(of_data()).seconds == pytest.approx(horovod, rel=0.02)
     assert abs(only.predict(of_data()).seconds - lane) > abs(only.predict(of_data()).seconds - horovod)
     assert only.predict(of_data('horovod')).seconds == only.predict(of_data('lane')).seconds
-    assert 'has the cost of only one kind of sum, which is used for horovod' in ' '.join(
-        store_notes(only.graph, only.cluster, of_data('horovod')))
-    assert store_notes(planned.graph, planned.cluster, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
+    assert 'says of one way alone what sums take, which is taken for horovod' in ' '.join(
+        store_lines(only, of_data('horovod')))
+    assert store_lines(planned, of_data('horovod'))[-1] == 'dense weights: summed by horovod'
 
 
 @pytest.mark.parametrize('horovod, expected', [(TransferCost(1e-6, 1e-7, 1e-11), 'horovod'),

@@ -12,10 +12,11 @@ from mxhybrid.parallel.plans.plan_json import from_json
 from mxhybrid.parallel.plans.strategies import data_parallel
 from mxhybrid.parallel.sharding.split import whole_on
 from mxhybrid.planner.cluster.cluster_spec import TransferCost, cluster_from_json
-from mxhybrid.planner.search.mcmc import SearchLimits, try_all, run_chains
+from mxhybrid.planner.search.mcmc import SearchLimits, run_chains
 from mxhybrid.planner.search.plan_evaluator import PlanEvaluator, random_decisions
 from mxhybrid.planner.search.search_space import SearchSpace
 from tests.helpers.planned_networks import check_changes, cluster, planner, recommender
+from tests.oracles.exhaustive_search import try_all
 
 RANKS, BATCH, IDS = 4, 8, 20
 USERS, ITEMS = 'net_embedding0_weight', 'net_embedding1_weight'
@@ -79,7 +80,7 @@ def test_what_is_not_said_is_what_the_store_does(planned, choices):
     problem = PlanEvaluator(planned.model, choices)
     found = problem.tables(problem.decisions(planned.splits(data_parallel())))
     assert found == {USERS: TablePlan('servers', 2), ITEMS: TablePlan('servers', 2)}
-    assert all(one in choices.of_table(name) for name, one in found.items())
+    assert all(one in choices.table_candidates(name) for name, one in found.items())
     assert seconds(planned) == seconds(planned, _0='servers 2', _1='servers 2') == seconds(planned, _0='servers')
 
 
@@ -88,8 +89,8 @@ def test_tables_are_on_all_ranks(planned, choices):
     embeddings = [one for one in graph.computing if one.op == 'Embedding']
     assert len(embeddings) == 2
     for one in embeddings:
-        assert all(len(split.ranks) == RANKS for split in choices.of(one.number))
-        assert whole_on(len(graph.shape(one)), range(RANKS)) in choices.of(one.number)
+        assert all(len(split.ranks) == RANKS for split in choices.candidates(one.number))
+        assert whole_on(len(graph.shape(one)), range(RANKS)) in choices.candidates(one.number)
 
 
 def test_a_table_goes_where_it_takes_least():
@@ -144,7 +145,7 @@ def test_the_walk_finds_the_best_ways_of_tables(rate, cost):
     choices = SearchSpace(planned.model.dataflow, 2, 1)
     problem = PlanEvaluator(planned.model, choices)
     start = problem.decisions(planned.splits(data_parallel()))
-    best = min(itertools.product(*map(choices.of_table, choices.tables)),
+    best = min(itertools.product(*map(choices.table_candidates, choices.tables)),
                key=lambda ways: problem.begin(start[:-2] + ways))
     everything = try_all(problem)
     assert everything.seconds <= problem.begin(start[:-2] + best)

@@ -1,0 +1,75 @@
+"""The resources of a cluster: cores and links, by rank and by host."""
+from typing import List
+
+import numpy as np
+
+from ..simulator.resource_groups import ResourceGroup
+from ..simulator.token_bucket import TokenBucket
+from .cluster_spec import Cluster
+
+
+class Machine:
+    """The resources of a cluster by number, and the ranks and hosts that use them.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    core_speed : float, optional
+        How many times as fast the reference core of the cluster is as the core that operators were timed on.
+
+    Attributes
+    ----------
+    resources : list of TokenBucket
+    names : list of str
+        By resource.
+    rates, bursts : numpy.ndarray of float
+        By resource.
+    groups : list of ResourceGroup
+        The cores of each host that slow each other down while several of them compute.
+    core, host : numpy.ndarray of int
+        By rank: the number of its core, and of its host.
+    speed : numpy.ndarray of float
+        By rank: the speed of its core while no other core of its host computes, relative to the core that operators
+        were timed on.
+    shared : numpy.ndarray of float
+        By rank: the speed of its core while all cores of its host compute, as they did when costs were measured,
+        relative to its speed alone.
+    up, down : numpy.ndarray of int
+        By host: the numbers of its uplink and its downlink.
+    """
+
+    def __init__(self, cluster: Cluster, core_speed: float = 1.0):
+        self.cluster = cluster
+        self.ranks, self.hosts = cluster.ranks, len(cluster.hosts)
+        self.resources: List[TokenBucket] = []
+        self.names: List[str] = []
+        self.groups: List[ResourceGroup] = []
+        core_of, host_of, speed_of, shared_of = [], [], [], []
+        for host_number, host in enumerate(cluster.hosts):
+            count = max(1, min(host.ranks, int(host.cores)))
+            # A quota gives a share of a core; ranks that share whole cores take turns on them.
+            share = min(1.0, host.cores / count)
+            bucket = TokenBucket(share, 1.0, host.burst_s) if host.burst_s and share < 1 else TokenBucket(share)
+            cores = [self._add(bucket, '%s core %d' % (host.name, index)) for index in range(count)]
+            speeds = [host.speed] * count if bucket.burst else host.speeds_of(count)
+            if speeds[-1] < speeds[0]:
+                self.groups.append(ResourceGroup(tuple(cores), tuple(speed / speeds[0] for speed in speeds)))
+            for rank in range(host.ranks):
+                core_of.append(cores[rank * count // host.ranks])
+                host_of.append(host_number)
+                speed_of.append(core_speed * speeds[0])
+                shared_of.append(speeds[-1] / speeds[0])
+        self.core, self.host, self.speed = np.array(core_of), np.array(host_of), np.array(speed_of)
+        self.shared = np.array(shared_of)
+        self.up = np.array([self._add(cluster.link, '%s sends' % host.name) for host in cluster.hosts])
+        self.down = np.array([self._add(cluster.link, '%s receives' % host.name) for host in cluster.hosts])
+        self.rates, self.bursts = np.array([(bucket.rate, bucket.burst) for bucket in self.resources]).T
+
+    def core_of(self, rank: int) -> int:
+        """Return the number of a rank's core; -1 for a rank below 0."""
+        return int(self.core[rank]) if rank >= 0 else -1
+
+    def _add(self, bucket: TokenBucket, name: str) -> int:
+        self.resources.append(bucket)
+        self.names.append(name)
+        return len(self.resources) - 1

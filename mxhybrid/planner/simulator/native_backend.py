@@ -1,0 +1,158 @@
+"""The compiled backend of the simulator: ``src/task_table.cc`` and ``src/event_loop.cc``, free of Python's lock."""
+import array
+import ctypes
+import functools
+import weakref
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from .native_library import planner_library
+from .resource_groups import ResourceRates
+from .task_block import TaskBlock
+from .task_table import Replacement, TaskTable
+from .timeline import Timeline
+
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
+_TABLE_ARRAYS = 'tasks', 'successors', 'outer_successors', 'bases', 'sizes', 'keys', 'alive', 'counts'
+
+
+class SimulatorBackend(NamedTuple):
+    """The implementation of a simulation's table and event loop; tests have another one in Python.
+
+    Attributes
+    ----------
+    table : callable
+        Called with blocks and with expected blocks; returns a :class:`~.task_table.TaskTable`.
+    simulate : callable
+        Called with such a table, the rates, the timeline before a change or None, the timeline to fill, the numbers of
+        changed tasks, the time when the first removed task was ready, and a limit in seconds.  Returns the number of
+        tasks that were dispatched: fewer than all where tasks wait for each other, or where the last end comes after
+        the limit; then `finish` of the timeline is a lower bound of that end, above the limit.
+    """
+
+    table: Callable[..., TaskTable]
+    simulate: Callable[[Any, ResourceRates, Optional[Timeline], Timeline, np.ndarray, float, float], int]
+
+
+class _PlannerTaskTable(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in _TABLE_ARRAYS] + [
+        (name, _I64) for name in ('max_tasks', 'max_successors', 'max_outer_successors', 'max_slots')]
+
+
+class _PlannerReplacement(ctypes.Structure):
+    _fields_ = [('changed', _POINTER), ('removed', _POINTER)] + [
+        (name, _I64) for name in ('changed_count', 'removed_count', 'first_new')]
+
+
+class _PlannerRates(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in ResourceRates._fields] + [('resources', _I64), ('width', _I64)]
+
+
+class _PlannerTimeline(ctypes.Structure):
+    _fields_ = [(name, _POINTER) for name in (
+        'events', 'dispatched', 'last_ready', 'states', 'snapshots', 'finish')] + [
+        ('stride', _I64), ('max_snapshots', _I64)]
+
+
+class NativeTaskTable(TaskTable):
+    """A task table that compiled code changes, see :func:`load_task_table`."""
+
+    def __init__(self, library: Any, blocks: Sequence[TaskBlock], expected: Sequence[TaskBlock] = ()):
+        super().__init__(blocks, expected)
+        self._library = library
+        #: The arrays, as compiled code takes them.
+        self.native = _filled(_PlannerTaskTable, self, *map(len, (self.tasks, self.successors, self.outer_successors,
+                                                                  self.bases)))
+        self._table = library.planner_table_new(ctypes.byref(self.native))
+        _check_memory(bool(self._table))
+        weakref.finalize(self, library.planner_table_delete, self._table)
+        # A change writes each successor twice at most.
+        self._changed = np.empty(len(self.tasks) + 2 * len(self.outer_successors), np.int64)
+        self._removed = np.empty(len(self.tasks), np.int64)
+        self._replacement = _PlannerReplacement(self._changed.ctypes.data, self._removed.ctypes.data)
+        self.replace({block.key: block for block in blocks})
+
+    def _replace(self, blocks: Mapping[int, Optional[TaskBlock]]) -> Optional[Replacement]:
+        numbers: List[int] = []
+        for key, block in blocks.items():
+            if block is None:
+                numbers += (key, 0, 0, 0, -1, 0, 0, 0)
+                continue
+            numbers.append(key)
+            numbers += block.content.addresses
+            numbers.append(len(block.inputs))
+            for other_key, dependencies, offset in block.inputs:
+                numbers += (other_key, offset)
+                numbers += dependencies.addresses
+        packed = array.array('q', numbers)
+        status = self._library.planner_table_replace(self._table, packed.buffer_info()[0], len(blocks),
+                                                     ctypes.byref(self._replacement))
+        _check_memory(status >= 0)
+        if not status:
+            return None
+        replacement = self._replacement
+        return Replacement(replacement.first_new, self._changed[:replacement.changed_count],
+                           self._removed[:replacement.removed_count])
+
+    def _rollback(self) -> None:
+        _check_memory(self._library.planner_table_rollback(self._table) >= 0)
+
+
+def _check_memory(is_done: bool) -> None:
+    if not is_done:
+        raise MemoryError('no memory for the tasks of a simulation')
+
+
+def _filled(structure: Any, source: Any, *numbers: int) -> Any:
+    """Return a structure of pointers to the arrays of the same names, followed by numbers."""
+    arrays = [name for name, kind in structure._fields_ if kind is _POINTER]
+    return structure(*(getattr(source, name).ctypes.data for name in arrays), *numbers)
+
+
+def _native_timeline(timeline: Timeline) -> Any:
+    return _filled(_PlannerTimeline, timeline, timeline.stride, len(timeline.dispatched))
+
+
+def load_task_table(library: Any) -> Any:
+    """Declare the arguments of a library's functions for :class:`NativeTaskTable`; return the library."""
+    for name, result, arguments in (
+            ('new', _POINTER, [_POINTER]), ('delete', None, [_POINTER]), ('rollback', _I64, [_POINTER]),
+            ('replace', _I64, [_POINTER, _POINTER, _I64, _POINTER])):
+        function = getattr(library, 'planner_table_' + name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def load_event_loop(library: Any) -> Callable[..., int]:
+    """Return a library's event loop as :attr:`SimulatorBackend.simulate`."""
+    function = library.planner_simulate
+    function.restype = _I64
+    function.argtypes = [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, ctypes.c_double, ctypes.c_double]
+
+    def simulate(table: NativeTaskTable, rates: ResourceRates, before: Optional[Timeline], timeline: Timeline,
+                 changed: np.ndarray, first_removed: float, limit: float) -> int:
+        changed = np.ascontiguousarray(changed, np.int64)
+        dispatched = function(
+            ctypes.byref(table.native),
+            ctypes.byref(_filled(_PlannerRates, rates, len(rates.rate), rates.shares.shape[1])),
+            None if before is None else ctypes.byref(_native_timeline(before)),
+            ctypes.byref(_native_timeline(timeline)), changed.ctypes.data, len(changed), first_removed, limit)
+        if dispatched < 0:
+            raise MemoryError('no memory to simulate %d tasks' % table.live_tasks)
+        return dispatched
+
+    return simulate
+
+
+@functools.lru_cache(maxsize=None)
+def native_backend(path: str = '') -> SimulatorBackend:
+    """Return the compiled backend, of the package's library or of another one by its path.
+
+    Raises
+    ------
+    SettingError
+        There is no such library.
+    """
+    library = planner_library(path)
+    return SimulatorBackend(functools.partial(NativeTaskTable, load_task_table(library)), load_event_loop(library))

@@ -1,0 +1,234 @@
+"""The tasks of weights: sums of their gradients, transfers of rows of tables, and updates."""
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ...base.settings import TablePlan
+from ...parallel.sharding.split import Split
+from ...parallel.sharding.weight_layout import Weights
+from ..cluster.machine_model import Machine
+from .dataflow import Dataflow
+from .memo import Memo
+from .operator_shards import ShardedOperator, SplitOperator, whole_boxes
+from .redistribution import RankBoxes, interned_boxes
+from .task_builder import Endpoints, TaskBuilder, TaskSubgraph
+from .transfer_tasks import TransferTasks
+
+#: The bytes of a gradient bucket, dense gradients that are summed together, as in
+#: :mod:`mxhybrid.routes.dense_buckets`.
+BUCKET_BYTES = 2 << 20
+
+
+class WeightShards:
+    """The shards of a weight on ranks; weights of the same size share them.
+
+    Attributes
+    ----------
+    boxes : RankBoxes
+        The box that each rank holds.
+    bytes : numpy.ndarray
+        By rank: the bytes of the shard, and where it is trained of its gradient and the states of the optimizer.
+    is_replicated : bool
+        Whether every rank holds the whole weight.
+    """
+
+    __slots__ = ('boxes', 'bytes', 'is_replicated')
+
+    def __init__(self, boxes: RankBoxes, size_bytes: np.ndarray, is_replicated: bool):
+        self.boxes, self.bytes, self.is_replicated = boxes, size_bytes, is_replicated
+
+
+class WeightTasks:
+    """The tasks of the weights of a network on a machine.
+
+    Parameters
+    ----------
+    dataflow : Dataflow
+    machine : Machine
+    transfer_tasks : TransferTasks
+    memo : Memo
+        The cache of what was made.
+    sharded : callable
+        Returns the :class:`ShardedOperator` of an operator's number and a split.
+    states : int
+        The number of arrays that the optimizer keeps beside each weight.
+    """
+
+    def __init__(self, dataflow: Dataflow, machine: Machine, transfer_tasks: TransferTasks, memo: Memo,
+                 sharded: Callable[[int, Split], ShardedOperator], states: int):
+        self._dataflow, self._machine, self._transfer_tasks, self._memo = dataflow, machine, transfer_tasks, memo
+        self._sharded, self._states = sharded, states
+        graph = dataflow.graph
+        self._itemsizes = {operator.name: graph.dtypes[operator.number, 0].itemsize for operator in graph.operators
+                           if operator.op == 'null'}
+        #: The bytes of each whole weight.
+        self.bytes_of = {name: int(np.prod(shape)) * self._itemsizes[name]
+                         for name, shape in dataflow.parameters.items()}
+        self._trained = set(dataflow.trained)
+        self._all_ranks = range(machine.ranks)
+
+    # -- shards ----------------------------------------------------------------------------------------------------
+
+    def shards(self, name: str, readers: Sequence[SplitOperator]) -> WeightShards:
+        """Return the shards of a weight, given the operators that read it."""
+        key = ('weight shards', name, *[reader.id for reader in readers])
+        return self._memo.once(key, self._make_shards, name, [reader.split for reader in readers])
+
+    def _make_shards(self, name: str, splits: Sequence[Split]) -> WeightShards:
+        shape = self._dataflow.parameters[name]
+        needed = [(self._sharded(reader.number, split).input_boxes(reader.input_index), reader.needs_whole)
+                  for reader, split in zip(self._dataflow.readers[name], splits)]
+        boxes = self._memo.once(
+            ('weight boxes', shape) + tuple((boxes.id, needs_whole) for boxes, needs_whole in needed),
+            self._weight_boxes, shape, needed)
+        element_bytes = self._itemsizes[name] * (2 + self._states if name in self._trained else 1)
+        return self._memo.once(('weight', boxes.id, shape, element_bytes), self._sized_shards, boxes, shape,
+                               element_bytes)
+
+    def _sized_shards(self, boxes: RankBoxes, shape: Tuple[int, ...], element_bytes: int) -> WeightShards:
+        size_bytes = np.zeros(self._machine.ranks)
+        size_bytes[boxes.ranks] = boxes.sizes() * element_bytes
+        is_replicated = len(boxes.ranks) == self._machine.ranks and bool(
+            (boxes.boxes == whole_boxes(shape, boxes).boxes).all())
+        return WeightShards(boxes, size_bytes, is_replicated)
+
+    def _weight_boxes(self, shape: Tuple[int, ...], needed: List[Tuple[RankBoxes, bool]]) -> RankBoxes:
+        """Return the boxes that ranks hold, given the boxes that readers need, or that they need the whole weight."""
+        first_boxes, needs_whole = needed[0]
+        if len(needed) == 1 and not needs_whole and (first_boxes.boxes == first_boxes.boxes[:1]).all():
+            return first_boxes  # all ranks read the same box
+        weights = Weights({'': shape})
+        for boxes, needs_whole in needed:
+            for rank, box in (whole_boxes(shape, boxes) if needs_whole else boxes).by_rank.items():
+                weights.need('', rank, box)
+        held = RankBoxes.from_boxes(weights.boxes(''))
+        return interned_boxes(self._memo, held.ranks, held.boxes)
+
+    # -- dense gradients -------------------------------------------------------------------------------------------
+
+    def gradient_bucket(self, names: Tuple[str, ...], dense: Optional[str] = None) -> TaskSubgraph:
+        """Return the tasks of weights that every rank holds: one sum of their gradients over all ranks, by the means
+        that `dense` names, and updates.
+        """
+        size_bytes = sum(self.bytes_of[name] for name in names)
+        return self._memo.once(('bucket', len(names), size_bytes, dense), self._bucket, len(names), size_bytes, dense)
+
+    def _bucket(self, count: int, size_bytes: int, dense: Optional[str]) -> TaskSubgraph:
+        machine, cluster, tasks = self._machine, self._machine.cluster, TaskBuilder(self._machine)
+        update_s = cluster.cost('update', dense).seconds(count, size_bytes)
+        if machine.ranks == 1:
+            update = Endpoints.by_rank({0: tasks.spend('update', 0, update_s)})
+            return TaskSubgraph(tasks, update, update)
+        cost = cluster.cost('sum', dense)
+        half_s = cost.seconds(cluster.sum_items(count, dense), size_bytes) / 2
+        send = {rank: tasks.spend('sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
+        summed = self._allreduce(tasks, 'sum', list(send.values()), size_bytes)
+        receive = {rank: tasks.spend('sum', rank, half_s, after=summed) for rank in self._all_ranks}
+        updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
+        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
+
+    def _allreduce(self, tasks: TaskBuilder, kind: str, before: List[int], size_bytes: float) -> List[int]:
+        """Add the transfers of a sum over all hosts, after some tasks; return the tasks that end it.
+
+        They are a reduce-scatter and an allgather, each an all-to-all of the hosts.
+        """
+        machine = self._machine
+        if machine.hosts == 1:
+            return [tasks.add(kind, -1, -1, 0.0, after=before, latency=machine.cluster.memory_latency_s)]
+        link_bytes = size_bytes * (machine.hosts - 1) / machine.hosts
+        for _ in range(2):
+            joined = tasks.add(kind, -1, -1, 0.0, after=before)
+            before = [tasks.add(kind, -1, int(machine.up[host]), link_bytes, int(machine.down[host]),
+                                machine.cluster.link_latency_s, after=[joined]) for host in range(machine.hosts)]
+        return [tasks.add(kind, -1, -1, 0.0, after=before)]
+
+    def sharded_weight(self, name: str, shards: WeightShards) -> TaskSubgraph:
+        """Return the tasks of a weight that is split: sums of gradients among ranks with the same box, and updates."""
+        boxes, itemsize = shards.boxes, self._itemsizes[name]
+        return self._memo.once(('sharded weight', boxes.id, itemsize), self._transfer_tasks.group_sums, boxes, itemsize)
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def table_plan(self, name: str, tables: Mapping[str, TablePlan]) -> TablePlan:
+        """Return the route of a table's rows: as planned, or else as the store chooses: a partition for each server."""
+        plan = tables.get(name, TablePlan('servers'))
+        if plan.route != 'servers':
+            return plan
+        return plan._replace(partitions=min(plan.partitions or self._machine.hosts, self._dataflow.parameters[name][0]))
+
+    def table(self, name: str, readers: Sequence[SplitOperator], plan: TablePlan, dense: Optional[str] = None
+              ) -> TaskSubgraph:
+        """Return the tasks of a table: a weight with row_sparse gradients, which every rank holds.
+
+        By servers, one on each host, ranks push the rows of their ids, and pull all rows that any rank has touched.  By
+        allreduce, all rows are summed as a dense gradient, together with a mark for each.  Then each rank updates the
+        touched rows.
+        """
+        dense = dense if plan.route == 'allreduce' else None
+        splits = tuple(reader.split for reader in readers)
+        return self._memo.once(('table', name, splits, plan, dense), self._table, name, splits, plan, dense)
+
+    def _table(self, name: str, splits: Sequence[Split], plan: TablePlan, dense: Optional[str]) -> TaskSubgraph:
+        machine, costs, tasks = self._machine, self._machine.cluster.costs, TaskBuilder(self._machine)
+        rows, *row_shape = self._dataflow.parameters[name]
+        row_bytes = int(np.prod(row_shape)) * self._itemsizes[name]
+        id_counts = np.zeros(machine.ranks)
+        for reader, split in zip(self._dataflow.readers[name], splits):
+            ids = self._sharded(reader.number, split).input_boxes(0)
+            id_counts[ids.ranks] += ids.sizes()
+        # A row counts as often as ids name it: which ids there will be is not known.
+        touched_bytes = min(float(id_counts.sum()), rows) * row_bytes
+        pushed_bytes = np.minimum(id_counts, rows) * float(row_bytes)
+        if plan.route == 'allreduce':
+            buffer_bytes = self._buffer_bytes(name)
+            cost = machine.cluster.cost('row_sum', dense)
+            half_s = cost.seconds(machine.ranks, buffer_bytes) / 2
+            send = {rank: tasks.spend('row_sum', rank, half_s, cost.latency_s) for rank in self._all_ranks}
+            summed = self._allreduce(tasks, 'row_sum', list(send.values()), buffer_bytes)
+            receive = {rank: tasks.spend('row_sum', rank, half_s, after=summed) for rank in self._all_ranks}
+        else:
+            partitions = plan.partitions or 1
+            shares = self._server_shares(name, partitions)
+            push, pull = costs['push'], costs['pull']
+            send = {rank: tasks.spend('push', rank, push.seconds(partitions, float(pushed_bytes[rank])), push.latency_s)
+                    for rank in self._all_ranks}
+            host_bytes = np.bincount(machine.host, pushed_bytes, machine.hosts)
+            pushed = self._between_hosts(tasks, 'push', list(send.values()), host_bytes * (1 - shares),
+                                         (host_bytes.sum() - host_bytes) * shares)
+            # Each server sends its share of the rows once to each other host.
+            pulled = self._between_hosts(tasks, 'pull', pushed, touched_bytes * shares * (machine.hosts - 1),
+                                         touched_bytes * (1 - shares))
+            receive = {rank: tasks.spend('pull', rank, pull.seconds(partitions, touched_bytes), pull.latency_s, pulled)
+                       for rank in self._all_ranks}
+        update_s = costs['update'].seconds(1, touched_bytes)
+        updates = {rank: tasks.spend('update', rank, update_s, after=[receive[rank]]) for rank in self._all_ranks}
+        return TaskSubgraph(tasks, Endpoints.by_rank(send), Endpoints.by_rank(updates))
+
+    def _between_hosts(self, tasks: TaskBuilder, kind: str, before: List[int], sent_bytes: np.ndarray,
+                       received_bytes: np.ndarray) -> List[int]:
+        """Add transfers on the links of all hosts, after some tasks; return the tasks that end them."""
+        machine = self._machine
+        if machine.hosts > 1:
+            joined = tasks.add(kind, -1, -1, 0.0, after=before)
+            before = [joined] + [
+                tasks.add(kind, -1, int(link[host]), float(link_bytes[host]), -1, machine.cluster.link_latency_s,
+                          after=[joined])
+                for link, link_bytes in ((machine.up, sent_bytes), (machine.down, received_bytes))
+                for host in range(machine.hosts) if link_bytes[host]]
+        return [tasks.add(kind, -1, -1, 0.0, after=before)]
+
+    def _server_shares(self, name: str, partitions: int) -> np.ndarray:
+        """Return the share of a table's rows on each host: partitions go to hosts in turn, from the host of the table's
+        number on.
+        """
+        hosts = self._machine.hosts
+        number = [table for table in self._dataflow.trained if table in self._dataflow.tables].index(name)
+        return np.bincount((number + np.arange(partitions)) % hosts, None, hosts) / partitions
+
+    def _buffer_bytes(self, name: str) -> int:
+        """Return the bytes of a table's rows and their marks, as :mod:`mxhybrid.routes.row_sums` sums them."""
+        return self.bytes_of[name] + self._dataflow.parameters[name][0] * self._itemsizes[name]
+
+    def table_bytes(self, name: str, plan: TablePlan) -> np.ndarray:
+        """Return the bytes by rank that the route of a table's rows needs beside weight and gradient."""
+        return np.full(self._machine.ranks, float(self._buffer_bytes(name) if plan.route == 'allreduce' else 0))

@@ -1,0 +1,1 @@
+"""Plain Python versions of compiled code: tests compare the two, bit for bit."""

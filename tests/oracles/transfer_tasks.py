@@ -1,0 +1,161 @@
+"""The tasks of transfers in Python: ``src/transfer_tasks.cc`` makes the same ones, to the last bit, and faster."""
+import numpy as np
+
+from mxhybrid.parallel.sharding.box import size_of
+from mxhybrid.planner.task_graph.redistribution import Transfers
+from mxhybrid.planner.task_graph.task_builder import Endpoints, TaskBuilder, TaskSubgraph
+
+from .redistribution import find_coverage, find_transfers, reversed_transfers
+from .task_table import concatenated_tasks
+
+
+class ExchangeBuilder(TaskBuilder):
+    """A builder of tasks that also adds the tasks of exchanges."""
+
+    def compute(self, kind, rank, seconds, after=()):
+        """Add a task of a rank's core, given its duration on the core that operators were timed on."""
+        return self.add(kind, rank, int(self.machine.core[rank]), seconds / float(self.machine.speed[rank]),
+                        after=after)
+
+    def exchange(self, transfers, itemsize, senders, receivers, cost='exchange', kind='exchange', high_priority=True):
+        """Add the tasks of an exchange: ranks send, the data moves, ranks receive.
+
+        Parameters
+        ----------
+        senders, receivers : dict of int to int or None
+            By rank: the task that its first task comes after.
+
+        Returns
+        -------
+        dicts of int to int
+            By rank: the task of the sender, and of the receiver.
+        """
+        machine = self.machine
+        transfer_cost = machine.cluster.costs[cost]
+        size_bytes = transfers.elements * itemsize
+        ranks = machine.ranks
+
+        def seconds(ranks_of_messages):
+            return (transfer_cost.fixed_s / 2 + transfer_cost.per_item_s * np.bincount(ranks_of_messages, None, ranks)
+                    + transfer_cost.per_byte_s * np.bincount(ranks_of_messages, size_bytes, ranks))
+        send_s, receive_s = seconds(transfers.sources), seconds(transfers.targets)
+        send = {rank: self.spend(kind, rank, send_s[rank], transfer_cost.latency_s,
+                                 () if before is None else (before,)) for rank, before in senders.items()}
+        receive = {rank: self.spend(kind, rank, receive_s[rank], after=[
+            task for task in (before, send.get(rank)) if task is not None]) for rank, before in receivers.items()}
+        if len(transfers) > 8 * ranks:
+            self._move_by_hosts(transfers, size_bytes, send, receive, kind, high_priority)
+        else:
+            self._move(transfers, size_bytes, send, receive, kind, high_priority)
+        return send, receive
+
+    def _move(self, transfers, size_bytes, send, receive, kind, high_priority):
+        """Add a task for each message within a host, and one on each of both links for each message between hosts."""
+        machine, cluster = self.machine, self.machine.cluster
+        # Senders begin with the next rank each.
+        order = np.lexsort((transfers.sources, (transfers.targets - transfers.sources) % machine.ranks))
+        for source, target, size in zip(transfers.sources[order].tolist(), transfers.targets[order].tolist(),
+                                        size_bytes[order].tolist()):
+            source_host, target_host = int(machine.host[source]), int(machine.host[target])
+            if source_host == target_host:
+                tasks = [self.add(kind, source, -1, 0.0, after=[send[source]],
+                                  latency=cluster.memory_latency_s + size / cluster.memory.rate)]
+            else:
+                links = (source, machine.up[source_host]), (target, machine.down[target_host])
+                tasks = [self.add(kind, rank, int(link), size, -1, cluster.link_latency_s, high_priority,
+                                  [send[source]]) for rank, link in links]
+            self.edges += [(task, receive[target]) for task in tasks]
+
+    def _move_by_hosts(self, transfers, size_bytes, send, receive, kind, high_priority):
+        """Add one task for all messages that a host sends, one for those that it receives, one for those within it."""
+        machine, cluster = self.machine, self.machine.cluster
+        source_hosts, target_hosts = machine.host[transfers.sources], machine.host[transfers.targets]
+        is_remote = source_hosts != target_hosts
+        inside = np.bincount(source_hosts[~is_remote], size_bytes[~is_remote], machine.hosts)
+        sent = np.bincount(source_hosts[is_remote], size_bytes[is_remote], machine.hosts)
+        received = np.bincount(target_hosts[is_remote], size_bytes[is_remote], machine.hosts)
+        all_sent, all_arrived = self.add(kind, -1, -1, 0.0), self.add(kind, -1, -1, 0.0)
+        for host in range(machine.hosts):
+            before = [send[rank] for rank in sorted(set(transfers.sources[source_hosts == host].tolist()))]
+            after = [receive[rank] for rank in sorted(set(transfers.targets[target_hosts == host].tolist()))]
+            if sent[host]:
+                task = self.add(kind, -1, int(machine.up[host]), float(sent[host]), -1, cluster.link_latency_s,
+                                high_priority, before)
+                self.edges += [(sender, all_sent) for sender in before] + [(task, all_arrived)]
+            if inside[host]:
+                task = self.add(kind, -1, -1, 0.0, after=before,
+                                latency=cluster.memory_latency_s + float(inside[host]) / cluster.memory.rate)
+                self.edges += [(task, receiver) for receiver in after]
+            if received[host]:
+                task = self.add(kind, -1, int(machine.down[host]), float(received[host]), -1, cluster.link_latency_s,
+                                high_priority, [all_sent])
+                self.edges += [edge for receiver in after for edge in ((task, receiver), (all_arrived, receiver))]
+
+
+class PythonTransferTasks:
+    """A builder of the tasks of transfers, with the methods of
+    :class:`mxhybrid.planner.task_graph.transfer_tasks.TransferTasks`.
+    """
+
+    def __init__(self, machine):
+        self._machine = machine
+
+    coverage = staticmethod(find_coverage)
+    transfers = staticmethod(find_transfers)
+
+    def redistributions(self, units, itemsize, back):
+        """Return the tasks of redistributions that run side by side, or with `back` of their gradients."""
+        tasks, first, last = ExchangeBuilder(self._machine), [], []
+        for number, unit in units:
+            transfers, senders, receivers = unit.transfers, unit.held.ranks, unit.needed.ranks
+            if back:
+                transfers = reversed_transfers(transfers, unit.gradient_ranks)
+                senders, receivers = unit.gradient_ranks, unit.held.ranks
+            send, receive = tasks.exchange(transfers, itemsize, dict.fromkeys(senders.tolist()),
+                                           dict.fromkeys(receivers.tolist()))
+            first += [(number, rank, task) for rank, task in send.items()]
+            last += [(number, rank, task) for rank, task in receive.items()]
+        return TaskSubgraph(tasks, *(Endpoints(*np.array(rows, np.int32).reshape(-1, 3).T) for rows in (first, last)))
+
+    def load(self, contents):
+        """Return the work of each resource, without high-priority tasks."""
+        count = len(self._machine.resources)
+        tasks = concatenated_tasks(contents)
+        tasks = tasks[tasks['high_priority'] == 0]
+        resources = np.stack([tasks['resource'], tasks['second']], axis=1) + 1
+        return np.bincount(resources.reshape(-1), tasks['work'].repeat(2), count + 1)[1:]
+
+    def collective_operator(self, kind, ranks, before, after, between, itemsize):
+        """Return the tasks of an operator whose shards, on `ranks`, compute, exchange data, and compute again."""
+        tasks = ExchangeBuilder(self._machine)
+        first = {rank: tasks.compute(kind, rank, seconds) for rank, seconds in zip(ranks.tolist(), before.tolist())}
+        _, receive = tasks.exchange(between, itemsize, first, dict(first))
+        last = {rank: tasks.compute(kind, rank, seconds, [receive[rank]])
+                for rank, seconds in zip(ranks.tolist(), after.tolist())}
+        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
+
+    def group_sums(self, held, itemsize):
+        """Return the tasks that sum gradients among ranks with the same box, by two exchanges, and update weights."""
+        costs, tasks = self._machine.cluster.costs, ExchangeBuilder(self._machine)
+        groups = {}
+        for rank, box in held.by_rank.items():
+            groups.setdefault(box, []).append(rank)
+        first, last = {}, {}
+        for box, ranks in groups.items():
+            size_bytes = size_of(box) * itemsize
+            before = {rank: [] for rank in ranks}
+            if len(ranks) > 1:
+                pairs = [(source, target) for source in ranks for target in ranks if source != target]
+                transfers = Transfers(np.array([source for source, _ in pairs]),
+                                      np.array([target for _, target in pairs]),
+                                      np.full(len(pairs), size_of(box) // len(ranks)))
+                send, receive = tasks.exchange(transfers, itemsize, dict.fromkeys(ranks), dict.fromkeys(ranks),
+                                               'group_sum', 'sum', False)
+                _, gathered = tasks.exchange(transfers, itemsize, dict(receive), dict(receive), 'group_sum', 'sum',
+                                             False)
+                first.update(send)
+                before = {rank: [task] for rank, task in gathered.items()}
+            for rank in ranks:
+                last[rank] = tasks.spend('update', rank, costs['update'].seconds(1, size_bytes), after=before[rank])
+                first.setdefault(rank, last[rank])
+        return TaskSubgraph(tasks, Endpoints.by_rank(first), Endpoints.by_rank(last))
