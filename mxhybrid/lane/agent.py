@@ -207,7 +207,7 @@ class Agent:
             self._library.checked(self._library.agent_drop_allreduce(self._handle, number))
             return
         if descriptor is None:
-            raise JobError('a worker of this host shares no memory')
+            raise JobError('a worker of this host sent the message %r without memory' % word)
         try:
             if word == 'worker':
                 self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))

@@ -123,7 +123,7 @@ class Library:
         self._loaded = ctypes.CDLL(path)
         found = self._loaded.lane_version()  # first: another version may lack functions
         if found != _VERSION:
-            raise OSError('%s is of version %d, and not %d: install mxhybrid anew' % (path, found, _VERSION))
+            raise OSError('%s has version %d, but version %d is needed: install mxhybrid again' % (path, found, _VERSION))
         for name, (result, parameters) in _FUNCTIONS.items():
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters

@@ -75,7 +75,7 @@ class Channels:
             for _ in range(2):
                 (_, rank), descriptor = connection.receive(self._timeout)
                 if descriptor is None:
-                    raise JobError('worker %d shares no memory with this worker' % rank)
+                    raise JobError('worker %d sent no memory to this worker' % rank)
                 found.append(descriptor)
             if rank > self.rank:
                 self._introduce(rank, connection)
@@ -115,7 +115,8 @@ class PersistentTransfer:
         # Unsigned integers and booleans are added as signed integers of their size.
         name = self._dtype.name if self._dtype.kind == 'f' else 'int%d' % (8 * self._dtype.itemsize)
         if name not in self._library.dtypes or self._dtype.kind not in 'fiub':
-            raise JobError('arrays of type %s cannot be moved between workers' % self._dtype)
+            raise JobError('arrays of dtype %s cannot be sent between workers: use real numbers, integers or booleans' %
+                           self._dtype)
         self._source, self._target = self._strides(source), self._strides(target)
         size = 0 if target is None else int(np.prod(target)) * self._dtype.itemsize
         #: A reference to the compiled transfer, for compiled functions.

@@ -70,7 +70,7 @@ class Lane:
     def _descriptor(self, agent: int) -> int:
         _, descriptor = self._agents[agent].receive(_ANSWER_S)
         if descriptor is None:
-            raise JobError('server %d shares no memory with this worker' % agent)
+            raise JobError('server %d sent no memory to this worker' % agent)
         return descriptor
 
     @property

@@ -37,7 +37,10 @@ Agent::Agent(uint32_t number, Membership membership, Callback callback, Failed f
       workers_(membership_.worker_counts.at(host_)),
       allreduce_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }),
       relay_(number_, membership_, [this](uint32_t other) -> Connection& { return peer(other).connection; }) {
-  if (local_ >= kMaxLocalAgents) throw std::runtime_error("too many servers on one host, at most 16");
+  if (local_ >= kMaxLocalAgents) {
+    throw std::runtime_error("a host has more than " + std::to_string(kMaxLocalAgents) +
+                             " servers: start fewer servers on it");
+  }
   doorbell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (doorbell_ < 0 || epoll_ < 0) fail_with_errno("eventfd");
@@ -155,13 +158,13 @@ Agent::Table& Agent::table(uint32_t number) { return *shared_table(number); }
 
 Agent::Part& Agent::owned_part(uint32_t number, uint32_t part) {
   Part& found = table(number).parts.at(part);
-  if (!found.is_owned) throw std::runtime_error("partition " + std::to_string(part) + " is on another agent");
+  if (!found.is_owned) throw std::runtime_error("partition " + std::to_string(part) + " belongs to another server");
   return found;
 }
 
 Agent::Peer& Agent::peer(uint32_t number) {
   auto found = peers_.find(number);
-  if (found == peers_.end()) throw std::runtime_error("no connection with agent " + std::to_string(number));
+  if (found == peers_.end()) throw std::runtime_error("no connection with server " + std::to_string(number));
   return *found->second;
 }
 
@@ -178,7 +181,7 @@ void Agent::set_rule(uint32_t number, uint32_t part, const Rule& rule) {
 void Agent::set_state(uint32_t number, uint32_t part, uint32_t slot, char* rows, size_t row_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Part& found = owned_part(number, part);
-  if (slot >= 2) throw std::runtime_error("optimizer state number " + std::to_string(slot));
+  if (slot >= 2) throw std::runtime_error("a row has no optimizer state number " + std::to_string(slot) + ": the numbers are 0 and 1");
   found.state[slot] = rows;
   found.state_bytes[slot] = row_bytes;
 }
@@ -212,13 +215,13 @@ bool Agent::close(int milliseconds) {
 
 std::string Agent::pending_work() {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return "a table or sum that is at work";
+  if (!lock.owns_lock()) return "a table or an allreduce that is being updated";
   std::string found;
   for (auto& each : peers_) {
     const size_t unsent = each.second->connection.unsent();
     if (unsent == 0) continue;
-    found += (found.empty() ? "" : ", ") + ("agent " + std::to_string(each.first)) + " to take the last " +
-             std::to_string(unsent) + " bytes for it";
+    found += (found.empty() ? "" : ", ") + ("server " + std::to_string(each.first)) + " to receive the last " +
+             std::to_string(unsent) + " bytes that were sent to it";
   }
   return found.empty() ? "its thread to end" : found;
 }
@@ -306,12 +309,12 @@ void Agent::receive(Peer& peer) {
   } catch (const MemoryRefused&) {
     throw;
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("agent " + std::to_string(peer.number) + " sent " + error.what());
+    throw std::runtime_error("server " + std::to_string(peer.number) + " sent " + error.what());
   }
   if (there) return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, peer.connection.descriptor(), nullptr);
   if (!closing_ && !peer.has_left) {
-    throw std::runtime_error("the connection with agent " + std::to_string(peer.number) + " is lost (" +
+    throw std::runtime_error("the connection with server " + std::to_string(peer.number) + " is lost (" +
                              peer.connection.cause() + ")");
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fcntl.h>
 #include <stdexcept>
+#include <string>
 
 #include "add.h"
 
@@ -116,13 +117,13 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
         early_bytes_ -= part.size() + kEarlyCost;
         if (chunk >= operation.chunks || owner(operation, chunk) != host_ ||
             part.size() != operation.size(chunk) * size_of(dtype)) {
-          throw std::runtime_error("hosts make sums of different sizes of one name");
+          throw std::runtime_error("hosts sum arrays of different sizes or types under one name");
         }
       }
     }
   }
   if (operation.dtype != dtype || operation.count != count || operation.inputs.at(worker)) {
-    throw std::runtime_error("workers of this host make sums of different sizes of one name");
+    throw std::runtime_error("workers of this host sum arrays of different sizes or types under one name");
   }
   operation.inputs[worker] = std::make_shared<Memory>(descriptor, size);
   ++operation.open;
@@ -134,7 +135,7 @@ int AgentAllreduce::open(uint64_t number, uint32_t worker, Dtype dtype, uint64_t
 
 void AgentAllreduce::drop(uint64_t number) {
   auto found = operations_.find(number);
-  if (found == operations_.end()) throw std::runtime_error("a sum is dropped that is not there");
+  if (found == operations_.end()) throw std::runtime_error("no allreduce has number " + std::to_string(number));
   if (++found->second->dropped == found->second->inputs.size()) operations_.erase(found);
 }
 
@@ -251,10 +252,10 @@ AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint
   const uint32_t host = membership_.agent_hosts[from];
   if (membership_.worker_counts[host] == 0 || membership_.allreduce_agent(host, header.number) != from ||
       membership_.allreduce_agent(host_, header.number) != agent_) {
-    throw std::runtime_error("a sum that is not this agent's");
+    throw std::runtime_error("a message about an allreduce that another server handles");
   }
-  if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("a sum of no known type");
-  if (header.count == 0) throw std::runtime_error("nothing of a sum");
+  if (header.flags > static_cast<uint8_t>(Dtype::kInt64)) throw std::runtime_error("an allreduce of an unknown type");
+  if (header.count == 0) throw std::runtime_error("an empty chunk of an allreduce");
   auto& found = operations_[header.number];
   if (!found) found = std::make_unique<Operation>();
   Operation& operation = *found;
@@ -263,13 +264,13 @@ AgentAllreduce::Operation& AgentAllreduce::from_other(const Header& header, uint
     if (header.part >= operation.chunks || static_cast<Dtype>(header.flags) != operation.dtype ||
         header.count != operation.size(header.part) || owner(operation, header.part) != (part ? host_ : host) ||
         (!part && !operation.expected[header.part])) {
-      throw std::runtime_error("a chunk of another sum of that name");
+      throw std::runtime_error("a chunk of an allreduce that has another size or type here");
     }
   } else {
-    if (!part) throw std::runtime_error("a result of no sum");
+    if (!part) throw std::runtime_error("a result of an unknown allreduce");
     const size_t size = size_of_values(header);
     if (size > kMaxChunkBytes + Layout::kAlignment || early_bytes_ + size + kEarlyCost > max_early_bytes()) {
-      throw std::runtime_error("too much of a sum that no worker of this host makes");
+      throw std::runtime_error("too much data of allreduces that no worker of this host has opened");
     }
   }
   return operation;
@@ -299,7 +300,7 @@ void AgentAllreduce::end(const Header& header, uint32_t from) {
   Buffer& part =
       owned.contributions[std::find(hosts_.begin(), hosts_.end(), membership_.agent_hosts[from]) - hosts_.begin()];
   if (part.size() > 0) {
-    throw std::runtime_error("a chunk of a sum twice");
+    throw std::runtime_error("a chunk of an allreduce twice");
   }
   part = std::move(arriving_[from]);
   ++owned.arrived;

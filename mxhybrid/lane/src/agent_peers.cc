@@ -17,7 +17,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
   auto& stays = arriving_tables[priority_of(header.kind)];
   stays = agent.shared_table(header.table);
   Table& table = *stays;
-  if (header.part >= table.parts.size()) throw std::runtime_error("a message about no partition");
+  if (header.part >= table.parts.size()) throw std::runtime_error("a message about an unknown partition");
   Part& part = table.parts[header.part];
   const TableShape& shape = table.shape;
   switch (header.kind) {
@@ -25,11 +25,11 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       const uint32_t host = agent.membership_.agent_hosts[number];
       if (!part.is_owned || agent.membership_.handler(host, agent.number_) != number ||
           agent.membership_.worker_counts[host] == 0) {
-        throw std::runtime_error("a push to a partition that is not here");
+        throw std::runtime_error("a push to a partition of another server");
       }
       if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a push of too many rows");
       if (part.pushes[host].size() >= kMostAhead) {
-        throw std::runtime_error("too many pushes before others have made theirs");
+        throw std::runtime_error("too many pushes before other hosts have sent theirs");
       }
       push.count = header.count;
       push.local_ids = Buffer(header.count * sizeof(int32_t));
@@ -39,8 +39,8 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       return;
     }
     case Message::kPull:
-      if (!part.is_owned) throw std::runtime_error("a question for rows that are not here");
-      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a question for too many rows");
+      if (!part.is_owned) throw std::runtime_error("a pull from a partition of another server");
+      if (header.count > shape.rows_of(header.part)) throw std::runtime_error("a pull of too many rows");
       if (agent.too_many_pulls(table, number)) throw std::runtime_error("too many pulls at a time");
       pull.peer = number;
       pull.part = header.part;
@@ -55,7 +55,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       auto found = table.outgoing_pulls.find(header.number);
       if (found == table.outgoing_pulls.end() || found->second.peer != number || found->second.part != header.part ||
           found->second.count != header.count || found->second.flags != header.flags) {
-        throw std::runtime_error("an answer to no question");
+        throw std::runtime_error("an answer to an unknown pull");
       }
       OutgoingPull& pull = found->second;
       const size_t size = pull.count * shape.wire_row_bytes(pull.flags & kUncached);
@@ -68,7 +68,7 @@ void Agent::Peer::begin(const Header& header, Segment segments[2]) {
       return;
     }
     default:
-      throw std::runtime_error("a message of no known kind");
+      throw std::runtime_error("a message of an unknown kind");
   }
 }
 
@@ -89,7 +89,7 @@ void Agent::Peer::end(const Header& header) {
   switch (header.kind) {
     case Message::kPush:
       if (!well_formed(push.local_ids.as<int32_t>(), push.count, shape.rows_of(header.part))) {
-        throw std::runtime_error("malformed local row ids");
+        throw std::runtime_error("a push with malformed local ids");
       }
       if (shape.halves) {
         Buffer rows(push.count * shape.row_bytes());
@@ -100,7 +100,7 @@ void Agent::Peer::end(const Header& header) {
       return;
     case Message::kPull:
       if (!well_formed(pull.local_ids.as<int32_t>(), pull.count, shape.rows_of(header.part))) {
-        throw std::runtime_error("malformed local row ids");
+        throw std::runtime_error("a pull with malformed local ids");
       }
       table.incoming_pulls.push_back(std::move(pull));
       ++*table.unanswered[number];

@@ -98,7 +98,7 @@ bool Agent::start_request(Table& table, const LocalRequest& waiting) {
     const uint32_t first = bounds[part], count = bounds[part + 1] - first;
     if (bounds[part + 1] < first || bounds[part + 1] > shape.rows ||
         !well_formed(local_ids + first, count, shape.rows_of(part))) {
-      throw std::runtime_error("a worker of this host asked for malformed rows");
+      throw std::runtime_error("a worker of this host requested rows with malformed local ids");
     }
     if (count == 0) continue;
     if (flags & kUncached) {
@@ -171,7 +171,7 @@ bool Agent::complete_requests(Table& table) {
 
 void Agent::clear_cache(Table& table) {
   if (!table.started_requests.empty()) {
-    throw std::runtime_error("a worker pushed before the rows that it asked for were there");
+    throw std::runtime_error("a worker of this host pushed before its row requests were completed");
   }
   uint32_t* slots = table.slots.at<uint32_t>(0);
   for (uint64_t at : table.cached) slots[at] = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 #include "half.h"
 #include "agent_tables.h"
@@ -32,7 +33,7 @@ void Agent::take_round(Table& table) {
       const RowList list = table.pushed(worker, part);
       fine = well_formed(list.local_ids, list.count, table.shape.rows_of(part));
     }
-    if (!fine) throw std::runtime_error("a worker of this host pushed malformed rows");
+    if (!fine) throw std::runtime_error("a worker of this host pushed rows with malformed local ids");
   }
   ++table.rounds;
   clear_cache(table);
@@ -164,7 +165,8 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       return touched;
     case RuleKind::kAssignState: {
       char* state = rule.slot < 2 ? part.state[rule.slot] : nullptr;
-      if (state == nullptr) throw std::runtime_error("state is assigned that no optimizer has");
+      if (state == nullptr) throw std::runtime_error("partition " + std::to_string(number) + " has no optimizer state number " +
+                                 std::to_string(rule.slot));
       const size_t size = part.state_bytes[rule.slot];
       table.merger.each(lists, [&](int32_t local_id, const char* row) {
         std::memcpy(state + local_id * size, row, std::min(size, row_bytes));
@@ -187,7 +189,8 @@ uint32_t Agent::apply(Table& table, uint32_t number, const std::vector<RowList>&
       break;
   }
   const UpdateKernel update = kernel(rule.kind, table.shape.dtype);
-  if (update == nullptr) throw std::runtime_error("no kernel for this rule and dtype");
+  if (update == nullptr) throw std::runtime_error(std::string("rule '") + rule_name(static_cast<uint32_t>(rule.kind)) + "' has no kernel for " +
+                             kDtypeNames[static_cast<uint32_t>(table.shape.dtype)]);
   const UpdateSettings settings(rule, ++part.updates);
   table.merger.each(lists, [&](int32_t local_id, const char* row) {
     char* weight = part.shard + local_id * row_bytes;

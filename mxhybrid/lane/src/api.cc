@@ -320,7 +320,8 @@ int lane_worker_overflows(void* worker, uint32_t number) {
 /// Write the bytes between the worker's host and others so far: bytes sent by kind of message, then bytes received.
 int lane_worker_traffic(void* worker, uint64_t* counts, uint32_t kinds) {
   return guarded([&] {
-    if (kinds != lane::kMessageKinds) throw std::runtime_error("another number of kinds of messages");
+    if (kinds != lane::kMessageKinds) throw std::runtime_error("there are " + std::to_string(lane::kMessageKinds) + " kinds of messages, not " +
+                               std::to_string(kinds));
     std::fill(counts, counts + 2 * kinds, 0);
     static_cast<Worker*>(worker)->add_traffic(counts, counts + kinds);
     return 0;
@@ -389,7 +390,7 @@ int lane_worker_link_by_agents(void* worker, uint32_t rank, uint32_t agent) {
 /// Return a reference to a new transfer, which the functions below describe, and lane_transfer_open completes.
 void* lane_transfer_new(void* worker, uint32_t rank, uint64_t tag, uint32_t dtype, int adds, uint64_t target_bytes) {
   return guarded([&]() -> void* {
-    if (dtype >= lane::kDtypes) throw std::runtime_error("elements of no known type");
+    if (dtype >= lane::kDtypes) throw std::runtime_error("no dtype has number " + std::to_string(dtype));
     return new std::shared_ptr<PersistentTransfer>(
         std::make_shared<PersistentTransfer>(static_cast<Worker*>(worker)->channels(), rank, tag,
                                              static_cast<lane::Dtype>(dtype), adds != 0, target_bytes));
@@ -454,7 +455,9 @@ void* lane_exchange_operator_new(void* forward, void* backward, int input_dimens
       [&]() -> void* {
         const lane::ArrayFunctions functions = functions_of(get_data, free);
         for (void* share : {forward, backward}) {
-          if (transfer_of(share).dtype() != lane::Dtype::kFloat32) throw std::runtime_error("not of type float32");
+          if (transfer_of(share).dtype() != lane::Dtype::kFloat32) {
+            throw std::runtime_error("an exchange operator needs transfers of type float32");
+          }
         }
         return new ExchangeOperator(*static_cast<std::shared_ptr<PersistentTransfer>*>(forward),
                                     *static_cast<std::shared_ptr<PersistentTransfer>*>(backward),
@@ -472,7 +475,7 @@ void lane_exchange_operator_close(void* exchange) { delete static_cast<ExchangeO
 void* lane_moments_operator_new(int dimensions, const uint64_t* shape, uint64_t axis, void* get_data, void* free) {
   return guarded([&]() -> void* {
     const auto made = shape_of(dimensions, shape);
-    if (!made) throw std::runtime_error("no shape");
+    if (!made) throw std::runtime_error("a moments operator needs the shape of its input");
     return static_cast<ArrayOperator*>(new lane::MomentsOperator(*made, axis, functions_of(get_data, free)));
   }, nullptr);
 }

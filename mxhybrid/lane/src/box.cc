@@ -1,6 +1,7 @@
 #include "box.h"
 
 #include <stdexcept>
+#include <string>
 
 namespace lane {
 namespace {
@@ -18,9 +19,10 @@ Box::Box(size_t element, const std::vector<uint64_t>& shape, const Side& one)
 
 Box::Box(size_t element, const std::vector<uint64_t>& shape, const Side& one, const Side& other)
     : one_(one.offset), other_(other.offset), run_(element), bytes_(element) {
-  if (shape.size() > kMostDimensions) throw std::runtime_error("an array of more than 32 dimensions");
+  if (shape.size() > kMostDimensions) throw std::runtime_error("an array has " + std::to_string(shape.size()) + " dimensions, but " +
+                             std::to_string(kMostDimensions) + " are the most");
   for (size_t d = shape.size(); d-- > 0;) {
-    if (shape[d] == 0) throw std::runtime_error("a piece without elements");
+    if (shape[d] == 0) throw std::runtime_error("a box has no elements");
     bytes_ *= shape[d];
     if (shape[d] == 1) continue;
     if (dimensions_.empty() && one.strides[d] == run_ && other.strides[d] == run_) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 namespace lane {
 
@@ -11,13 +12,13 @@ char* Channel::ring_data(uint32_t number) const {
   if (capacity < (1U << kMinRingLog2) || capacity > (1U << kMaxRingLog2) || (capacity & (capacity - 1)) != 0 ||
       offset < kData || offset % Layout::kAlignment != 0 || offset > memory_.size() ||
       capacity > memory_.size() - offset) {
-    throw std::runtime_error("a malformed ring");
+    throw std::runtime_error("ring " + std::to_string(number) + " of a channel is malformed");
   }
   return memory_.at<char>(offset);
 }
 
 uint32_t Channel::open_ring(uint64_t tag, uint64_t bytes) {
-  if (find_ring(tag) != kMaxRings) throw std::runtime_error("another transfer has the tag " + std::to_string(tag));
+  if (find_ring(tag) != kMaxRings) throw std::runtime_error("another transfer already has the tag " + std::to_string(tag));
   uint32_t size = kMinRingLog2;
   while (size < kMaxRingLog2 && (uint64_t(1) << size) < 2 * bytes) ++size;
   const uint32_t capacity = 1U << size;
@@ -35,15 +36,16 @@ uint32_t Channel::open_ring(uint64_t tag, uint64_t bytes) {
 }
 
 void Channel::define_ring(uint32_t number, uint64_t tag, uint32_t capacity) {
-  if (number >= kMaxRings) throw std::runtime_error("more than " + std::to_string(kMaxRings) + " rings of one channel");
+  if (number >= kMaxRings) throw std::runtime_error("a channel has no ring " + std::to_string(number) + ": it has at most " +
+                             std::to_string(kMaxRings) + " rings");
   RingHeader& made = ring(number);
   if (made.capacity == 0) {
-    if (kData + used_ + capacity > memory_.size()) throw std::runtime_error("no room for another ring of a channel");
+    if (kData + used_ + capacity > memory_.size()) throw std::runtime_error("a channel has no room for another ring");
     made.offset = kData + used_;
     made.capacity = capacity;
     used_ += capacity;
   } else if (made.capacity != capacity || made.written.load() != made.consumed.load()) {
-    throw std::runtime_error("a ring that is not free");
+    throw std::runtime_error("ring " + std::to_string(number) + " of a channel is in use");
   }
   made.tag.store(tag + 1);
   if (number >= header().rings.load()) header().rings.store(number + 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 namespace lane {
 namespace {
@@ -50,11 +51,13 @@ ChannelRelay::~ChannelRelay() = default;
 void ChannelRelay::open(uint32_t worker, bool outgoing, uint32_t from, uint32_t to, uint32_t other, int descriptor) {
   if (worker >= seen_.size() || other >= membership_.worker_counts.size() || other == host_ ||
       membership_.channel_agent(host_, from, to) != agent_) {
-    throw std::runtime_error("a channel that is not this agent's");
+    throw std::runtime_error("another server relays the channel from worker " + std::to_string(from) + " to worker " +
+                             std::to_string(to));
   }
   const uint32_t peer = membership_.channel_agent(other, from, to);
   if (!ends_.try_emplace({from, to}, from, to, worker, outgoing, peer, Channel::map(descriptor)).second) {
-    throw std::runtime_error("a channel is opened twice");
+    throw std::runtime_error("the channel from worker " + std::to_string(from) + " to worker " + std::to_string(to) +
+                             " is opened twice");
   }
 }
 
@@ -85,7 +88,7 @@ void ChannelRelay::progress(const std::vector<Memory>& workers) {
         const uint32_t number = first + static_cast<uint32_t>(__builtin_ctzll(bits));
         // Rings may have been added since `rings` was loaded.
         if (number >= rings && number >= std::min(head.rings.load(), kMaxRings)) {
-          throw std::runtime_error("a worker of this host changed a ring that is not there");
+          throw std::runtime_error("a worker of this host changed an unknown ring of a channel");
         }
         if (end.outgoing) {
           const uint32_t turn = end.channel.ring(number).change_number.load() - seen_[end.worker];
@@ -109,7 +112,9 @@ void ChannelRelay::send_data(ChannelEnd& end, uint32_t number) {
     state.data = end.channel.ring_data(number);
     state.capacity = ring.capacity;
   }
-  if (written - state.consumed > state.capacity) throw std::runtime_error("a worker of this host gave more than fits");
+  if (written - state.consumed > state.capacity) {
+    throw std::runtime_error("a worker of this host wrote more bytes than a ring holds");
+  }
   const uint64_t tag = ring.tag.load(std::memory_order_acquire) - 1;
   while (state.sent != written) {
     auto message = std::make_unique<OutgoingMessage>();
@@ -135,7 +140,7 @@ void ChannelRelay::send_credit(ChannelEnd& end, uint32_t number) {
   RingState& state = end.ring_state(number);
   const uint32_t consumed = end.channel.ring(number).consumed.load();
   if (consumed - state.consumed > state.sent - state.consumed) {
-    throw std::runtime_error("a worker of this host took too much");
+    throw std::runtime_error("a worker of this host consumed more bytes than it received");
   }
   if (consumed == state.consumed) return;
   auto message = std::make_unique<OutgoingMessage>();
@@ -152,7 +157,7 @@ ChannelRelay::ChannelEnd& ChannelRelay::channel_end(const Header& header, uint32
   const auto found = ends_.find({header.table, header.part});
   if (found == ends_.end() || found->second.peer != agent ||
       found->second.outgoing != (header.kind == Message::kRingCredit)) {
-    throw std::runtime_error("a transfer between workers that have no such channel");
+    throw std::runtime_error("data of an unknown channel");
   }
   return found->second;
 }
@@ -162,12 +167,12 @@ void ChannelRelay::begin(const Header& header, uint32_t from, Segment segments[2
   if (header.kind == Message::kRingCredit) {
     if (header.ring >= end.rings.size() ||
         header.count > end.rings[header.ring].sent - end.rings[header.ring].consumed) {
-      throw std::runtime_error("more of a transfer consumed than was sent");
+      throw std::runtime_error("a credit for more bytes than a ring was sent");
     }
     return;
   }
   if (header.ring >= kMaxRings || header.flags < kMinRingLog2 || header.flags > kMaxRingLog2) {
-    throw std::runtime_error("a transfer by a malformed ring");
+    throw std::runtime_error("data of a malformed ring");
   }
   RingState& state = end.ring_state(header.ring);
   const uint32_t capacity = 1U << header.flags;
@@ -180,7 +185,7 @@ void ChannelRelay::begin(const Header& header, uint32_t from, Segment segments[2
   const uint32_t used = state.sent - end.channel.ring(header.ring).consumed.load();
   if (state.capacity != capacity || used > capacity || header.count > capacity - used ||
       header.count == 0) {
-    throw std::runtime_error("more of a transfer than there is room for");
+    throw std::runtime_error("data that does not fit its ring");
   }
   const size_t at = state.sent % capacity, first = std::min<size_t>(header.count, capacity - at);
   segments[0] = {state.data + at, first};

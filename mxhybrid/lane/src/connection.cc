@@ -217,7 +217,7 @@ size_t Connection::feed_message(uint32_t priority, const char* data, size_t size
       in.segment = 0;
       in.done = 0;
       if (priority_of(in.header.kind) != priority) {
-        throw std::runtime_error("a message in a stream that is not its own");
+        throw std::runtime_error("a message in the wrong stream");
       }
       sink_.begin(in.header, in.segments);
       count_received(in, 0);

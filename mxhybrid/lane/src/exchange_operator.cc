@@ -16,11 +16,11 @@ constexpr struct {
 /// for nothing.
 constexpr int kAsync = 4;
 
-char kTokenName[] = "token", kInputName[] = "given", kAfterName[] = "after", kOutputName[] = "taken";
+char kTokenName[] = "token", kInputName[] = "input", kAfterName[] = "after", kOutputName[] = "output";
 
 [[noreturn]] void fail(const char* problem) {
   // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: an exchange cannot begin: %s\n", problem);
+  std::fprintf(stderr, "mxhybrid: a transfer in a graph cannot start: %s\n", problem);
   std::abort();
 }
 
@@ -86,16 +86,16 @@ void ExchangeOperator::begin(const std::shared_ptr<PersistentTransfer>& transfer
     const bool is_input = tags[at] == from && ++inputs == 2;
     const bool is_output = tags[at] == to && written.size() == 2;
     if ((is_input || is_output) && arrays_.get_data(arrays[at], is_input ? &source : &target) != 0) {
-      fail("an array cannot be read");
+      fail("MXNDArrayGetData failed");
     }
   }
   auto* run = new TransferRun{transfer, static_cast<const char*>(source), static_cast<char*>(target)};
   if (push_(TransferRun::start, run, TransferRun::remove, &kCpu, nullptr, 0, written.data(),
             static_cast<int>(written.size()), &kAsync, 0, "mxhybrid_transfer", false) != 0) {
-    fail("MXNet's engine does not take it");
+    fail("MXEnginePushAsyncND failed");
   }
   for (int at = 0; at < count; ++at) {
-    if (arrays_.free(arrays[at]) != 0) fail("an array cannot be freed");
+    if (arrays_.free(arrays[at]) != 0) fail("MXNDArrayFree failed");
   }
 }
 

@@ -14,7 +14,7 @@ enum Tag { kInput = 0, kOutput = 1, kInputGradient = 2, kOutputGradient = 3 };
 
 [[noreturn]] void fail(const char* problem) {
   // The error cannot be reported: the engine would show it late, if at all, and other workers wait for this one.
-  std::fprintf(stderr, "mxhybrid: a part of a BatchNorm cannot be computed: %s\n", problem);
+  std::fprintf(stderr, "mxhybrid: an operator of a BatchNorm over several workers failed: %s\n", problem);
   std::abort();
 }
 
@@ -115,7 +115,7 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
     // In the backward pass the other arrays have no memory.
     const bool is_there = !goes_back || tags[at] == kInputGradient || tags[at] == kOutputGradient ||
                           is_read(tags[at] == kInput ? needs_.inputs : needs_.outputs);
-    if (is_there && arrays_.get_data(arrays[at], &values) != 0) fail("an array cannot be read");
+    if (is_there && arrays_.get_data(arrays[at], &values) != 0) fail("MXNDArrayGetData failed");
     found[tags[at]].push_back(static_cast<float*>(values));
   }
   if (goes_back) {
@@ -124,7 +124,7 @@ void ArrayOperator::call(int count, void** arrays, const int* tags, bool goes_ba
     forward(found[kInput], found[kOutput]);
   }
   for (int at = 0; at < count; ++at) {
-    if (arrays_.free(arrays[at]) != 0) fail("an array cannot be freed");
+    if (arrays_.free(arrays[at]) != 0) fail("MXNDArrayFree failed");
   }
 }
 

@@ -14,7 +14,7 @@ int WorkerAllreduce::open(uint64_t number, uint32_t agent, Dtype dtype, uint64_t
   const int descriptor = made->input_.descriptor();
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = buffers_[number];
-  if (place) throw std::runtime_error("a sum is opened twice");
+  if (place) throw std::runtime_error("allreduce " + std::to_string(number) + " is opened twice");
   place = std::move(made);
   return descriptor;
 }
@@ -33,7 +33,7 @@ void WorkerAllreduce::drop(uint64_t number) {
 WorkerAllreduce::Buffer& WorkerAllreduce::buffer(uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = buffers_.find(number);
-  if (found == buffers_.end()) throw std::runtime_error("no sum has number " + std::to_string(number));
+  if (found == buffers_.end()) throw std::runtime_error("no allreduce has number " + std::to_string(number));
   return *found->second;
 }
 

@@ -13,6 +13,10 @@ namespace {
 /// The most bytes that are copied before the other side is notified, so that both sides copy at the same time.
 constexpr size_t kChunk = 128 << 10;
 
+[[noreturn]] void refuse_link(uint32_t rank) {
+  throw std::runtime_error("worker " + std::to_string(rank) + " is linked twice, or before its channels are open");
+}
+
 }  // namespace
 
 // --------------------------------------------------------------------------------------------------------- channels
@@ -20,7 +24,7 @@ constexpr size_t kChunk = 128 << 10;
 int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].in;
-  if (place) throw std::runtime_error("a channel is opened twice");
+  if (place) throw std::runtime_error("the channel from worker " + std::to_string(rank) + " is opened twice");
   place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
   return place->memory().descriptor();
 }
@@ -28,7 +32,7 @@ int WorkerChannels::open_incoming(uint32_t rank, size_t room) {
 int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto& place = links_[rank].out;
-  if (place) throw std::runtime_error("a channel is opened twice");
+  if (place) throw std::runtime_error("the channel to worker " + std::to_string(rank) + " is opened twice");
   place = std::make_unique<Channel>(room ? room : kDefaultRingBytes);
   return place->memory().descriptor();
 }
@@ -36,7 +40,7 @@ int WorkerChannels::open_outgoing(uint32_t rank, size_t room) {
 void WorkerChannels::link(uint32_t rank, int channel, int block) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
-  if (made.linked || !made.in || made.out) throw std::runtime_error("workers are linked twice, or not at all");
+  if (made.linked || !made.in || made.out) refuse_link(rank);
   made.out = std::make_unique<Channel>(Channel::map(channel));
   made.block = Memory(block, sizeof(WorkerBlock));
   made.in->memory().close_descriptor();
@@ -46,7 +50,7 @@ void WorkerChannels::link(uint32_t rank, int channel, int block) {
 void WorkerChannels::link_by_agent(uint32_t rank, uint32_t agent) {
   std::lock_guard<std::mutex> lock(mutex_);
   Link& made = links_[rank];
-  if (made.linked || !made.in || !made.out) throw std::runtime_error("workers are linked twice, or not at all");
+  if (made.linked || !made.in || !made.out) refuse_link(rank);
   made.agent = agent;
   made.in->memory().close_descriptor();
   made.out->memory().close_descriptor();
@@ -155,7 +159,7 @@ bool PersistentTransfer::advance() {
     }
   } catch (const std::exception& error) {
     // The error cannot be reported: the engine takes no exceptions here, and other workers wait for this one.
-    std::fprintf(stderr, "mxhybrid: pieces of arrays cannot be progressed: %s\n", error.what());
+    std::fprintf(stderr, "mxhybrid: a transfer between workers failed: %s\n", error.what());
     std::abort();
   }
 }
@@ -295,7 +299,7 @@ bool PersistentTransfer::write_ring(PeerStream& to) {
   RingHeader& ring = to.link->out->ring(to.ring);
   const uint32_t capacity = ring.capacity, written = ring.written.load(std::memory_order_relaxed);
   const uint32_t used = written - ring.consumed.load();
-  if (used > capacity) throw std::runtime_error("more was consumed than was given");
+  if (used > capacity) throw std::runtime_error("more bytes were consumed than were written");
   size_t size = std::min({to.padded - to.done, static_cast<size_t>(capacity - used), kChunk});
   size -= size % size_of(dtype_);
   if (size == 0) return false;
@@ -319,7 +323,7 @@ bool PersistentTransfer::read_ring(PeerStream& from, Apply apply) {
   RingHeader& ring = channel.ring(from.ring);
   const uint32_t capacity = ring.capacity, consumed = ring.consumed.load(std::memory_order_relaxed);
   const uint32_t there = ring.written.load() - consumed;
-  if (there > capacity) throw std::runtime_error("more was given than there is room for");
+  if (there > capacity) throw std::runtime_error("more bytes were written than the ring holds");
   size_t size = std::min({from.padded - from.done, static_cast<size_t>(there), kChunk});
   size -= size % size_of(dtype_);
   if (size == 0) return false;

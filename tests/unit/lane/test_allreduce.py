@@ -117,7 +117,7 @@ def test_workers_of_a_host_with_other_sizes_are_refused():
         mine = lib.checked(lib.worker_open_allreduce(made.workers[0][2], 1, 1, 10))
         lib.checked(lib.agent_open_allreduce(made.agents[0], 1, 0, 1, 10, mine))
         other = lib.checked(lib.worker_open_allreduce(made.workers[1][2], 1, 1, 11))
-        with pytest.raises(JobError, match='sums of different sizes of one name'):
+        with pytest.raises(JobError, match='sum arrays of different sizes or types under one name'):
             lib.checked(lib.agent_open_allreduce(made.agents[0], 1, 1, 1, 11, other))
 
 
@@ -135,4 +135,4 @@ def test_hosts_with_other_sizes_end_the_job():
                 one.begin()
             opened[0].there.wait(2)
             assert made.failures == []
-    assert 'a chunk of another sum of that name' in made.failures[0]
+    assert 'a chunk of an allreduce that has another size or type here' in made.failures[0]

@@ -99,7 +99,7 @@ def test_a_host_that_takes_nothing_is_named(caplog):
         made.table(rows, width, 1)
         made.lane.push(Table, np.arange(rows), np.ones((rows, width)), 0)
         said = closed(made, caplog)
-    assert 'waits for agent 1 to take the last' in said
+    assert 'waits for server 1 to receive the last' in said
 
 
 @pytest.mark.timeout(60)

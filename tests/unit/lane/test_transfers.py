@@ -261,7 +261,7 @@ def test_a_tag_belongs_to_one_transfer(job):
     """The reader finds the first ring with a tag: what went by another one would never come."""
     move = Exchange(next(_tags), 0, Layout((5,), {0: ((0, 5),)}), {1: ((0, 5),)}, np.dtype('f4')).forward
     kept = transfer_of(Channels(job, 0), move, 'f4', (5,), None)
-    with pytest.raises(JobError, match='another transfer has the tag %d' % move.tag):
+    with pytest.raises(JobError, match='another transfer already has the tag %d' % move.tag):
         transfer_of(Channels(job, 0), move, 'f4', (5,), None)
     assert kept
 
@@ -296,7 +296,7 @@ def test_workers_that_are_not_linked():
     with hosts([2], [1]) as made:
         with pytest.raises(JobError, match='no channel to worker 1'):
             one_way(made, 0, 1, 5)
-        with pytest.raises(JobError, match='not at all'):
+        with pytest.raises(JobError, match='before its channels are open'):
             lib.checked(lib.worker_link(made.workers[0][2], 1, 0, 0))
 
 
