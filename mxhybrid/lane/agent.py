@@ -44,7 +44,7 @@ Observer = Callable[[int, int, int, int, int], None]
 #: The shape of a table: rows, width, dtype, whether rows travel as float16, and the agent that owns each partition.
 Shape = Tuple[int, int, str, bool, Sequence[int]]
 #: Agents that did not end in time, which their threads may still use.
-_LEFT: List['Agent'] = []
+_UNENDED: List['Agent'] = []
 
 
 def shape_for_library(shape: Shape) -> Tuple[Any, ...]:
@@ -70,7 +70,7 @@ class Agent:
                  observer: Optional[Observer] = None):
         self._library = library.load()
         self._secret = secret
-        self._door = socket.create_server((address, 0), backlog=256)
+        self._peer_listener = socket.create_server((address, 0), backlog=256)
         self._listener = Listener()
         self._update = update
         self._on_failure = on_failure
@@ -78,38 +78,37 @@ class Agent:
         self._handle: Any = None
         self.number = -1
         # The callbacks must stay as long as the agent may call them.
-        self._call = library.Callback(self._called)
+        self._callback = library.Callback(self._run_callback)
         self._failed = library.Failed(lambda why: on_failure(why.decode()))
         self._observed = library.Observer(observer) if observer is not None else None
         self._closing, self._closer = socket.socketpair()
         self._thread: Optional[threading.Thread] = None
         #: The message of a worker that is being answered, and the function that the agent is calling.
-        self._asked, self._updating = 'nothing', ''
+        self._request, self._updating = 'nothing', ''
 
     @property
     def endpoint(self) -> Endpoint:
         """The addresses of this agent."""
-        address, port = self._door.getsockname()[:2]
+        address, port = self._peer_listener.getsockname()[:2]
         return Endpoint(memory_domain(), address, port, self._listener.name)
 
     def connect(self, membership: Membership, timeout: float) -> None:
         """Connect with the agents of other hosts, which do the same, and then admit workers."""
         self.number = list(membership.agents).index(self.endpoint)
         hosts, workers = membership.agent_hosts, membership.worker_counts
-        hosts = membership.agent_hosts
         sockets = connect_peers(self.number, [(endpoint.address, endpoint.port) for endpoint in membership.agents],
                                 [other for other in range(len(hosts)) if hosts[other] != hosts[self.number]],
-                                self._door, self._secret, timeout, PURPOSE)
-        self._door.close()
+                                self._peer_listener, self._secret, timeout, PURPOSE)
+        self._peer_listener.close()
         self._handle = self._library.checked(self._library.agent_new(
-            self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._call,
+            self.number, len(hosts), library.numbers(hosts), len(workers), library.numbers(workers), self._callback,
             self._failed))
         for other, sock in sockets.items():
             self._library.checked(self._library.agent_connect(self._handle, other, sock.detach()))
         if self._observed is not None:
             self._library.checked(self._library.agent_observe(self._handle, self._observed))
         self._library.checked(self._library.agent_start(self._handle))
-        self._thread = threading.Thread(target=self._serve, name='mxhybrid-lane-door', daemon=True)
+        self._thread = threading.Thread(target=self._serve, name='mxhybrid-lane-agent', daemon=True)
         self._thread.start()
 
     def add_table(self, number: int, shape: Shape) -> None:
@@ -147,28 +146,28 @@ class Agent:
         """End the agent, whether or not it was connected.  If it has not ended within `timeout` seconds, log what it
         waits for and leave it as it is: this process is about to end.
         """
-        self._door.close()
+        self._peer_listener.close()
         if self._thread is None:
             self._listener.close()
             return
         deadline = time.monotonic() + timeout
         self._closer.send(b'!')
         self._thread.join(timeout)
-        left = max(1.0, deadline - time.monotonic())  # joining the thread may have used up the time
-        hindrances = []
+        left_s = max(1.0, deadline - time.monotonic())  # joining the thread may have used up the time
+        pending: List[str] = []
         if self._thread.is_alive():
-            hindrances.append('an answer to %s of a worker of this host' % self._asked)
-        if self._library.checked(self._library.agent_close(self._handle, int(1000 * left))):
-            hindrances.append(self._updating or self._library.error().decode())
-        if hindrances:
+            pending.append('an answer to %s of a worker of this host' % self._request)
+        if self._library.checked(self._library.agent_close(self._handle, int(1000 * left_s))):
+            pending.append(self._updating or self._library.error().decode())
+        if pending:
             logger.warning('the lane of server %d has not ended within %g s and is left as it is: it waits for %s',
-                           self.number, timeout, ', and for '.join(hindrances))
-            _LEFT.append(self)
+                           self.number, timeout, ', and for '.join(pending))
+            _UNENDED.append(self)
         else:
             self._library.agent_free(self._handle)
         self._thread = None
 
-    def _called(self, number: int, part: int, count: int, local_ids: int, rows: int) -> None:
+    def _run_callback(self, number: int, part: int, count: int, local_ids: int, rows: int) -> None:
         _, width, dtype, _, _ = self._shapes[number]
         self._updating = 'the optimizer, which updates partition %d of table %d' % (part, number)
         self._update(number, part, _view(local_ids, (count,), 'int32'), _view(rows, (count, width), dtype))
@@ -186,7 +185,7 @@ class Agent:
                         if key.fileobj is self._closing:
                             return
                         if isinstance(key.fileobj, Connection):
-                            self._hear(selector, key.fileobj)
+                            self._answer(selector, key.fileobj)
                         else:
                             # One at a time, so that a process that connects again and again delays no other.
                             connection = self._listener.accept_one()
@@ -195,41 +194,41 @@ class Agent:
         except Exception as error:
             self._on_failure('%s: %s' % (type(error).__name__, error))
 
-    def _hear(self, selector: selectors.BaseSelector, connection: Connection) -> None:
+    def _answer(self, selector: selectors.BaseSelector, connection: Connection) -> None:
         try:
-            (word, number, *more), descriptor = connection.receive()
+            (kind, number, *arguments), descriptor = connection.receive()
         except Left:  # the job monitor notices its death
             selector.unregister(connection)
             connection.close()
             return
-        self._asked = repr(word)
-        if word == 'drop allreduce':
+        self._request = repr(kind)
+        if kind == 'drop allreduce':
             self._library.checked(self._library.agent_drop_allreduce(self._handle, number))
             return
         if descriptor is None:
-            raise JobError('a worker of this host sent the message %r without memory' % word)
+            raise JobError('a worker of this host sent the message %r without memory' % kind)
         try:
-            if word == 'worker':
+            if kind == 'worker':
                 self._library.checked(self._library.agent_add_worker(self._handle, number, descriptor))
                 connection.tell(['doorbell'], self._library.agent_doorbell(self._handle))
                 connection.tell(['block'], self._library.agent_block(self._handle))
-            elif word == 'allreduce':
-                result = self._library.checked(
-                    self._library.agent_open_allreduce(self._handle, number, *more, descriptor))
+            elif kind == 'allreduce':
+                output = self._library.checked(
+                    self._library.agent_open_allreduce(self._handle, number, *arguments, descriptor))
                 try:
-                    connection.tell(['allreduce', number], result)
+                    connection.tell(['allreduce', number], output)
                 finally:
-                    os.close(result)
-            elif word == 'channel':
-                self._library.checked(self._library.agent_open_channel(self._handle, number, *more, descriptor))
+                    os.close(output)
+            elif kind == 'channel':
+                self._library.checked(self._library.agent_open_channel(self._handle, number, *arguments, descriptor))
                 connection.tell(['channel'])
             else:
-                self._library.checked(self._library.agent_attach(self._handle, number, more[0], descriptor))
-                result = self._library.checked(self._library.agent_table(self._handle, number))
+                self._library.checked(self._library.agent_attach(self._handle, number, arguments[0], descriptor))
+                rows = self._library.checked(self._library.agent_table(self._handle, number))
                 try:
-                    connection.tell(['table', number], result)
+                    connection.tell(['table', number], rows)
                 finally:
-                    os.close(result)
+                    os.close(rows)
         finally:
             os.close(descriptor)
 

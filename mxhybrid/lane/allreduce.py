@@ -80,11 +80,11 @@ class LaneAllreduce:
         """Return the buffer of a sum.  The first call creates it on all workers and waits for an agent of this host."""
         dtype = np.dtype(dtype)
         key = '%s %s %d' % (name, dtype.name, count)
-        found = self._buffers.get(key)
-        if found is None:
+        buffer = self._buffers.get(key)
+        if buffer is None:
             digest = hashlib.blake2b(('%d %s' % (self._generation, key)).encode(), digest_size=8).digest()
-            found = self._buffers[key] = AllreduceBuffer(self._lane, int.from_bytes(digest, 'little'), count, dtype)
-        return found
+            buffer = self._buffers[key] = AllreduceBuffer(self._lane, int.from_bytes(digest, 'little'), count, dtype)
+        return buffer
 
     def allreduce_(self, array: Any, name: str, priority: int) -> None:
         """Push a sum of a dense array over all workers, in place, to the engine."""

@@ -59,14 +59,14 @@ class UpdateTargets:
     """
 
     def __init__(self, weights: Sequence[Any], states: Sequence[Any]):
-        self._given = [*weights, *states]
-        self.handles = handles_of([array for array in self._given if array is not None])
+        self._arrays = [*weights, *states]
+        self.handles = handles_of([array for array in self._arrays if array is not None])
         #: Addresses of the arrays.
         self.weights, self.states = _addresses(weights), _addresses(states)
 
     def is_of(self, weights: Sequence[Any], states: Sequence[Any]) -> bool:
         """Return whether these are the same objects."""
-        return is_same(self._given, [*weights, *states])
+        return is_same(self._arrays, [*weights, *states])
 
 
 class Copies:
@@ -88,9 +88,9 @@ class Copies:
             check_call(self._library.copy_arrays(self._invoke, self._copy, len(self._sources), self._from, self._to))
 
 
-def is_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def is_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether two sequences have the same objects."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+    return len(arrays) == len(others) and all(map(operator.is_, arrays, others))
 
 
 def _addresses(arrays: Sequence[Any]) -> Any:

@@ -121,9 +121,10 @@ class Library:
     def __init__(self, path: str):
         self.path = path
         self._loaded = ctypes.CDLL(path)
-        found = self._loaded.lane_version()  # first: another version may lack functions
-        if found != _VERSION:
-            raise OSError('%s has version %d, but version %d is needed: install mxhybrid again' % (path, found, _VERSION))
+        version = self._loaded.lane_version()  # first: another version may lack functions
+        if version != _VERSION:
+            raise OSError('%s has version %d, but version %d is needed: install mxhybrid again' %
+                          (path, version, _VERSION))
         for name, (result, parameters) in _FUNCTIONS.items():
             function = getattr(self._loaded, 'lane_' + name)
             function.restype, function.argtypes = result, parameters
@@ -165,8 +166,8 @@ def counts(values: Sequence[int]) -> Any:
 @functools.lru_cache(maxsize=None)
 def load() -> Library:
     """Return the library; raise OSError, which says what to do, if it is missing."""
-    found = compiled_files(os.path.dirname(__file__), '_lane')
-    if not found:
+    files = compiled_files(os.path.dirname(__file__), '_lane')
+    if not files:
         raise OSError('the compiled part of mxhybrid is missing: install g++ and then mxhybrid again, with '
                       'pip install --force-reinstall --no-deps')
-    return Library(found[0])
+    return Library(files[0])

@@ -30,11 +30,12 @@ def _info(kind: str, *settings: Any) -> str:
     Sequences of integers or floats must be tuples.
     """
     loaded = library.load()
-    given = [one if not isinstance(one, tuple) else library.counts(one) if isinstance(one[0], int)
-             else (ctypes.c_double * len(one))(*one) for one in settings]
+    arguments = [setting if not isinstance(setting, tuple)
+                 else library.counts(setting) if isinstance(setting[0], int)
+                 else (ctypes.c_double * len(setting))(*setting) for setting in settings]
     functions = [function_address(name) for name in ('MXNDArrayGetData', 'MXNDArrayFree')]
-    made = loaded.checked(getattr(loaded, kind + '_operator_new')(*given, *functions))
-    return '%x' % loaded.array_operator_info(made)
+    handle = loaded.checked(getattr(loaded, kind + '_operator_new')(*arguments, *functions))
+    return '%x' % loaded.array_operator_info(handle)
 
 
 def moments_of(data: Any, shape: Sequence[int], axis: int, name: str) -> Any:
@@ -76,10 +77,10 @@ class NextAverage(NamedTuple):
     channels: int
 
 
-def next_averages(every: Sequence[NextAverage]) -> Any:
+def next_averages(averages: Sequence[NextAverage]) -> Any:
     """Return a symbol whose backward pass computes the next averages; its value has no meaning."""
-    inputs = [symbol for each in every for symbol in (each.following, each.average, *each.values)]
-    info = _info('average', len(every), tuple(each.channels for each in every),
-                 tuple(len(each.factors) for each in every),
-                 tuple(float(factor) for each in every for factor in each.factors))
+    inputs = [symbol for each in averages for symbol in (each.following, each.average, *each.values)]
+    info = _info('average', len(averages), tuple(each.channels for each in averages),
+                 tuple(len(each.factors) for each in averages),
+                 tuple(float(factor) for each in averages for factor in each.factors))
     return symbol_function('_NDArray')(*inputs, info=info, name='mxhybrid_averages')

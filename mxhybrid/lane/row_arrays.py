@@ -17,7 +17,7 @@ FEW_IDS = 4096
 #: The most bytes of rows that count as few: two more copies of them cost less than the call saves.
 FEW_BYTES = 64 << 10
 #: The largest table, in bytes, whose gradients are read as raw bytes, for which MXNet keeps memory in each thread.
-_MOST_BYTES = 16 << 20
+_MAX_TABLE_BYTES = 16 << 20
 
 #: MXNet's numbers of the dtypes of tables.
 _DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2}
@@ -40,21 +40,21 @@ def read_few_ids(ids: Any, rows: int) -> Optional[np.ndarray]:
     if library is None:
         return None
     ids.wait_to_read()
-    found = np.empty(FEW_IDS, np.int64)
-    count = library.read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(found))
-    return None if count < 0 else found[:count].copy()
+    result = np.empty(FEW_IDS, np.int64)
+    count = library.read_row_ids(mxnet_functions(), ids.handle, rows, FEW_IDS, address_of_memory(result))
+    return None if count < 0 else result[:count].copy()
 
 
-def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, most: int) -> Optional[Tuple[np.ndarray,
+def read_few_rows(gradient: Any, rows: int, width: int, dtype: np.dtype, max_rows: int) -> Optional[Tuple[np.ndarray,
                                                                                               np.ndarray]]:
-    """Return the sorted ids and the rows, of shape (n, width), of a row_sparse array of at most `most` rows."""
+    """Return the sorted ids and the rows, of shape (n, width), of a row_sparse array of at most `max_rows` rows."""
     row_bytes, library = width * dtype.itemsize, compiled()
-    if library is None or dtype not in _DTYPES or not 0 < most * row_bytes <= FEW_BYTES \
-            or rows * row_bytes > _MOST_BYTES:
+    if library is None or dtype not in _DTYPES or not 0 < max_rows * row_bytes <= FEW_BYTES \
+            or rows * row_bytes > _MAX_TABLE_BYTES:
         return None
     gradient.wait_to_read()
-    ids, values = np.empty(most, np.int64), np.empty((most, width), dtype)
-    count = library.read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], most,
+    ids, values = np.empty(max_rows, np.int64), np.empty((max_rows, width), dtype)
+    count = library.read_rows(mxnet_functions(), gradient.handle, rows, width, _DTYPES[dtype], max_rows,
                               address_of_memory(ids), address_of_memory(values))
     return None if count < 0 else (ids[:count], values[:count])
 

@@ -38,7 +38,7 @@ class Channels:
         here = [rank for rank in self._others if domains[rank] == domains[lane.rank]]
         listener = Listener()
         try:
-            self._meet(here, listener, exchange(listener.name))
+            self._link_local(here, listener, exchange(listener.name))
         finally:
             listener.close()
         for rank in self._others:
@@ -46,14 +46,14 @@ class Channels:
                 self._open_by_agent(rank)
         exchange(None)  # all workers have opened their channels before any is used
 
-    def _meet(self, here: List[int], listener: Listener, names: List[str]) -> None:
+    def _link_local(self, here: List[int], listener: Listener, names: List[str]) -> None:
         connections = []
         deadline = time.monotonic() + self._timeout
         try:
             for rank in here:
                 if rank < self.rank:
                     connections.append(connect(names[rank]))
-                    self._introduce(rank, connections[-1])
+                    self._share(rank, connections[-1])
             for rank in here:
                 if rank > self.rank:
                     connections.append(listener.accept(deadline - time.monotonic()))
@@ -63,38 +63,38 @@ class Channels:
             for connection in connections:
                 connection.close()
 
-    def _introduce(self, rank: int, connection: Connection) -> None:
+    def _share(self, rank: int, connection: Connection) -> None:
         """Send another worker the memory that it needs of this one."""
-        inbox = self._library.checked(self._library.worker_open_incoming(self._lane.pointer, rank, 0))
-        connection.send(['inbox', self.rank], inbox)
+        incoming = self._library.checked(self._library.worker_open_incoming(self._lane.pointer, rank, 0))
+        connection.send(['channel', self.rank], incoming)
         connection.send(['block', self.rank], self._library.worker_block(self._lane.pointer))
 
     def _link(self, connection: Connection) -> None:
-        found: List[int] = []
+        descriptors: List[int] = []
         try:
             for _ in range(2):
                 (_, rank), descriptor = connection.receive(self._timeout)
                 if descriptor is None:
                     raise JobError('worker %d sent no memory to this worker' % rank)
-                found.append(descriptor)
+                descriptors.append(descriptor)
             if rank > self.rank:
-                self._introduce(rank, connection)
-            self._library.checked(self._library.worker_link(self._lane.pointer, rank, *found))
+                self._share(rank, connection)
+            self._library.checked(self._library.worker_link(self._lane.pointer, rank, *descriptors))
         finally:
-            for descriptor in found:
+            for descriptor in descriptors:
                 os.close(descriptor)
 
     def _open_by_agent(self, rank: int) -> None:
-        pointer, own = self._lane.pointer, self.rank
-        agent = self._library.checked(self._library.worker_channel_agent(pointer, own, rank))
-        self._lane.open_channel(agent, True, own, rank,
-                            self._library.checked(self._library.worker_open_outgoing(pointer, rank, 0)))
-        self._lane.open_channel(agent, False, rank, own,
-                            self._library.checked(self._library.worker_open_incoming(pointer, rank, 0)))
+        pointer = self._lane.pointer
+        agent = self._library.checked(self._library.worker_channel_agent(pointer, self.rank, rank))
+        self._lane.open_channel(agent, True, self.rank, rank,
+                                self._library.checked(self._library.worker_open_outgoing(pointer, rank, 0)))
+        self._lane.open_channel(agent, False, rank, self.rank,
+                                self._library.checked(self._library.worker_open_incoming(pointer, rank, 0)))
         self._library.checked(self._library.worker_link_by_agents(pointer, rank, agent))
 
     def transfer(self, tag: int, dtype: Any, source: Optional[Tuple[int, ...]], target: Optional[Tuple[int, ...]],
-                adds: bool) -> 'PersistentTransfer':
+                 adds: bool) -> 'PersistentTransfer':
         """Create a transfer, see :class:`PersistentTransfer`."""
         return PersistentTransfer(self._lane.pointer, self.rank, tag, dtype, source, target, adds)
 
@@ -125,39 +125,39 @@ class PersistentTransfer:
         weakref.finalize(self, self._library.transfer_close, self.pointer).atexit = False
 
     def _strides(self, shape: Optional[Tuple[int, ...]]) -> Tuple[int, ...]:
-        return () if shape is None else tuple(int(np.prod(shape[at + 1:], dtype=np.int64)) * self._dtype.itemsize
-                                              for at in range(len(shape)))
+        return () if shape is None else tuple(int(np.prod(shape[axis + 1:], dtype=np.int64)) * self._dtype.itemsize
+                                              for axis in range(len(shape)))
 
     @staticmethod
-    def _shape(where: Slices) -> Any:
-        return library.counts([one.stop - one.start for one in where])
+    def _shape(box: Slices) -> Any:
+        return library.counts([part.stop - part.start for part in box])
 
     @staticmethod
-    def _place(where: Slices, strides: Tuple[int, ...]) -> Tuple[int, Any]:
-        return sum(one.start * stride for one, stride in zip(where, strides)), library.counts(strides)
+    def _position(box: Slices, strides: Tuple[int, ...]) -> Tuple[int, Any]:
+        return sum(part.start * stride for part, stride in zip(box, strides)), library.counts(strides)
 
-    def send(self, rank: int, where: Slices) -> None:
+    def send(self, rank: int, box: Slices) -> None:
         """Send a piece of the source to another worker."""
-        self._library.checked(self._library.transfer_send(self.pointer, rank, len(where), self._shape(where),
-                                                      *self._place(where, self._source)))
+        self._library.checked(self._library.transfer_send(self.pointer, rank, len(box), self._shape(box),
+                                                          *self._position(box, self._source)))
 
-    def receive(self, rank: int, where: Slices) -> None:
+    def receive(self, rank: int, box: Slices) -> None:
         """Receive a piece of the target from another worker."""
-        self._library.checked(self._library.transfer_receive(self.pointer, rank, len(where), self._shape(where),
-                                                         *self._place(where, self._target)))
+        self._library.checked(self._library.transfer_receive(self.pointer, rank, len(box), self._shape(box),
+                                                             *self._position(box, self._target)))
 
-    def copy_local(self, here: Slices, there: Slices) -> None:
+    def copy_local(self, source: Slices, target: Slices) -> None:
         """Copy a piece of the source to a piece of the target."""
-        self._library.checked(self._library.transfer_copy_local(self.pointer, len(here), self._shape(here),
-                                                      *self._place(here, self._source),
-                                                      *self._place(there, self._target)))
+        self._library.checked(self._library.transfer_copy_local(self.pointer, len(source), self._shape(source),
+                                                                *self._position(source, self._source),
+                                                                *self._position(target, self._target)))
 
-    def fill(self, where: Slices, value: float) -> None:
+    def fill(self, box: Slices, value: float) -> None:
         """Fill a piece of the target with a value."""
         raw = np.array([value], self._dtype).tobytes().ljust(_VALUE.itemsize, b'\0')
-        self._library.checked(self._library.transfer_fill(self.pointer, len(where), self._shape(where),
-                                                      *self._place(where, self._target),
-                                                      int(np.frombuffer(raw, _VALUE)[0])))
+        self._library.checked(self._library.transfer_fill(self.pointer, len(box), self._shape(box),
+                                                          *self._position(box, self._target),
+                                                          int(np.frombuffer(raw, _VALUE)[0])))
 
     def open(self) -> None:
         """Complete the description."""

@@ -31,7 +31,7 @@ _MESSAGES = {'exchange': (7, 8), 'allreduce': (5, 6), 'push': (1,), 'pull reques
 #: The size of arrays indexed by kind, ``kMessageKinds`` of ``src/shared.h``.
 _KINDS = 9
 #: Seconds within which an agent of the host must answer.
-_ANSWER_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0
 
 
 class Lane:
@@ -50,15 +50,15 @@ class Lane:
         self.pointer = self._handle
         self._agents: Dict[int, Connection] = {}
         #: Held from a request to an agent to its answer.
-        self._asking = threading.Lock()
+        self._request_lock = threading.Lock()
         #: The numbers of tables on the lane, by their index, and of those with pushes since the last :meth:`settle`.
         self._numbers: Dict[int, int] = {}
         self._pushed: Set[int] = set()
         for number, endpoint in enumerate(membership.agents):
             if hosts[number] == host:
-                self._meet(number, connect(endpoint.listener))
+                self._add_agent(number, connect(endpoint.listener))
 
-    def _meet(self, agent: int, connection: Connection) -> None:
+    def _add_agent(self, agent: int, connection: Connection) -> None:
         self._agents[agent] = connection
         connection.send(['worker', self._local], self._library.worker_block(self._handle))
         doorbell, block = self._descriptor(agent), self._descriptor(agent)
@@ -68,7 +68,7 @@ class Lane:
             os.close(block)
 
     def _descriptor(self, agent: int) -> int:
-        _, descriptor = self._agents[agent].receive(_ANSWER_S)
+        _, descriptor = self._agents[agent].receive(_ANSWER_TIMEOUT_S)
         if descriptor is None:
             raise JobError('server %d sent no memory to this worker' % agent)
         return descriptor
@@ -81,28 +81,29 @@ class Lane:
     def open(self, table: Any, number: int, shape: Shape) -> None:
         """Open a table that all agents have."""
         self.forget(table)
-        mine = self._library.checked(self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
+        own_memory = self._library.checked(
+            self._library.worker_add_table(self._handle, number, *shape_for_library(shape)))
         for agent, connection in self._agents.items():
-            with self._asking:
-                connection.send(['table', number, self._local], mine)
-                theirs = self._descriptor(agent)
+            with self._request_lock:
+                connection.send(['table', number, self._local], own_memory)
+                agent_memory = self._descriptor(agent)
             try:
-                self._library.checked(self._library.worker_attach(self._handle, number, agent, theirs))
+                self._library.checked(self._library.worker_attach(self._handle, number, agent, agent_memory))
             finally:
-                os.close(theirs)
+                os.close(agent_memory)
         self._numbers[table.index] = number
 
     def open_allreduce(self, number: int, dtype: int, count: int) -> int:
         """Open an allreduce and return its compiled buffer, see :class:`mxhybrid.lane.allreduce.AllreduceBuffer`."""
-        mine = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
+        own_memory = self._library.checked(self._library.worker_open_allreduce(self._handle, number, dtype, count))
         agent = self._library.checked(self._library.worker_allreduce_agent(self._handle, number))
-        with self._asking:
-            self._agents[agent].send(['allreduce', number, self._local, dtype, count], mine)
-            theirs = self._descriptor(agent)
+        with self._request_lock:
+            self._agents[agent].send(['allreduce', number, self._local, dtype, count], own_memory)
+            agent_memory = self._descriptor(agent)
         try:
-            return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, theirs))
+            return self._library.checked(self._library.worker_attach_allreduce(self._handle, number, agent_memory))
         finally:
-            os.close(theirs)
+            os.close(agent_memory)
 
     def drop_allreduce(self, number: int) -> None:
         """Drop an allreduce that is not under way."""
@@ -113,9 +114,9 @@ class Lane:
     def open_channel(self, agent: int, outgoing: bool, source: int, target: int, channel: int) -> None:
         """Ask an agent to map a channel to or from a worker of another host; `channel` is its descriptor."""
         other = self.membership.hosts.index(self.membership.memory_domains[target if outgoing else source])
-        with self._asking:
+        with self._request_lock:
             self._agents[agent].send(['channel', self._local, int(outgoing), source, target, other], channel)
-            self._agents[agent].receive(_ANSWER_S)
+            self._agents[agent].receive(_ANSWER_TIMEOUT_S)
 
     def push(self, table: Any, ids: np.ndarray, rows: np.ndarray, priority: int) -> None:
         """Push rows (collective); return once they are copied."""
@@ -185,9 +186,9 @@ class Lane:
             time.sleep(0.001)  # all requests of the table are in use
 
     def overflows(self, table: Any) -> List[str]:
-        """Name what of a table did not fit into float16 since the last call."""
-        found = self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
-        return [what for flag, what in _OVERFLOWS.items() if found & flag]
+        """Return the kinds of values of a table that did not fit into float16 since the last call."""
+        flags = self._library.checked(self._library.worker_overflows(self._handle, self._numbers[table.index]))
+        return [kind for flag, kind in _OVERFLOWS.items() if flags & flag]
 
     def settle_deliveries(self, table: Any) -> None:
         """Wait until the engine has written the rows of all deliveries."""
@@ -212,9 +213,9 @@ class Lane:
 
     def settle(self) -> None:
         """Wait until all agents have applied all pushes of this worker."""
-        nothing = np.empty(0, np.int64)
-        for number, request in [(number, self._post(number, nothing, _FENCE)) for number in self._pushed]:
-            self._wait(number, request, nothing)
+        no_ids = np.empty(0, np.int64)
+        for number, request in [(number, self._post(number, no_ids, _FENCE)) for number in self._pushed]:
+            self._wait(number, request, no_ids)
         self._pushed.clear()
 
     def network(self) -> Network:
